@@ -1,0 +1,85 @@
+# `make help` lists what there is. Python 3.11 or newer; everything goes into $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+# Another place to take torch from, e.g. https://download.pytorch.org/whl/cpu;
+# it acts when torch is first installed into $(VENV).
+TORCH_INDEX ?=
+# Passed on to what the target runs.
+ARGS ?=
+
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PINS = pyproject.toml constraints.txt nbpipe/version.py
+# JupyterLab refuses to run as root unless told that this is meant.
+AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test gate bench core core-tests format constraints clean
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+lab: $(VENV)/.lab  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
+	@PATH="$(abspath $(BIN)):$$PATH" jupyter-lab $(AS_ROOT) \
+	  --LabApp.default_url=/lab/tree/notebooks/01_quickstart.ipynb $(ARGS)
+
+test: $(VENV)/.dev  ## run every check and print the time of each part
+	@$(BIN)/python tests/run_all.py $(ARGS)
+
+gate: $(VENV)/.bench  ## hold two wide ratios against a peer
+	@$(BIN)/python -m benchmarks.gate $(ARGS)
+
+bench: $(VENV)/.bench  ## run the benchmarks against the peers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+core:  ## run the tests that need no torch, e.g. with PYTHON=python3.12
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+	$(MAKE) --no-print-directory core-tests VENV=.venv-core-$$version
+
+core-tests: $(VENV)/.core
+	@$(BIN)/python -m pytest -m "not torch and not browser" \
+	  --ignore=tests/browser --doctest-ignore-import-errors $(ARGS)
+
+format: $(VENV)/.dev  ## format the code and repair what ruff can
+	@$(BIN)/python -m ruff check --fix-only --quiet .
+	@$(BIN)/python -m ruff format .
+
+constraints: $(VENV)/.made  ## take the newest versions, torch excepted, into constraints.txt
+	@grep '^torch==' constraints.txt > $(VENV)/torch.txt
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager \
+	  -c $(VENV)/torch.txt -e '.[all,dev,bench]'
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable \
+	  | sed -e '/^#/d' -e '/^pip==/d' -e 's/+cpu$$//' | LC_ALL=C sort -f; } > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
+
+clean:  ## remove the environments, builds and caches
+	rm -rf .venv .venv-core-* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.torch: constraints.txt | $(VENV)/.made
+	$(if $(TORCH_INDEX),$(PIP) --extra-index-url $(TORCH_INDEX) torch)
+	@touch $@
+
+$(VENV)/.lab: $(PINS) | $(VENV)/.torch
+	@echo "installing nbpipe, torch and JupyterLab into $(VENV): a few minutes, once"
+	$(PIP) -e '.[jupyter,torch,lab,notebooks]'
+	@touch $@
+
+$(VENV)/.dev: $(PINS) | $(VENV)/.torch
+	@echo "installing nbpipe and what its tests need into $(VENV): a few minutes, once"
+	$(PIP) -e '.[all,dev]'
+	@touch $@ $(VENV)/.lab
+
+$(VENV)/.bench: $(PINS) | $(VENV)/.torch
+	$(PIP) -e '.[bench]'
+	@touch $@
+
+$(VENV)/.core: $(PINS) | $(VENV)/.made
+	$(PIP) -e . pytest pytest-timeout hypothesis
+	@touch $@

@@ -1,0 +1,43 @@
+"""Idle: the CPU time of an epoch that nobody takes a batch from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from .job import Job
+from .meter import live_children_cpu_s
+
+SETTLE_S = 1.0
+Numbers = dict[str, float]
+
+
+def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
+    """Measure a blocked epoch and, where there is `pause()`, a paused one."""
+    with peer.open_pipeline(job, shape) as iterator:
+        numbers = _blocked(iterator, job)
+        del iterator
+    if hasattr(peer, "build"):
+        with peer.build(job, shape).start() as run:
+            batches = iter(run)
+            next(batches)
+            run.pause()
+            time.sleep(SETTLE_S)
+            numbers["paused_share"] = _share_of_a_core(job.window_s)
+            del batches
+    return numbers
+
+
+def _blocked(iterator: Iterator[Any], job: Job) -> Numbers:
+    next(iterator)
+    time.sleep(SETTLE_S)
+    return {"blocked_share": _share_of_a_core(job.window_s), "window_s": job.window_s}
+
+
+def _share_of_a_core(window_s: float) -> float:
+    start_s, cpu_s = time.perf_counter(), time.process_time() + live_children_cpu_s()
+    time.sleep(window_s)
+    used_s = time.process_time() + live_children_cpu_s() - cpu_s
+    return used_s / (time.perf_counter() - start_s)

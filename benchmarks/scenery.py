@@ -1,0 +1,31 @@
+"""Scenery: what has to stand before the first measurement, and is cleared away after the last."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import machine, photos
+from .plan import Scene
+from .tasks import burn_loops
+
+BURN_S = 0.003
+
+
+@contextmanager
+def scenery(rounds: int, *, quick: bool) -> Iterator[Scene]:
+    """Write the photographs and calibrate the busy consumer."""
+    with tempfile.TemporaryDirectory(prefix="nbpipe-photos-") as folder:
+        missing = photos.missing()
+        if not missing:
+            photos.write_photos(Path(folder))
+        yield Scene(
+            rounds=rounds,
+            quick=quick,
+            cores=machine.cores(),
+            burn_loops=burn_loops(BURN_S),
+            photos=folder,
+            no_photos=missing,
+        )

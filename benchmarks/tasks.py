@@ -1,0 +1,81 @@
+"""What the stages do: the same functions for every contender.
+
+No peer and no torch is imported here, so that a workload costs what it costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FETCH_S = 0.005
+CONVERT_S = 0.001
+WAIT_S = 0.020
+PHOTO_PIXELS = 256
+SAMPLE_PIXELS = 224
+BATCH = 32
+
+# (start, end) of the latest calls [s]: with it a close can be told from a task still running.
+JOURNAL: deque[tuple[float, float]] = deque(maxlen=4096)
+
+
+def same(item: int) -> int:
+    """Do nothing, as a stage."""
+    return item
+
+
+def fetch(item: int) -> int:
+    """Wait as a read from a disk or a network does."""
+    start_s = time.perf_counter()
+    time.sleep(FETCH_S)
+    JOURNAL.append((start_s, time.perf_counter()))
+    return item
+
+
+def wait(item: int) -> int:
+    """Block for the time of `wait_async`."""
+    time.sleep(WAIT_S)
+    return item
+
+
+async def wait_async(item: int) -> int:
+    """Wait on the event loop."""
+    await asyncio.sleep(WAIT_S)
+    return item
+
+
+def decode(path: str) -> NDArray[np.uint8]:
+    """Read a JPEG file and resize it: (224, 224, 3) uint8."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as photo:
+        small = photo.convert("RGB").resize((SAMPLE_PIXELS, SAMPLE_PIXELS))
+    return np.asarray(small)
+
+
+def burn(loops: int) -> int:
+    """Keep the interpreter busy for a fixed amount of pure Python."""
+    total = 0
+    for number in range(loops):
+        total += number * number
+    return total
+
+
+def burn_loops(seconds: float) -> int:
+    """Give the number of loops that `burn` does in `seconds` while it has the core to itself."""
+    loops = 20_000
+    best_s = min(_timed_burn(loops) for _ in range(15))
+    return max(1, int(loops * seconds / best_s))
+
+
+def _timed_burn(loops: int) -> float:
+    start_s = time.perf_counter()
+    burn(loops)
+    return time.perf_counter() - start_s

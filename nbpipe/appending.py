@@ -1,0 +1,362 @@
+"""Append a checked stage to a chain: the arguments of `Pipeline`'s methods become stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .cache import FolderStore, MemoryStore, Store, code_digest
+from .errors import ArgumentError, ArgumentTypeError, DuplicateNameError
+from .operations import (
+    Batch,
+    Cache,
+    Call,
+    Enumerate,
+    FailurePolicy,
+    Filter,
+    FlatMap,
+    Map,
+    Operation,
+    Repeat,
+    Route,
+    Shard,
+    Shuffle,
+    Skip,
+    Tail,
+    Take,
+    Unbatch,
+    Window,
+    function,
+    seconds,
+    whole,
+)
+from .order import absorbed, index_plan
+from .sampler import default_rank
+from .stage import (
+    CONSUMER,
+    Chain,
+    Stage,
+    auto_name,
+    is_async_generator_function,
+    is_coroutine_function,
+    wants_rng,
+)
+
+SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
+_LONGEST_NAME = 100
+_CALLS: dict[str, type[Call]] = {"map": Map, "filter": Filter, "flat_map": FlatMap}
+
+
+def check_name(what: str, name: object) -> str:
+    """Check a name given by hand.
+
+    Raises:
+        ArgumentError: empty, too long, not printable, with a slash, or reserved.
+    """
+    usable = isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+    if not usable or "/" in str(name):
+        raise ArgumentError(
+            f"{what} name must be a printable str of 1 to {_LONGEST_NAME} characters without "
+            f"'/', got {name!r}"
+        )
+    if name == CONSUMER:
+        raise ArgumentError(
+            f"{what} name must not be {CONSUMER!r}: that is the row of the training loop itself"
+        )
+    return str(name)
+
+
+def _name(chain: Chain, label: str, fn: object, name: str | None) -> tuple[str, bool]:
+    taken = {stage.name for stage in chain}
+    if name is not None:
+        check_name(label, name)
+        if name in taken:
+            raise DuplicateNameError(
+                f"{label} name must be new in its pipeline, got {name!r}, which is taken; "
+                f"leave it out, or choose another (taken: {', '.join(sorted(taken))})"
+            )
+        return name, True
+    found = label if fn is None else auto_name(fn, label, len(chain))
+    found = "".join(c if c.isprintable() and c != "/" else "_" for c in found)[:_LONGEST_NAME]
+    base, number = found, 2
+    while found in taken or found == CONSUMER:
+        found, number = f"{base}_{number}", number + 1
+    return found, False
+
+
+def _default_prefetch(chain: Chain) -> int:
+    batched = False
+    for stage in chain:
+        batched = not isinstance(stage.spec, Unbatch) and (
+            batched or isinstance(stage.spec, Batch)
+        )
+        if stage.inputs and not isinstance(stage.spec, Route):
+            batched = all(_default_prefetch(inner) == BATCHES for inner in stage.inputs)
+    return BATCHES if batched else SAMPLES
+
+
+def call(chain: Chain, label: str, fn: object, options: Mapping[str, Any]) -> Chain:
+    """Append a map, filter or flat_map stage."""
+    checked = function(f"{label} fn", fn)
+    name, named = _name(chain, label, checked, options["name"])
+    executor = _executor(name, label, checked, options["executor"])
+    timeout_s = options["timeout_s"]
+    if timeout_s is not None:
+        timeout_s = seconds(f"{name} timeout_s", timeout_s)
+        _check_timeout(name, label, executor)
+    spec = _CALLS[label](
+        fn=checked,
+        policy=FailurePolicy.of(name, options["on_error"], options["max_failures"]),
+        ordered=bool(options["ordered"]),
+        timeout_s=timeout_s,
+        wants_rng=wants_rng(checked),
+    )
+    concurrency, prefetch = options["concurrency"], options["prefetch"]
+    if executor == "inline":
+        _refuse_inline_knobs(name, concurrency, prefetch)
+        return (*chain, Stage(spec, name=name, named=named, executor=executor))
+    stage = Stage(
+        spec,
+        name=name,
+        named=named,
+        executor=executor,
+        concurrency=1 if concurrency is None else concurrency,
+        prefetch=_default_prefetch(chain) if prefetch is None else prefetch,
+    )
+    return (*chain, stage)
+
+
+def _executor(name: str, label: str, fn: object, executor: object) -> str:
+    awaits = is_coroutine_function(fn)
+    if is_async_generator_function(fn):
+        if label != "flat_map":
+            raise ArgumentTypeError(
+                f"{name} must be a function of one result for {label}, got an async generator; "
+                "use flat_map"
+            )
+        awaits = True
+    if executor not in (None, "thread", "inline"):
+        raise ArgumentError(
+            f"{name} executor must be 'thread' or 'inline' (an async function runs on the event "
+            f"loop by itself), got {executor!r}"
+        )
+    if awaits and executor is not None:
+        raise ArgumentError(
+            f"{name} executor must be left out for a coroutine function, got {executor!r}: an "
+            "async function runs on the run's event loop; leave executor out, or make the "
+            "function a plain one"
+        )
+    return "coroutine" if awaits else str(executor or "thread")
+
+
+def _check_timeout(name: str, label: str, executor: str) -> None:
+    if executor != "coroutine":
+        raise ArgumentError(
+            f"{name} timeout_s needs a call that can be ended: a thread cannot be killed; make "
+            "the function an async def, or run it in executor=\"process\""
+        )
+    if label == "flat_map":
+        raise ArgumentError(
+            f"{name} timeout_s is for one call with one result; put asyncio.timeout into the "
+            "generator"
+        )
+
+
+def _refuse_inline_knobs(name: str, concurrency: object, prefetch: object) -> None:
+    if concurrency is not None or prefetch is not None:
+        raise ArgumentError(
+            f"{name} runs inline, fused with its neighbour, and has no concurrency or prefetch "
+            "of its own; leave them out, or use executor='thread'"
+        )
+
+
+def batch(
+    chain: Chain, size: Any, options: Mapping[str, Any], name: str | None, prefetch: int | None
+) -> Chain:
+    """Append a batch stage."""
+    stage_name, named = _name(chain, "batch", None, name)
+    cost, collate, names = options["cost"], options["collate"], options["names"]
+    if cost is None:
+        size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
+    elif isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
+        raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
+    if options["executor"] not in (None, "thread"):
+        raise ArgumentError(
+            f"{stage_name} executor must be 'thread', got {options['executor']!r}"
+        )
+    for word in ("cost", "collate"):
+        if options[word] is not None:
+            function(f"{stage_name} {word}", options[word])
+    given = [word for word in ("names", "dtype", "pad") if options[word] is not None]
+    if collate is not None and given:
+        raise ArgumentError(
+            f"{stage_name} collate replaces the stacking, so {', '.join(given)} would do "
+            "nothing; leave one out"
+        )
+    spec = Batch(
+        size=size,
+        drop_last=bool(options["drop_last"]),
+        collate=collate,
+        names=None if names is None else _field_names(stage_name, names),
+        dtype=options["dtype"],
+        pad=options["pad"],
+        cost=cost,
+    )
+    held = BATCHES if prefetch is None else prefetch
+    return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
+
+
+def _field_names(stage: str, names: Sequence[str]) -> tuple[str, ...]:
+    fields = tuple(names)
+    if isinstance(names, str) or not all(isinstance(field, str) for field in fields):
+        raise ArgumentError(
+            f"{stage} names must be a sequence of str, one for each field, got {names!r}"
+        )
+    if len(set(fields)) < len(fields):
+        raise ArgumentError(f"{stage} names must differ from one another, got {names!r}")
+    return fields
+
+
+def _plain(chain: Chain, spec: Operation, prefetch: int | None = None) -> Chain:
+    name, named = _name(chain, spec.label, None, None)
+    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch))
+
+
+def unbatch(chain: Chain) -> Chain:
+    """Append an unbatch stage."""
+    return _plain(chain, Unbatch())
+
+
+def window(chain: Chain, size: int, stride: int) -> Chain:
+    """Append a window stage."""
+    size = whole("window size", size, minimum=1, unit="items")
+    return _plain(chain, Window(size, whole("window stride", stride, minimum=1, unit="items")))
+
+
+def shuffle(
+    chain: Chain, seed: int, buffer_size: int | None, prefetch: int | None
+) -> Chain:
+    """Append a shuffle stage."""
+    seed = whole("shuffle seed", seed, minimum=-(2**63), maximum=2**64)
+    if buffer_size is not None:
+        buffer_size = whole("shuffle buffer_size", buffer_size, minimum=1, unit="items")
+        held = _default_prefetch(chain) if prefetch is None else prefetch
+        return _plain(chain, Shuffle(seed, buffer_size), held)
+    if index_plan(chain) is None:
+        raise ArgumentError(
+            "shuffle needs buffer_size here, as shuffle(buffer_size=1000): "
+            f"{_not_indexed(chain)}; or shuffle right after the source"
+        )
+    if prefetch is not None:
+        raise ArgumentError(
+            "shuffle prefetch needs buffer_size: a permutation of indices holds no items; set "
+            "the source's prefetch"
+        )
+    return _plain(chain, Shuffle(seed))
+
+
+def _not_indexed(chain: Chain) -> str:
+    spec, used = absorbed(chain)
+    if spec is None:
+        return f"source {chain[0].name!r} has no length and index" if chain else "no source"
+    return f"the items of {chain[used].name!r} ({chain[used].op}) cannot be read by index"
+
+
+def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) -> Chain:
+    """Append a shard stage."""
+    if rank is None and world_size is None:
+        known = default_rank()
+        if known is None:
+            raise ArgumentError(
+                "shard needs rank and world_size, as shard(0, 2): torch.distributed is not "
+                "initialised, so they are not known"
+            )
+        rank, world_size = known
+    if rank is None or world_size is None:
+        raise ArgumentError(
+            f"shard needs both rank and world_size or none, got {rank!r} and {world_size!r}"
+        )
+    world = whole("shard world_size", world_size, minimum=1, unit="ranks")
+    if tail not in ("pad", "drop", "uneven"):
+        raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
+    return _plain(chain, Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail))
+
+
+def take(chain: Chain, n: int) -> Chain:
+    """Append a take stage."""
+    return _plain(chain, Take(whole("take n", n, minimum=0, unit="items")))
+
+
+def skip(chain: Chain, n: int) -> Chain:
+    """Append a skip stage."""
+    return _plain(chain, Skip(whole("skip n", n, minimum=0, unit="items")))
+
+
+def repeat(chain: Chain, n: int | None) -> Chain:
+    """Append a repeat stage."""
+    return _plain(
+        chain, Repeat(None if n is None else whole("repeat n", n, minimum=1, unit="passes"))
+    )
+
+
+def enumerate_(chain: Chain) -> Chain:
+    """Append an enumerate stage."""
+    return _plain(chain, Enumerate())
+
+
+def cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
+    """Append a cache stage."""
+    store: Store
+    fingerprint = {"chain": [_fingerprint(stage) for stage in chain]}
+    store = MemoryStore() if path is None else FolderStore(path, fingerprint)
+    return _plain(chain, Cache(store, fingerprint))
+
+
+def _fingerprint(stage: Stage) -> dict[str, Any]:
+    spec = stage.spec
+    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
+    if isinstance(spec, Call):
+        about["code"] = code_digest(spec.fn)
+    if stage.op == "source" and hasattr(type(getattr(spec, "items", None)), "__len__"):
+        about["length"] = len(spec.items)  # type: ignore[attr-defined]
+    about["inputs"] = [[_fingerprint(inner) for inner in chain] for chain in stage.inputs]
+    return about
+
+
+def branch(value: object, chain: Chain) -> Chain:
+    """Check the chain of one branch of a route, and name its stages `name@value`."""
+    named: list[Stage] = []
+    for stage in chain:
+        spec = stage.spec
+        if not isinstance(spec, Call):
+            raise ArgumentError(
+                f"a branch of route may hold map, filter and flat_map, got {stage.op}; put "
+                f"{stage.op} behind the route"
+            )
+        if not spec.ordered:
+            raise ArgumentError(
+                f"a branch of route must keep the input order, got ordered=False in "
+                f"{stage.name!r}; leave it out"
+            )
+        name = f"{stage.name}@{_branch_word(value)}"
+        knobs = {word: knob.value for word, knob in stage.knobs.items()}
+        named.append(
+            Stage(spec, name=name, named=stage.named, executor=stage.executor, **knobs)  # type: ignore[arg-type]
+        )
+    return tuple(named)
+
+
+def _branch_word(value: object) -> str:
+    text = str(value).replace("/", "_")
+    return "".join(c if c.isprintable() else "_" for c in text)[:40]
+
+
+def route(
+    chain: Chain, key: Callable[[Any], Any], branches: Mapping[Any, Chain], name: str | None
+) -> Chain:
+    """Append a route stage."""
+    spec = Route(key=function("route key", key), values=tuple(branches))
+    stage_name, named = _name(chain, "route", None, name)
+    stage = Stage(spec, name=stage_name, named=named, inputs=tuple(branches.values()))
+    return (*chain, stage)

@@ -1,0 +1,315 @@
+"""Build the nodes of an epoch from a chain of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+from ..operations import (
+    Batch,
+    Cache,
+    Call,
+    Concat,
+    FlatMap,
+    Interleave,
+    Mix,
+    Repeat,
+    Route,
+    Source,
+    Unbatch,
+    Zip,
+)
+from ..order import absorbed
+from ..seeding import order_generator
+from ..stage import Chain, Stage, address_book
+from .batching import Collate, split_batch
+from .expand import ExpandNode
+from .failures import Budget
+from .join import (
+    ConcatMover,
+    InterleaveMover,
+    MixMover,
+    Mover,
+    PumpNode,
+    RepeatMover,
+    ZipMover,
+)
+from .lane import Lane
+from .mapnode import MapNode
+from .node import Node
+from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source
+from .route import MergeMover, Outlet, SplitMover
+from .steps import Step, step_of
+from .stream import StreamNode, StreamStep
+from .streams import operation_of
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+
+SAMPLES, BATCHES = 8, 2  # prefetch of stages without a knob: before and after the first batch
+
+
+class Builder:
+    """Builds one epoch.
+
+    Args:
+        epoch: the epoch to fill.
+        lane_of: gives the run's lane for an address, made at first use.
+    """
+
+    def __init__(
+        self, chain: Chain, epoch: Epoch, lane_of: Callable[[str, Stage, int], Lane]
+    ) -> None:
+        self._chain = chain
+        self._epoch = epoch
+        self._lane_of = lane_of
+        self._addresses = address_book(chain)
+
+    def build(self) -> None:
+        """Make all nodes and install them in the epoch."""
+        nodes = self.nodes(self._chain, "", ())
+        self._epoch.begin(nodes[-1], nodes[::-1])
+
+    def nodes(
+        self, chain: Chain, place: str, passes: tuple[int, ...], above: Node | None = None
+    ) -> list[Node]:
+        """Give the nodes of a chain, most upstream first."""
+        nodes: list[Node] = [] if above is None else [above]
+        part = _Part(self, place, passes, nodes)
+        last_repeat = max(
+            (n for n, stage in enumerate(chain) if isinstance(stage.spec, Repeat)), default=-1
+        )
+        spec, used = absorbed(chain)
+        if last_repeat >= used:
+            part.repeat(chain, last_repeat)
+            used = last_repeat + 1
+        elif spec is not None:
+            part.source(chain[0], spec)
+        else:
+            used = 0
+        for stage in chain[used:]:
+            part.add(stage)
+        return nodes
+
+    def lane(self, place: str, stage: Stage, batched: bool) -> Lane:
+        """Give the lane of a stage."""
+        address = self._addresses[place + stage.name]
+        return self._lane_of(address, stage, BATCHES if batched else SAMPLES)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch being filled."""
+        return self._epoch
+
+
+class _Part:
+    """Nodes of one chain, while it is being built."""
+
+    def __init__(
+        self, builder: Builder, place: str, passes: tuple[int, ...], nodes: list[Node]
+    ) -> None:
+        self._builder = builder
+        self._epoch = builder.epoch
+        self._place = place
+        self._passes = passes
+        self._nodes = nodes
+        self._batched = False
+
+    def _lane(self, stage: Stage) -> Lane:
+        return self._builder.lane(self._place, stage, self._batched)
+
+    def _append(self, node: Node) -> None:
+        if self._nodes:
+            connect((self._nodes[-1],), node)
+        self._nodes.append(node)
+
+    def add(self, stage: Stage) -> None:
+        """Add the nodes of one stage."""
+        spec = stage.spec
+        if isinstance(spec, Source):
+            self.source(stage, spec)
+        elif isinstance(spec, Call):
+            self._call(stage, spec)
+        elif isinstance(spec, Batch):
+            self._batch(stage, spec)
+        elif isinstance(spec, Unbatch):
+            self._batched = False
+            step = Step(self._lane(stage).address, split_batch, self._epoch.context)
+            self._append(ExpandNode(self._lane(stage), self._epoch, CallOpener(step)))
+        elif isinstance(spec, Zip | Concat | Mix | Interleave):
+            self._join(stage, spec)
+        elif isinstance(spec, Route):
+            self._route(stage, spec)
+        elif isinstance(spec, Cache) and spec.store.complete:
+            self._replay(stage, spec)
+        else:
+            self._stream(stage)
+
+    def source(self, stage: Stage, spec: Source) -> None:
+        """Add a source, or another pipeline and a buffer behind it."""
+        if stage.inputs:
+            inner = self._builder.nodes(stage.inputs[0], f"{self._place}0/", self._passes)
+            self._nodes.extend(inner)
+            self._append(PumpNode(self._lane(stage), self._epoch, ConcatMover(deepen=False)))
+            return
+        lane = self._lane(stage)
+        opener = SourceOpener(lane.address, spec, self._epoch.context, self._passes)
+        remote = is_async_source(spec.items)
+        self._append(ExpandNode(lane, self._epoch, opener, remote=remote, source=True))
+
+    def _call(self, stage: Stage, spec: Call) -> None:
+        lane = self._lane(stage)
+        step = step_of(lane.address, spec, self._epoch.context, stage.executor)
+        budget = Budget(lane.address, spec.policy.max_failures)
+        previous = self._nodes[-1]
+        flat = isinstance(spec, FlatMap)
+        if stage.executor == "inline" and not flat and _takes_fused(previous):
+            previous.rest += (step,)
+            previous.rest_lanes += (lane,)
+            previous.rest_budgets += (budget,)
+            return
+        if stage.executor == "inline":
+            lane.cost_ns = 0.0  # run by whoever comes next
+        remote = stage.executor == "coroutine"
+        node: Node
+        if flat:
+            opener = CallOpener(step)
+            node = ExpandNode(lane, self._epoch, opener, ordered=spec.ordered, remote=remote)
+        else:
+            node = MapNode(lane, self._epoch, step, ordered=spec.ordered, remote=remote)
+        if spec.policy.max_failures is not None:
+            node.budget = budget
+            node.guarded = True
+        self._append(node)
+
+    def _batch(self, stage: Stage, spec: Batch) -> None:
+        self._batched = True
+        if spec.cost is not None:
+            self._stream(stage)
+            return
+        lane = self._lane(stage)
+        step = Step(lane.address, Collate(spec), self._epoch.context)
+        node = MapNode(
+            lane, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last
+        )
+        self._append(node)
+
+    def _stream(self, stage: Stage) -> None:
+        lane = self._lane(stage)
+        operation = operation_of(stage, self._epoch.context, self._passes)
+        step = StreamStep(lane.address, operation, self._epoch.context)
+        self._append(StreamNode(lane, self._epoch, step))
+
+    def _replay(self, stage: Stage, spec: Cache) -> None:
+        self._nodes.clear()
+        lane = self._lane(stage)
+        opener = ReplayOpener(lane.address, spec.store, self._epoch.context)
+        self._append(ExpandNode(lane, self._epoch, opener, source=True))
+
+    def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
+        inputs = [
+            self._builder.nodes(chain, f"{self._place}{number}/", self._passes)
+            for number, chain in enumerate(stage.inputs)
+        ]
+        open_at_first = len(inputs)
+        if isinstance(spec, Concat):
+            open_at_first = 2
+        elif isinstance(spec, Interleave):
+            open_at_first = spec.cycle
+        for nodes in inputs[open_at_first:]:
+            self._epoch.keep_closed(nodes[-1], nodes[::-1])
+        for nodes in reversed(inputs[:open_at_first]):
+            self._nodes.extend(nodes)
+        pump = PumpNode(self._lane(stage), self._epoch, self._mover(stage, spec))
+        connect([nodes[-1] for nodes in inputs], pump)
+        self._nodes.append(pump)
+
+    def _mover(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> Mover:
+        if isinstance(spec, Zip):
+            return ZipMover(strict=spec.strict)
+        if isinstance(spec, Concat):
+            return ConcatMover()
+        if isinstance(spec, Interleave):
+            return InterleaveMover(len(stage.inputs), spec.cycle)
+        rng = order_generator(spec.seed, self._epoch.context.epoch, self._passes or 0)
+        return MixMover(spec.weights, rng, shortest=spec.stop == "shortest")
+
+    def repeat(self, chain: Chain, place: int) -> None:
+        """Add everything up to a repeat; it is built again for each pass."""
+        stage = chain[place]
+        above = chain[:place]
+        builder, here, passes = self._builder, self._place, self._passes
+
+        def build(number: int) -> Sequence[Node]:
+            return builder.nodes(above, here, (number, *passes))[::-1]
+
+        self._nodes.extend(build(0)[::-1])
+        self._batched = any(isinstance(s.spec, Batch) for s in above)
+        assert isinstance(stage.spec, Repeat)
+        mover = RepeatMover(stage.spec.times, build)
+        self._append(PumpNode(self._lane(stage), self._epoch, mover))
+
+    def _route(self, stage: Stage, spec: Route) -> None:
+        epoch, lane = self._epoch, self._lane(stage)
+        step = Step(lane.address, Chooser(lane.address, spec), epoch.context)
+        self._append(MapNode(lane, epoch, step))
+        outlets = [Outlet(_unseen(lane), epoch) for _ in spec.values]
+        mover = SplitMover(outlets)
+        split = PumpNode(_unseen(lane), epoch, mover)
+        self._append(split)
+        branches = []
+        for outlet, chain in zip(outlets, stage.inputs, strict=True):
+            outlet.upstream = (split,)
+            branch = self._builder.nodes(chain, self._place, self._passes, outlet)
+            branches.append(branch)
+            self._nodes.extend(branch)
+        merge = PumpNode(_unseen(lane), epoch, MergeMover(split, mover.order, branches))
+        connect([branch[-1] for branch in branches], merge)
+        self._nodes.append(merge)
+
+
+class Chooser:
+    """Finds the branch of an item: gives its number and the item."""
+
+    def __init__(self, stage: str, spec: Route) -> None:
+        self._stage = stage
+        self._key = spec.key
+        self._numbers = {value: number for number, value in enumerate(spec.values)}
+
+    def __call__(self, value: Any) -> tuple[int, Any]:
+        """Give the branch's number and the item.
+
+        Raises:
+            ArgumentError: no branch has this key.
+        """
+        key = self._key(value)
+        number = self._numbers.get(key)
+        if number is None:
+            known = ", ".join(repr(known) for known in self._numbers)
+            raise ArgumentError(
+                f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
+            )
+        return number, value
+
+
+def _unseen(lane: Lane) -> Lane:
+    """Give a lane that does not show in the stats."""
+    return Lane(lane.address, lane.stage, prefetch=SAMPLES, now_ns=0)
+
+
+def _takes_fused(node: Node) -> bool:
+    return not node.remote and (
+        isinstance(node, MapNode) or (isinstance(node, ExpandNode) and node.source)
+    )
+
+
+def connect(above: Sequence[Node], node: Node) -> None:
+    """Let `node` take from the nodes above."""
+    node.upstream = tuple(above)
+    for one in above:
+        one.downstream = node
+    node.inbox = above[0].out
+    gather = getattr(node, "gather", 1)
+    if gather > 1:
+        above[0].gathers = gather

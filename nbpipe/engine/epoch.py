@@ -1,0 +1,189 @@
+"""Epoch: the nodes of one pass over a pipeline, and how it ends.
+
+Methods are called under the scheduler's lock unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
+
+from ..tree import size_bytes
+from .context import EpochContext
+from .failures import Failure
+from .join import PumpNode
+from .memory import Memory
+from .node import Node
+from .task import Entry, Expansion, Task
+
+
+class Epoch:
+    """State of one epoch.
+
+    Attributes:
+        context: seed, number and end, for the steps.
+        order: nodes in the order in which they are asked for work, most downstream first.
+        sink: results that wait for the consumer.
+        over: nothing may start any more: exhausted, failed, stopped or abandoned.
+        exhausted: everything was handed on; the consumer may still take what is in `sink`.
+        error: what the consumer will see after the last item.
+        urgent: the error does not wait for earlier items.
+        changed: a node was opened, fed or ended; the choice of work has to look again.
+        litter: open iterators of the user that have to be closed, outside the lock.
+        gate: held while the consumer has to wait.
+        direct: the consumer may take from `sink` without the lock: the last stage is cheap.
+        low: how many results are left when a consumer that takes directly wakes a thread.
+    """
+
+    def __init__(
+        self,
+        context: EpochContext,
+        *,
+        memory: Memory | None,
+        remember: Callable[[Failure], None],
+    ) -> None:
+        self.context = context
+        self.memory = memory
+        self.remember = remember
+        self.size_bytes = size_bytes
+        self.order: list[Node] = []
+        self.pumps: list[PumpNode] = []
+        self.closed_inputs: dict[int, list[Node]] = {}
+        self.parts: dict[int, list[Node]] = {}
+        self.sink: deque[Entry] = deque()
+        self.last: Node | None = None
+        self.over = False
+        self.exhausted = False
+        self.error: BaseException | None = None
+        self.urgent = False
+        self.changed = False
+        self.litter: list[Expansion] = []
+        self.now_ns = perf_counter_ns()
+        self.waiting = False
+        self.direct = False
+        self.low = 0
+        self.gate = allocate_lock()
+        self.gate.acquire()
+
+    # -- structure ------------------------------------------------------------------------
+    def begin(self, last: Node, order: Sequence[Node]) -> None:
+        """Install the nodes, given most downstream first."""
+        self.last = last
+        self.sink = last.out
+        self._install(order)
+
+    def _install(self, order: Sequence[Node]) -> None:
+        self.order = list(order)
+        self.pumps = [node for node in order if isinstance(node, PumpNode)]
+
+    def keep_closed(self, last: Node, nodes: Sequence[Node]) -> None:
+        """Leave the input that ends with `last` unopened until a join asks for it."""
+        self.closed_inputs[id(last)] = list(nodes)
+
+    def open(self, inputs: Iterable[Node]) -> None:
+        """Let the inputs that end with these nodes begin."""
+        for last in inputs:
+            nodes = self.closed_inputs.pop(id(last), None)
+            if nodes is not None:
+                self._install([*self.order, *nodes])
+                self.changed = True
+
+    def replace(self, node: Node, part: Sequence[Node]) -> None:
+        """Put a new part above `node`, for its next pass; `part` is most downstream first."""
+        old = set(map(id, self._above(node)))
+        place = self.order.index(node) + 1
+        kept = [n for n in self.order if id(n) not in old]
+        self._install([*kept[:place], *part, *kept[place:]])
+        node.upstream = (part[0],)
+        part[0].downstream = node
+        node.inbox = part[0].out
+        self.changed = True
+
+    def _above(self, node: Node) -> list[Node]:
+        found: list[Node] = []
+        waiting = list(node.upstream)
+        while waiting:
+            above = waiting.pop()
+            found.append(above)
+            waiting.extend(above.upstream)
+        return found
+
+    # -- work -----------------------------------------------------------------------------
+    def pump(self, now_ns: int) -> None:
+        """Let the pumps move what they can."""
+        self.now_ns = now_ns
+        moved = True
+        while moved and not self.over:
+            moved = False
+            for pump in self.pumps:
+                moved = pump.pump(now_ns) or moved
+
+    def take(self, now_ns: int, *, remote: bool = False) -> Task | None:
+        """Choose the next task: the most downstream node that can start one."""
+        if self.over:
+            return None
+        while True:
+            self.changed = False
+            if self.pumps:
+                self.pump(now_ns)
+            for node in self.order:
+                if remote and not node.remote:
+                    continue
+                task = node.take(now_ns)
+                if task is not None:
+                    return task
+            if not self.changed:
+                return None
+
+    def admits(self, node: Node) -> bool:
+        """Say whether the byte budget lets `node` start."""
+        memory = self.memory
+        if memory is None:
+            return True
+        return memory.admits(node, self.order, waits=self.waiting and not self.sink)
+
+    def release(self, entries: Iterable[Entry]) -> None:
+        """Count entries that left a buffer."""
+        if self.memory is not None:
+            self.memory.release(entries)
+
+    # -- the end --------------------------------------------------------------------------
+    def halt(self, nodes: Iterable[Node]) -> None:
+        """Stop these nodes and all above them: nothing more of theirs is needed."""
+        for node in nodes:
+            if not node.halted:
+                node.halt()
+                self.halt(node.upstream)
+
+    def drained(self, error: BaseException | None) -> None:
+        """Hear that the last node is done."""
+        self.exhausted = True
+        if self.error is None:
+            self.error = error
+
+    def fail_at_once(self, error: BaseException) -> None:
+        """End the epoch with an error that does not wait for earlier items."""
+        self.error = error
+        self.direct = False
+        self.urgent = self.exhausted = True
+        self.changed = True
+
+    def end(self) -> list[Expansion]:
+        """Let nothing start any more; give the iterators to close, outside the lock."""
+        if self.over:
+            return []
+        self.direct = False
+        self.over = self.exhausted = True
+        self.context.ended.set()
+        for node in self.order:
+            node.halt()
+        litter, self.litter = self.litter, []
+        return litter
+
+    def wake_consumer(self) -> None:
+        """Let the consumer look again."""
+        if self.waiting:
+            self.waiting = False
+            self.gate.release()

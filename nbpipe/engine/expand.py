@@ -1,0 +1,194 @@
+"""ExpandNode: sources, and operations that give any number of items for one."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .lane import Lane
+from .node import Node
+from .task import Expansion, Task
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+    from .opening import Opener
+
+
+class ExpandNode(Node):
+    """Draws from one iterator for each item, `concurrency` of them side by side.
+
+    In order, the first expansion hands on at once; later ones work ahead into buffers that
+    count against the same bound, which always leaves one place to the first.
+
+    Args:
+        opener: makes the iterator of an expansion and says what a failure does.
+        source: there is no input; one expansion is there from the beginning.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        epoch: Epoch,
+        opener: Opener,
+        *,
+        ordered: bool = True,
+        remote: bool = False,
+        source: bool = False,
+    ) -> None:
+        super().__init__(lane, epoch, ordered=ordered, remote=remote)
+        self.opener = opener
+        self.source = source
+        self.live: list[Expansion] = []
+        self.seq_in = 0
+        self.buffered = 0
+        if source:
+            self.live.append(Expansion(0))
+            self.input_over = True
+
+    def held(self) -> int:
+        """Give the number of results ready, those that wait for their turn included."""
+        return len(self.out) + self.buffered
+
+    def busy(self) -> bool:
+        """Say whether anything is in this node, or may still be drawn."""
+        return bool(self.live) or super().busy()
+
+    def inputs(self, results: int) -> int:
+        """Count the inputs of a task: those of a call were counted when it began."""
+        return results if self.source else 0
+
+    def has_input(self) -> bool:
+        """Say whether anything could be drawn."""
+        return bool(self.inbox) or any(not x.over and not x.held for x in self.live)
+
+    def runnable(self) -> bool:
+        """Say whether `take` would give a task."""
+        return self._choose() is not None
+
+    def _choose(self) -> tuple[Expansion | None, int] | None:
+        """Give the expansion to draw from (None: a new one) and the places it may use."""
+        if self.done or self.halted or not self.epoch.admits(self):
+            return None
+        lane, room = self.lane, self.room()
+        if lane.active >= lane.concurrency:
+            return None
+        calls = lane.active - self.running
+        for place, expansion in enumerate(self.live):
+            calls += not expansion.over
+            if expansion.held or expansion.over:
+                continue
+            first = place == 0 or not self.ordered
+            allowed = room if first else room - 1
+            if first and not self.out and not self.reserved:
+                allowed = max(allowed, 1)  # after a knob was lowered the first must go on
+            if allowed > 0:
+                return expansion, allowed
+        fresh = bool(self.inbox) and calls < lane.concurrency
+        allowed = room if not self.live or not self.ordered else room - 1
+        if fresh and allowed > 0 and len(self.live) < lane.prefetch + lane.concurrency:
+            return None, allowed
+        return None
+
+    def take(self, now_ns: int) -> Task | None:
+        """Choose an expansion to draw from, or begin a new one."""
+        choice = self._choose()
+        if choice is None:
+            return None
+        expansion, allowed = choice
+        if expansion is None:
+            entry = self.inbox.popleft()
+            self.epoch.release((entry,))
+            expansion = Expansion(self.seq_in, entry)
+            self.seq_in += 1
+            self.live.append(expansion)
+            self.lane.counters.items_in += 1
+            self.freed(now_ns)
+        expansion.held = True
+        task = Task(self, expansion.seq, deque(), self.chunk(allowed, allowed))
+        task.expansion = expansion
+        self.reserved += task.quota
+        return self.started(task, now_ns)
+
+    def work(self, task: Task) -> None:
+        """Draw up to the quota."""
+        expansion, give, rest = task.expansion, task.results.append, self.rest
+        assert expansion is not None
+        try:
+            if expansion.entries is None:
+                self.opener.open(expansion)
+            draw = expansion.entries.__next__
+        except BaseException as error:
+            self._failed(task, expansion, error)
+            return
+        for _ in range(task.quota):
+            try:
+                entry = draw()
+            except StopIteration:
+                expansion.over = True
+                return
+            except BaseException as error:
+                self._failed(task, expansion, error)
+                return
+            give(task.through(entry, rest) if rest else entry)
+
+    async def work_elsewhere(self, task: Task) -> None:
+        """Draw up to the quota from an async iterator."""
+        expansion = task.expansion
+        assert expansion is not None
+        try:
+            if expansion.entries is None:
+                await self.opener.open_async(expansion)
+            for _ in range(task.quota):
+                task.results.append(await expansion.entries.__anext__())
+        except StopAsyncIteration:
+            expansion.over = True
+        except BaseException as error:
+            self._failed(task, expansion, error)
+
+    def _failed(self, task: Task, expansion: Expansion, error: BaseException) -> None:
+        failure = self.opener.recover(expansion, error, task)
+        if failure is None:  # to be opened again, past the children already given
+            return
+        expansion.over = task.irregular = True
+        task.results.append(failure)
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+        """Hand on what was drawn, or keep it until its turn."""
+        expansion = task.expansion
+        assert expansion is not None
+        if self.done:
+            return
+        if task.ended_ns:
+            self.reserved -= task.quota - at
+            expansion.held = False
+        else:
+            self.reserved -= len(results)
+        expansion.drawn += sum(type(result) is tuple for result in results)
+        if not self.ordered or self.live[0] is expansion:
+            self.emit(results, task.irregular, now_ns)
+        else:
+            expansion.buffer.extend(results)
+            expansion.irregular = expansion.irregular or task.irregular
+            self.buffered += len(results)
+        self._next_in_order(now_ns)
+
+    def _next_in_order(self, now_ns: int) -> None:
+        if not self.ordered:
+            self.live = [x for x in self.live if not x.over or x.held]
+            return
+        while self.live and not self.done and self.live[0].over and not self.live[0].held:
+            self.live.pop(0)
+            if self.live and self.live[0].buffer:
+                following = self.live[0]
+                self.buffered -= len(following.buffer)
+                results, following.buffer = following.buffer, []
+                self.emit(results, following.irregular, now_ns)
+
+    def exhausted(self) -> bool:
+        """Say whether every expansion came to its end."""
+        return not self.inbox and not self.live
+
+    def halt(self) -> None:
+        """Stop, and have the open iterators closed."""
+        super().halt()
+        self.epoch.litter.extend(x for x in self.live if not x.held)

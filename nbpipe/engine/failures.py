@@ -1,0 +1,123 @@
+"""Failed items: what went wrong, where, and with what input."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass
+
+from ..describe import summarize
+from ..errors import FailureBudgetError, StageError, StageTimeoutError
+from ..operations import FailurePolicy
+from ..seeding import Path
+
+KEPT = 100  # failed items remembered by a run
+_RATE_AFTER = 100  # items seen before a failure rate is judged
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One item that failed for good.
+
+    Attributes:
+        stage: address of the stage.
+        path: position of the item in the epoch's global order.
+        epoch: number of the epoch.
+        error: the exception in one line, as "ValueError: bad header".
+        traceback: the whole traceback as text.
+        input: short description of the item: type, shape, dtype.
+        attempts: calls made for this item.
+        when_s: time of the failure [seconds since the Unix epoch].
+    """
+
+    stage: str
+    path: Path
+    epoch: int
+    error: str
+    traceback: str
+    input: str
+    attempts: int
+    when_s: float
+
+
+class Failed:
+    """Takes the place of a result: the item's call failed."""
+
+    __slots__ = ("exception", "fatal", "record")
+
+    def __init__(self, exception: BaseException, record: Failure, *, fatal: bool) -> None:
+        self.exception = exception
+        self.record = record
+        self.fatal = fatal
+
+
+def failed(
+    error: BaseException,
+    *,
+    stage: str,
+    executor: str,
+    epoch: int,
+    path: Path,
+    value: object,
+    attempts: int,
+    policy: FailurePolicy,
+) -> Failed:
+    """Build the record and, where the epoch has to end, the `StageError` that will surface."""
+    summary = summarize(value)
+    one_line = "".join(traceback.format_exception_only(error)[:1]).strip()
+    record = Failure(
+        stage=stage,
+        path=path,
+        epoch=epoch,
+        error=one_line,
+        traceback="".join(traceback.format_exception(error)),
+        input=summary,
+        attempts=attempts,
+        when_s=time.time(),
+    )
+    if policy.skips and isinstance(error, Exception):
+        return Failed(error, record, fatal=False)
+    kind = StageTimeoutError if isinstance(error, StageTimeoutError) else StageError
+    surfaced = kind(
+        f"stage {stage!r} failed on item {path}: {one_line}",
+        stage=stage,
+        path=path,
+        executor=executor,
+    )
+    surfaced.add_note(
+        f"stage {stage!r}, item {path}, epoch {epoch}, executor {executor}, input: {summary}"
+    )
+    surfaced.__cause__ = error
+    return Failed(surfaced, record, fatal=True)
+
+
+class Budget:
+    """Counts the failed items of one stage in one epoch against `max_failures`."""
+
+    __slots__ = ("_limit", "_stage", "failures", "seen")
+
+    def __init__(self, stage: str, limit: int | float | None) -> None:
+        self._stage = stage
+        self._limit = limit
+        self.failures = 0
+        self.seen = 0
+
+    def exceeded(self, *, at_end: bool = False) -> FailureBudgetError | None:
+        """Give the error to raise when too many items failed, else None."""
+        limit = self._limit
+        if limit is None:
+            return None
+        if isinstance(limit, int):
+            if self.failures <= limit:
+                return None
+            allowed = f"max_failures={limit} items"
+        else:
+            enough = self.seen >= _RATE_AFTER or (at_end and self.seen > 0)
+            if not enough or self.failures <= limit * self.seen:
+                return None
+            allowed = f"max_failures={limit:g} of the items"
+        return FailureBudgetError(
+            f"stage {self._stage!r} failed on {self.failures} of {self.seen} items, more than "
+            f"{allowed}; run.failures() lists the last of them",
+            stage=self._stage,
+        )

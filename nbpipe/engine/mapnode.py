@@ -1,0 +1,162 @@
+"""MapNode: one call for each item, or for each batch of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .lane import Lane
+from .node import Node
+from .task import Entry, Task, run_call, run_plain, run_steps
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+    from .steps import AsyncStep, Step
+
+
+class MapNode(Node):
+    """One task for each item, or for each chunk of cheap items; results in order or not.
+
+    Items are numbered as they are taken. A result that comes early waits in `ready`; items
+    that were taken back from a chunk wait in `returned` and go first. Both keep their place.
+
+    Args:
+        first: the stage's step.
+        gather: items that one call takes together (a batch).
+        drop_last: leave out a last batch that is not full.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        epoch: Epoch,
+        first: Step,
+        *,
+        ordered: bool = True,
+        remote: bool = False,
+        gather: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(lane, epoch, ordered=ordered, remote=remote)
+        self.first = first
+        self.gather = gather
+        self.drop_last = drop_last
+        self.seq_in = 0
+        self.ready: dict[int, tuple[list[Any], bool]] = {}
+        self.returned: list[tuple[int, Entry]] = []
+        self.fatal = False
+
+    def has_input(self) -> bool:
+        """Say whether a call could start, but for room and slots."""
+        return bool(self.returned) or len(self.inbox) >= (1 if self.input_over else self.gather)
+
+    def runnable(self) -> bool:
+        """Say whether `take` would give a task."""
+        lane = self.lane
+        if self.done or self.halted or lane.active >= lane.concurrency:
+            return False
+        if self.returned:
+            return True
+        return not self.fatal and self.has_input() and self.room() > 0 and self.epoch.admits(self)
+
+    def take(self, now_ns: int) -> Task | None:
+        """Choose the next task: items taken back first, then the queue."""
+        inbox = self.inbox
+        lane = self.lane
+        if lane.active >= lane.concurrency or self.halted:
+            return None
+        if self.returned:
+            seq, entry = self.returned.pop(0)
+            return self.started(Task(self, seq, deque((entry,))), now_ns)
+        available = len(inbox)
+        if not available or self.fatal or self.done:
+            return None
+        if available < self.gather and not self.input_over:
+            return None
+        room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
+        if room <= 0 or not (self.epoch.memory is None or self.epoch.admits(self)):
+            return None
+        task = Task(self, self.seq_in, self._next_items(room, available))
+        self.seq_in += task.count
+        self.reserved += task.count
+        self.freed(now_ns)
+        return self.started(task, now_ns)
+
+    def _next_items(self, room: int, available: int) -> deque[Entry]:
+        inbox = self.inbox
+        gathers = self.gather > 1
+        if gathers:
+            count = min(available, self.gather)
+        else:
+            count = 1 if available == 1 or self.remote else self.chunk(room, available)
+        if count == available:
+            items = inbox.copy()
+            inbox.clear()
+        else:
+            pop = inbox.popleft
+            items = deque([pop() for _ in range(count)])
+        if self.epoch.memory is not None:
+            self.epoch.release(items)
+        if gathers:
+            return deque(((items[0][0], [entry[1] for entry in items]),))
+        return items
+
+    def work(self, task: Task) -> None:
+        """Run the loop that fits."""
+        if self.first.plain and not self.rest:
+            run_plain(task, self.first)
+        else:
+            run_steps(task, self.first, self.rest)
+
+    async def work_elsewhere(self, task: Task) -> None:
+        """Await the one call of a remote task."""
+        first: AsyncStep = self.first  # type: ignore[assignment]
+        await run_call(task, first)
+
+    def harvest(self, task: Task, now_ns: int) -> None:
+        """Hand on what a long chunk has done, and take back what it has not begun."""
+        rest: list[Entry] = []
+        while task.items:
+            try:
+                rest.append(task.items.pop())
+            except IndexError:  # the running thread was faster
+                break
+        task.count -= len(rest)
+        first = task.seq + task.count
+        self.returned.extend((first + n, entry) for n, entry in enumerate(reversed(rest)))
+        self.returned.sort(key=lambda pair: pair[0])
+        super().harvest(task, now_ns)
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+        """Hand on results, in input order where that is promised."""
+        if self.done or not results:
+            return
+        irregular, last = task.irregular, results[-1]
+        if irregular and type(last) is not tuple and last is not None:
+            self.fatal = self.fatal or last.fatal
+        seq = task.seq + at
+        if self.ordered and seq != self.seq_out:
+            self.ready[seq] = (results, irregular)
+        elif self.ready or irregular or self.guarded:
+            self._emit_in_order(results, irregular, now_ns)
+        else:
+            count = len(results)
+            self.reserved -= count
+            self.seq_out += count
+            self.put_plain(results, count, now_ns)
+
+    def _emit_in_order(self, results: list[Any], irregular: bool, now_ns: int) -> None:
+        while True:
+            self.reserved -= len(results)
+            self.seq_out += len(results)
+            self.emit(results, irregular, now_ns)
+            if self.done or not self.ordered or self.seq_out not in self.ready:
+                return
+            results, irregular = self.ready.pop(self.seq_out)
+
+    def exhausted(self) -> bool:
+        """Say whether all input was handed on."""
+        if len(self.inbox) < self.gather and (self.drop_last or self.input_error is not None):
+            self.epoch.release(self.inbox)
+            self.inbox.clear()  # a batch that holds a failed item cannot be made either
+        return not self.inbox and not self.reserved

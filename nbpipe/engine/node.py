@@ -1,0 +1,307 @@
+"""Node: one stage in one epoch: its queues, its order, the choice of its next task.
+
+Unless said otherwise, methods are called under the scheduler's lock. A node never starts work
+whose result has no place: a task reserves one place for each result it may give.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .failures import Budget
+from .lane import BLOCKED, READY, STARVED, Lane
+from .task import Entry, Task
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+    from .steps import Step
+
+CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
+CHUNK_MAX = 64
+BOOKING_NS = 100_000  # slot-time of cheap stages is booked no more often than this
+_MEASURE_NS = 100_000  # a result is measured no more often than this
+
+
+class Node(ABC):
+    """State of one stage in one epoch.
+
+    Attributes:
+        lane: limits and counters, kept from epoch to epoch.
+        out: results ready for the next node; its input queue is this very deque.
+        reserved: places promised to results of tasks in progress, or out of order.
+        gathers: items that the next node needs before it can start.
+        remote: tasks run elsewhere (the event loop), not in the engine's threads.
+        done: everything was handed on; `error` then says why, if not by the end of input.
+        halted: nothing of this node is needed any more.
+    """
+
+    def __init__(
+        self, lane: Lane, epoch: Epoch, *, ordered: bool = True, remote: bool = False
+    ) -> None:
+        self.lane = lane
+        self.epoch = epoch
+        self.ordered = ordered
+        self.remote = remote
+        self.inbox: deque[Entry] = deque()
+        self.out: deque[Entry] = deque()
+        self.upstream: tuple[Node, ...] = ()
+        self.downstream: Node | None = None
+        self.gathers = 0
+        self.reserved = 0
+        self.running = 0
+        self.seq_out = 0
+        self.input_over = False
+        self.input_error: BaseException | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.halted = False
+        self.rest: tuple[Step, ...] = ()
+        self.rest_lanes: tuple[Lane, ...] = ()
+        self.rest_budgets: tuple[Budget, ...] = ()
+        self.budget: Budget | None = None
+        self.guarded = epoch.memory is not None  # results are counted one by one
+        self.input_bytes = 0.0
+
+    # -- choosing work ------------------------------------------------------------------
+    @abstractmethod
+    def take(self, now_ns: int) -> Task | None:
+        """Choose the next task and reserve its places, or give None."""
+
+    @abstractmethod
+    def runnable(self) -> bool:
+        """Say whether `take` would give a task."""
+
+    @abstractmethod
+    def work(self, task: Task) -> None:
+        """Do the task; called without the lock."""
+
+    async def work_elsewhere(self, task: Task) -> None:
+        """Do the task of a remote node on the event loop; called without the lock."""
+        raise TypeError(f"{type(self).__name__} works in threads")
+
+    @abstractmethod
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+        """Hand on results `at`, `at + 1`, ... of a task that goes on or has ended."""
+
+    @abstractmethod
+    def has_input(self) -> bool:
+        """Say whether anything waits to be worked on."""
+
+    def room(self) -> int:
+        """Give the number of places for further results."""
+        lane = self.lane
+        return (
+            lane.prefetch + lane.concurrency + self.gathers - self.reserved - self.held()
+        )
+
+    def held(self) -> int:
+        """Give the number of results ready for the next node."""
+        return len(self.out)
+
+    def busy(self) -> bool:
+        """Say whether anything is in this node, or on its way out."""
+        return bool(self.inbox or self.reserved or self.held())
+
+    def queued(self) -> int:
+        """Give the results that wait, without those the next node is gathering."""
+        return max(0, self.held() - self.gathers)
+
+    def started(self, task: Task, now_ns: int) -> Task:
+        """Book the start of a task."""
+        lane = self.lane
+        if now_ns - lane.since_ns > BOOKING_NS:
+            self.note_state(now_ns)
+        lane.active += 1
+        self.running += 1
+        return task
+
+    def chunk(self, room: int, available: int) -> int:
+        """Give the number of items to do at once: more when they are cheap."""
+        cost = self.lane.cost_ns
+        if cost >= CHUNK_NS:
+            return 1
+        return min(int(CHUNK_NS / cost) if cost >= 1 else CHUNK_MAX, room, available, CHUNK_MAX)
+
+    def note_state(self, now_ns: int) -> None:
+        """Note why the idle slots are idle."""
+        lane = self.lane
+        if self.done or self.halted:
+            lane.account(now_ns, STARVED)
+        elif self.room() <= 0:
+            lane.account(now_ns, BLOCKED)
+        else:
+            lane.account(now_ns, READY if self.has_input() else STARVED)
+
+    # -- settling work ------------------------------------------------------------------
+    def settle(self, task: Task) -> None:
+        """Book the end of a task and hand on what was not yet handed on."""
+        now_ns = task.ended_ns
+        lane = self.lane
+        if now_ns - lane.since_ns > BOOKING_NS:
+            lane.account(now_ns, lane.state)
+        lane.active -= 1
+        self.running -= 1
+        results = task.results
+        done = len(results)
+        spent = now_ns - task.started_ns
+        if task.tally is not None:
+            spent -= self._settle_tally(task.tally, now_ns)
+        lane.learn(spent, done, now_ns)
+        lane.counters.items_in += self.inputs(done)
+        if task.retries:
+            lane.counters.retries += task.retries
+        if done and now_ns - lane.measured_ns > _MEASURE_NS:
+            lane.measured_ns = now_ns
+            self._measure(results[-1])
+        if self.epoch.over:
+            return
+        at, task.published = task.published, done
+        self.accept(task, at, results[at:] if at else results, now_ns)
+        if now_ns - lane.since_ns > BOOKING_NS:
+            self.note_state(now_ns)
+        if self.input_over:
+            self.check_done()
+
+    def harvest(self, task: Task, now_ns: int) -> None:
+        """Hand on what a long task has done so far."""
+        at = task.published
+        fresh = task.results[at:]
+        if fresh and not self.epoch.over:
+            task.published += len(fresh)
+            self.accept(task, at, fresh, now_ns)
+        self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
+
+    def inputs(self, results: int) -> int:
+        """Give the number of inputs that `results` results of a task stand for."""
+        return results
+
+    def _settle_tally(self, tally: list[list[int]], now_ns: int) -> int:
+        spent = 0
+        for lane, (calls, results, busy_ns) in zip(self.rest_lanes, tally, strict=True):
+            if calls:
+                lane.learn(busy_ns, calls, now_ns)
+                lane.counters.items_in += calls
+                lane.counters.items_out += results
+            spent += busy_ns
+        return spent
+
+    def _measure(self, result: Any) -> None:
+        if type(result) is tuple:
+            lane = self.lane
+            size = self.epoch.size_bytes(result[1])
+            lane.item_bytes = size if not lane.item_bytes else 0.9 * lane.item_bytes + 0.1 * size
+
+    def emit(self, results: Sequence[Any], irregular: bool, now_ns: int) -> None:
+        """Put results into `out`, in the order given; drop what was dropped or failed."""
+        entries: Sequence[Entry] = self._sift(results) if irregular else results
+        budget = self.budget
+        if entries:
+            memory = self.epoch.memory
+            sized = entries if memory is None else memory.hold(entries)
+            self.put_plain(sized, len(entries), now_ns)
+        if budget is not None:
+            budget.seen += len(results)
+            if (error := budget.exceeded()) is not None:
+                self.fail(error)
+
+    def put_plain(self, entries: Sequence[Entry], count: int, now_ns: int) -> None:
+        """Make entries ready for the next node, and count them."""
+        lane = self.lane
+        counters = lane.counters
+        counters.items_out += count
+        counters.bytes_out += int(lane.item_bytes * count)
+        self.out.extend(entries)
+        following = self.downstream
+        if following is not None:
+            lane = following.lane
+            if lane.state == STARVED and now_ns - lane.since_ns > BOOKING_NS:
+                following.note_state(now_ns)
+
+    def _sift(self, results: Sequence[Any]) -> list[Entry]:
+        entries: list[Entry] = []
+        for result in results:
+            if self.done:
+                break
+            if result is None:
+                continue
+            if type(result) is tuple:
+                entries.append(result)
+            else:
+                self._count_failure(result)
+        return entries
+
+    def _count_failure(self, failed: Any) -> None:
+        lanes, budgets = (self.lane, *self.rest_lanes), (self.budget, *self.rest_budgets)
+        for lane, budget in zip(lanes, budgets, strict=True):
+            if lane.address == failed.record.stage:
+                lane.counters.errors += 1
+                if budget is not None:
+                    budget.failures += 1
+                    budget.seen = max(budget.seen, lane.counters.items_in)
+        self.epoch.remember(failed.record)
+        if failed.fatal:
+            self.fail(failed.exception)
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream here with an error: in order, or at once."""
+        if self.done:
+            return
+        self.epoch.halt(self.upstream)
+        self.error = error
+        if not self.ordered:
+            self.epoch.fail_at_once(error)
+        self.finish()
+
+    # -- the end ------------------------------------------------------------------------
+    def end_of_input(self, error: BaseException | None) -> None:
+        """Hear that nothing more will come from the node above."""
+        self.input_over = True
+        self.input_error = self.input_error or error
+        self.epoch.changed = True
+        self.check_done()
+
+    def check_done(self) -> None:
+        """Notice that everything was handed on."""
+        if not self.done and self.input_over and self.exhausted():
+            self.error = self.error or self.input_error or self._final_budget()
+            self.finish()
+
+    def _final_budget(self) -> BaseException | None:
+        for budget in (self.budget, *self.rest_budgets):
+            if budget is not None and (error := budget.exceeded(at_end=True)) is not None:
+                return error
+        return None
+
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Say whether nothing is left to do, given that the input is over."""
+
+    def finish(self) -> None:
+        """Tell the next node that this one is done."""
+        self.done = True
+        self.epoch.changed = True
+        if self.downstream is not None:
+            self.downstream.end_of_input_from(self)
+        else:
+            self.epoch.drained(self.error)
+
+    def end_of_input_from(self, node: Node) -> None:
+        """Hear that `node`, one of those above, is done."""
+        self.end_of_input(node.error)
+
+    def freed(self, now_ns: int) -> None:
+        """Tell the nodes above that they have room again."""
+        for node in self.upstream:
+            lane = node.lane
+            if lane.state == BLOCKED and now_ns - lane.since_ns > BOOKING_NS:
+                node.note_state(now_ns)
+
+    def halt(self) -> None:
+        """Stop: nothing of this node is needed any more; drop what waits."""
+        self.halted = True
+        self.epoch.changed = True
+        self.epoch.release(self.inbox)
+        self.inbox.clear()

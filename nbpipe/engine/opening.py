@@ -1,0 +1,216 @@
+"""Openers: how an expansion gets its iterator, and what a failure of it means."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentTypeError
+from ..cache import Store
+from ..operations import Source
+from .stream import StreamStep
+from .task import Entry, Expansion, Task, child_path
+
+if TYPE_CHECKING:
+    from .context import EpochContext
+    from .failures import Failed
+    from .steps import Step
+
+
+class Opener(ABC):
+    """Makes the iterator of an expansion; methods are called without the lock."""
+
+    @abstractmethod
+    def open(self, expansion: Expansion) -> None:
+        """Set `inner` (the user's iterator) and `entries` (an iterator over entries)."""
+
+    async def open_async(self, expansion: Expansion) -> None:
+        """Set `inner` and `entries`, an async iterator, on the event loop."""
+        raise TypeError(f"{type(self).__name__} has no async form")
+
+    @abstractmethod
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """Give the failure, or None when the expansion is to be opened again."""
+
+
+class SourceOpener(Opener):
+    """Opens a source for one epoch.
+
+    Args:
+        passes: numbers of the passes of `repeat` stages further down; they extend each path.
+    """
+
+    def __init__(
+        self, stage: str, spec: Source, context: EpochContext, passes: tuple[int, ...]
+    ) -> None:
+        self._step = StreamStep(stage, _NO_OPERATION, context)
+        self._stage = stage
+        self._spec = spec
+        self._context = context
+        self._passes = passes
+
+    def open(self, expansion: Expansion) -> None:
+        """Read the source afresh."""
+        items, plan = self._spec.items, self._spec.plan
+        set_epoch = getattr(items, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self._context.epoch)
+        if plan is not None:
+            expansion.entries = self._with_passes(plan.resolve(self._context.epoch, self._passes).rows())
+            return
+        made = items() if _is_maker(items) else items
+        if hasattr(made, "__anext__") or hasattr(made, "__aiter__"):
+            raise ArgumentTypeError(
+                f"source {self._stage!r} gave an async iterator from a plain function; "
+                "make it an `async def` with `yield`"
+            )
+        expansion.inner = iter(made)
+        expansion.entries = self._with_passes(enumerate(expansion.inner))
+
+    def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        passes = self._passes
+        if not passes:
+            return iter(entries)
+        return ((_longer(entry[0], passes), entry[1]) for entry in entries)
+
+    async def open_async(self, expansion: Expansion) -> None:
+        """Call the source's function for an async iterator."""
+        made = self._spec.items
+        if _is_maker(made):
+            made = made()
+        if inspect.isawaitable(made):
+            made = await made
+        expansion.inner = made.__aiter__()
+        expansion.entries = _numbered(expansion.inner, self._passes)
+
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """End the epoch: a source that failed cannot go on."""
+        failure = self._step.failure(expansion.drawn + len(task.results), None, error)
+        return failure  # type: ignore[no-any-return]
+
+
+class ReplayOpener(Opener):
+    """Reads the items of a cache."""
+
+    def __init__(self, stage: str, store: Store, context: EpochContext) -> None:
+        self._step = StreamStep(stage, _NO_OPERATION, context)
+        self._store = store
+
+    def open(self, expansion: Expansion) -> None:
+        """Read from the beginning."""
+        expansion.inner = expansion.entries = self._store.entries()
+
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """End the epoch: a cache that fails cannot be read on."""
+        failure = self._step.failure(expansion.drawn + len(task.results), None, error)
+        return failure  # type: ignore[no-any-return]
+
+
+class CallOpener(Opener):
+    """Opens the children of one item: `flat_map`, `unbatch`."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def open(self, expansion: Expansion) -> None:
+        """Call the function on the item."""
+        entry, step = expansion.entry, self._step
+        assert entry is not None
+        step.wait(expansion.wait_s)
+        made = step.fn(entry[1], **step.arguments(entry))
+        expansion.inner = iter(_checked(step.stage, made))
+        expansion.entries = _children(entry[0], expansion.inner, expansion.drawn)
+
+    async def open_async(self, expansion: Expansion) -> None:
+        """Call the async function on the item: a generator, or a coroutine that gives many."""
+        entry, step = expansion.entry, self._step
+        assert entry is not None
+        await asyncio.sleep(expansion.wait_s)
+        made = step.fn(entry[1], **step.arguments(entry))
+        if inspect.isawaitable(made):
+            made = _as_async(_checked(step.stage, await made))
+        expansion.inner = made.__aiter__()
+        expansion.entries = _children_async(entry[0], expansion.inner, expansion.drawn)
+
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """Open again as the policy says, or give the failure."""
+        step, entry = self._step, expansion.entry
+        assert entry is not None
+        expansion.attempts += 1
+        wait_s = step.wait_before_retry_s(expansion.attempts, error)
+        if wait_s is None:
+            return step.failure(entry, error, expansion.attempts)
+        expansion.entries, expansion.wait_s = None, wait_s
+        task.retries += 1
+        return None
+
+
+class _NoOperation:
+    finished = False
+
+    def push(self, entry: Entry) -> Entry | None:
+        return entry
+
+    def flush(self) -> Iterator[Entry]:
+        return iter(())
+
+
+_NO_OPERATION = _NoOperation()
+
+
+def _is_maker(items: Any) -> bool:
+    return callable(items) and not hasattr(items, "__iter__") and not hasattr(items, "__aiter__")
+
+
+def _longer(path: Any, passes: tuple[int, ...]) -> tuple[int, ...]:
+    return (*path, *passes) if isinstance(path, tuple) else (path, *passes)
+
+
+def _children(path: Any, values: Iterator[Any], already: int) -> Iterator[Entry]:
+    for child, value in enumerate(values):
+        if child >= already:
+            yield (child_path(path, child), value)
+
+
+async def _children_async(
+    path: Any, values: AsyncIterator[Any], already: int
+) -> AsyncIterator[Entry]:
+    child = -1
+    async for value in values:
+        child += 1
+        if child >= already:
+            yield (child_path(path, child), value)
+
+
+async def _numbered(values: AsyncIterator[Any], passes: tuple[int, ...]) -> AsyncIterator[Entry]:
+    number = 0
+    async for value in values:
+        yield ((number, *passes) if passes else number, value)
+        number += 1
+
+
+async def _as_async(values: Iterable[Any]) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
+
+
+def _checked(stage: str, made: Any) -> Iterable[Any]:
+    if isinstance(made, str | bytes) or not hasattr(made, "__iter__"):
+        raise ArgumentTypeError(
+            f"the function of {stage!r} must give an iterable of items, got "
+            f"{type(made).__name__}; return a list or yield the items"
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def is_async_source(items: Any) -> bool:
+    """Say whether a source is read on the event loop."""
+    function: Callable[..., Any] | Any = items
+    return (
+        inspect.isasyncgenfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or (hasattr(items, "__aiter__") and not hasattr(items, "__iter__"))
+    )

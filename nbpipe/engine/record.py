@@ -1,0 +1,141 @@
+"""Record: what a run remembers: the consumer's waits, history, failures, knob changes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from time import perf_counter_ns
+
+from ..knobs import KnobChange
+from ..metrics import SAMPLE_NS, Counters, Reading, StageStats, shares_between, stats_of
+from ..stage import CONSUMER
+from .failures import KEPT, Failure
+from .lane import Lane
+
+_ROW_NS = 1_000_000_000
+_TICKS_KEPT = 600
+_EVENTS_KEPT = 10_000
+
+Row = dict[str, int | float | str]
+
+
+class Consumer:
+    """How long the training loop waited for data.
+
+    Attributes:
+        items: items handed out; written by the consuming thread alone.
+        waited_ns: time spent waiting, likewise.
+        waits_since_ns: beginning of the wait in progress, or 0.
+    """
+
+    __slots__ = ("_since_ns", "counters", "items", "waited_ns", "waits_since_ns")
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.waited_ns = 0
+        self.waits_since_ns = 0
+        self.counters = Counters()
+        self._since_ns = 0
+
+    def begin(self, now_ns: int) -> None:
+        """Hear that an epoch begins."""
+        self._since_ns = now_ns
+        if not self.counters.first_ns:
+            self.counters.first_ns = now_ns
+
+    def settle(self, now_ns: int) -> None:
+        """Bring the counters up to date."""
+        counters = self.counters
+        if self._since_ns:
+            counters.slot_ns += max(0, now_ns - self._since_ns)
+            self._since_ns = now_ns
+        since = self.waits_since_ns
+        counters.starved_ns = self.waited_ns + (max(0, now_ns - since) if since else 0)
+        counters.busy_ns = max(0, counters.slot_ns - counters.starved_ns)
+        counters.items_in = counters.items_out = self.items
+
+    def end(self, now_ns: int) -> None:
+        """Hear that the epoch is over."""
+        self.settle(now_ns)
+        self._since_ns = 0
+
+    def stats(self, now_ns: int) -> StageStats:
+        """Read the counters."""
+        self.settle(now_ns)
+        return stats_of(
+            self.counters,
+            now_ns,
+            running_ns=0,
+            running=0,
+            concurrency=1,
+            queued=0,
+            prefetch=0,
+        )
+
+
+class Record:
+    """History, failures and knob changes of one run; bounded.
+
+    Every second a tick of one row for each stage is kept; when there are many ticks, every
+    second one of the older half is dropped, so that old times are thinned, not forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.consumer = Consumer()
+        self.failures: deque[Failure] = deque(maxlen=KEPT)
+        self.events: deque[KnobChange] = deque(maxlen=_EVENTS_KEPT)
+        self._ticks: list[list[Row]] = []
+        self._last: dict[str, Reading] = {}
+        self._next_row_ns = 0
+        self._begun_ns = perf_counter_ns()
+
+    def sample(self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]]) -> int:
+        """Keep a reading of every lane; give the time of the next [ns]. Under the lock."""
+        self.consumer.settle(now_ns)
+        self.consumer.counters.sample(now_ns, 0)
+        rows: list[Row] = []
+        due = now_ns >= self._next_row_ns
+        for lane, queued, running_ns in lanes:
+            lane.account(now_ns, lane.state)
+            lane.counters.sample(now_ns, running_ns)
+            if due:
+                reading = lane.counters.read(now_ns, running_ns)
+                rows.append(self._row(lane.address, epoch, reading, lane, queued))
+        if due:
+            reading = self.consumer.counters.read(now_ns, 0)
+            rows.append(self._row(CONSUMER, epoch, reading, None, 0))
+            self._ticks.append(rows)
+            self._next_row_ns = now_ns + _ROW_NS
+            self._thin()
+        return now_ns + SAMPLE_NS
+
+    def _row(
+        self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int
+    ) -> Row:
+        before = self._last.get(stage) or Reading(self._begun_ns, 0, 0, 0, 0, 0)
+        self._last[stage] = reading
+        busy, starved, blocked = shares_between(before, reading)
+        elapsed_s = max(reading.at_ns - before.at_ns, 1) / 1e9
+        return {
+            "time_s": (reading.at_ns - self._begun_ns) / 1e9,
+            "epoch": epoch,
+            "stage": stage,
+            "items_out": reading.items_out,
+            "items_per_s": (reading.items_out - before.items_out) / elapsed_s,
+            "busy": busy,
+            "starved": starved,
+            "blocked": blocked,
+            "queued": queued,
+            "running": lane.active if lane else 0,
+            "concurrency": lane.concurrency if lane else 1,
+            "prefetch": lane.prefetch if lane else 0,
+        }
+
+    def _thin(self) -> None:
+        if len(self._ticks) > _TICKS_KEPT:
+            half = _TICKS_KEPT // 2
+            self._ticks = self._ticks[:half:2] + self._ticks[half:]
+
+    def history(self) -> list[Row]:
+        """Give all rows, oldest first."""
+        return [dict(row) for tick in self._ticks for row in tick]

@@ -1,0 +1,123 @@
+"""Route: items part by a key, and come together again in input order."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .join import Mover, PumpNode
+from .lane import Lane
+from .node import Node
+from .task import Entry, Task
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+
+
+class Outlet(Node):
+    """The beginning of one branch: a queue that a `SplitMover` fills."""
+
+    def take(self, now_ns: int) -> Task | None:
+        """Give no task."""
+        return None
+
+    def runnable(self) -> bool:
+        """Never need a thread."""
+        return False
+
+    def work(self, task: Task) -> None:
+        """Never be called."""
+        raise TypeError("an outlet has no tasks")
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+        """Never be called."""
+        raise TypeError("an outlet has no tasks")
+
+    def has_input(self) -> bool:
+        """Hold nothing of its own."""
+        return False
+
+    def exhausted(self) -> bool:
+        """Be over when the split is."""
+        return True
+
+
+class SplitMover(Mover):
+    """Moves each item to the outlet that its key chose, and notes the order.
+
+    Attributes:
+        order: for each item on its way, its branch and its path.
+    """
+
+    def __init__(self, outlets: list[Outlet]) -> None:
+        self._outlets = outlets
+        self.order: deque[tuple[int, Any]] = deque()
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Fill the outlets while the next one has room."""
+        queue = node.upstream[0].out
+        while queue:
+            branch, value = queue[0][1]
+            outlet = self._outlets[branch]
+            if outlet.room() <= 0:
+                return []
+            entry = queue.popleft()
+            node.epoch.release((entry,))
+            outlet.emit(((entry[0], value),), False, node.epoch.now_ns)
+            self.order.append((branch, entry[0]))
+            node.epoch.changed = True
+        if node.upstream[0].done:
+            node.error = node.upstream[0].error
+            node.done = node.epoch.changed = True
+            for outlet in self._outlets:
+                outlet.end_of_input(node.error)
+        return []
+
+
+class MergeMover(Mover):
+    """Takes the items back in the order in which they were parted.
+
+    The results of one item are known by their path, which begins with the item's own; an item
+    has no further result once something else comes out of its branch, or nothing is left in it.
+
+    Args:
+        split: the pump in front of the branches.
+        branches: the nodes of each branch, outlet first.
+    """
+
+    def __init__(self, split: PumpNode, order: deque[tuple[int, Any]], branches: list[list[Node]]):
+        self._split = split
+        self._order = order
+        self._branches = branches
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move from the branch whose turn it is."""
+        moved: list[Entry] = []
+        while self._order and len(moved) < room:
+            branch, path = self._order[0]
+            last = self._branches[branch][-1]
+            if last.out and _belongs(last.out[0][0], path):
+                moved.append(last.out.popleft())
+                continue
+            if not last.out and last.done and last.error is not None:
+                if not moved:
+                    node.end(last.error)
+                return moved
+            if not last.out and not last.done and not self._empty(branch):
+                return moved
+            self._order.popleft()
+        if not moved and not self._order and self._split.done:
+            node.end(self._split.error)
+        return moved
+
+    def _empty(self, branch: int) -> bool:
+        return not any(node.busy() for node in self._branches[branch])
+
+
+def _belongs(path: Any, owner: Any) -> bool:
+    if path == owner:
+        return True
+    if not isinstance(path, tuple):
+        return False
+    start = owner if isinstance(owner, tuple) else (owner,)
+    return path[: len(start)] == start

@@ -1,0 +1,361 @@
+"""Scheduler: one lock, one team of threads, limits that are plain integers.
+
+A thread comes back once for each task. Under the lock it hands over its results, counts, and
+takes the next task: of the most downstream stage that has input, a free slot and room. A task
+that was taken has a place for its results, so no thread ever waits on a full queue, and to
+change a limit is an assignment and a wake-up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+
+from ..executors.base import Work
+from ..executors.coroutine import EventLoop
+from ..executors.thread import Seat, ThreadTeam
+from ..metrics import StageStats
+from ..stage import Chain, Stage, addresses
+from .build import Builder
+from .context import EpochContext
+from .epoch import Epoch
+from .failures import Failure
+from .lane import BLOCKED, Lane
+from .memory import Memory
+from .node import Node
+from .task import Entry, Task
+from .ticker import Ticker
+
+LOG = logging.getLogger("nbpipe")
+WAIT, OVER = "wait", "over"
+SLOW_NS = 10_000  # a task that takes longer is worth waking another thread for the next one
+
+
+class Scheduler:
+    """Moves the items of one run, from its first epoch until it is closed.
+
+    Attributes:
+        lanes: limits and counters by address.
+        epoch: the epoch in progress, or None.
+        paused: nothing may start.
+        closed: no epoch may start any more.
+    """
+
+    def __init__(self, chain: Chain, *, seed: int, memory_bytes: int | None) -> None:
+        self.lock = threading.Lock()
+        self.lanes: dict[str, Lane] = {}
+        self.epoch: Epoch | None = None
+        self.paused = False
+        self.closed = False
+        self.remember: Callable[[Failure], None] = lambda failure: None
+        self.sample: Callable[[int], int] = lambda now_ns: now_ns + (1 << 62)
+        self._chain = chain
+        self._seed = seed
+        self._memory_bytes = memory_bytes
+        self._next_sample_ns = 0
+        self._team = ThreadTeam(self)
+        self._loop = EventLoop(self)
+        self._ticker = Ticker(self._tick)
+        self._running: set[Task] = set()
+        self._cheap = 0  # running tasks for which no other thread was woken
+        now_ns = perf_counter_ns()
+        for address, stage in addresses(chain).items():
+            self._lane(address, stage, 0, now_ns)
+
+    def _lane(self, address: str, stage: Stage, prefetch: int, now_ns: int = 0) -> Lane:
+        lane = self.lanes.get(address)
+        if lane is None:
+            lane = Lane(address, stage, prefetch=prefetch, now_ns=now_ns or perf_counter_ns())
+            self.lanes[address] = lane
+        elif "prefetch" not in stage.knobs:
+            lane.prefetch = prefetch
+        return lane
+
+    # -- epochs ---------------------------------------------------------------------------
+    def start_epoch(self, number: int) -> Epoch:
+        """Build an epoch and let it begin."""
+        memory = Memory(self._memory_bytes) if self._memory_bytes is not None else None
+        epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
+        Builder(self._chain, epoch, self._lane).build()
+        self._ticker.start()
+        now_ns = perf_counter_ns()
+        with self.lock:
+            for lane in self.lanes.values():
+                lane.skip_time(now_ns)
+                lane.counters.first_ns = lane.counters.first_ns or now_ns
+            self.epoch = epoch
+            self._limit_team()
+            seat = self._wake(now_ns)
+        self._start(seat)
+        return epoch
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        """Let nothing of this epoch start any more, and close the iterators it left open."""
+        now_ns = perf_counter_ns()
+        with self.lock:
+            if not epoch.over:
+                for lane in self.lanes.values():
+                    lane.account(now_ns, lane.state)
+            litter = epoch.end()
+            if self.epoch is epoch:
+                self.epoch = None
+            self._loop.cancel_all()
+            epoch.wake_consumer()
+        for expansion in litter:
+            self._discard(expansion.close)
+
+    def _limit_team(self) -> None:
+        local = [lane for lane in self.lanes.values() if lane.stage.executor != "coroutine"]
+        self._team.limit = sum(lane.concurrency for lane in local) + 1
+
+    # -- the threads' desk ----------------------------------------------------------------
+    def advance(self, done: Work | None, seat: Seat) -> Work | None:
+        """Hand in a task and take the next; called by the team's threads."""
+        task: Task | None = done  # type: ignore[assignment]
+        while True:
+            new_seat = None
+            with self.lock:
+                now_ns = perf_counter_ns() if task is None else task.ended_ns
+                if task is not None:
+                    self._settle(task, now_ns)
+                    stale = task.node.epoch.over
+                if seat.dismissed:
+                    return None
+                following = self._take(now_ns)
+                if following is None:
+                    self._team.park(seat)
+                elif following.node.remote or following.node.lane.cost_ns > SLOW_NS:
+                    new_seat = self._wake(now_ns)
+                seat.work = following
+            if task is not None and stale and task.expansion is not None:
+                self._discard(task.expansion.close)
+            if new_seat is not None:
+                self._team.start(new_seat)
+            if following is None or not following.node.remote:
+                return following
+            self._loop.submit(following)
+            task = None
+
+    def advance_loop(self, done: Work) -> Iterable[Work]:
+        """Hand in a call of the event loop and take the next ones; called in its thread."""
+        task: Task = done  # type: ignore[assignment]
+        following: list[Task] = []
+        with self.lock:
+            now_ns = task.ended_ns or perf_counter_ns()
+            task.ended_ns = now_ns
+            self._settle(task, now_ns)
+            epoch = self.epoch
+            while epoch is not None and not self.paused:
+                more = epoch.take(now_ns, remote=True)
+                if more is None:
+                    break
+                self._running.add(more)
+                following.append(more)
+            seat = self._wake(now_ns)
+        self._start(seat)
+        return following
+
+    def _settle(self, task: Task, now_ns: int) -> None:
+        self._running.discard(task)
+        self._cheap -= task.cheap
+        epoch = task.node.epoch
+        task.node.settle(task)
+        if epoch.over:
+            return
+        if epoch.pumps:
+            epoch.pump(now_ns)
+        if epoch.waiting and (epoch.sink or epoch.exhausted):
+            epoch.wake_consumer()
+        if now_ns >= self._next_sample_ns:
+            self._next_sample_ns = self.sample(now_ns)
+
+    def _take(self, now_ns: int) -> Task | None:
+        epoch = self.epoch
+        if epoch is None or self.paused:
+            return None
+        task = epoch.take(now_ns)
+        if epoch.waiting and (epoch.sink or epoch.exhausted):
+            epoch.wake_consumer()
+        if task is not None:
+            self._running.add(task)
+            node = task.node
+            if not node.remote and node.lane.cost_ns <= SLOW_NS:
+                task.cheap = True
+                self._cheap += 1
+                if self._ticker.asleep:
+                    self._ticker.attend()
+        return task
+
+    # -- waking ---------------------------------------------------------------------------
+    def _wake(self, now_ns: int) -> Seat | None:
+        """Wake one thread if there is work for it; give a seat if a new one is to start."""
+        epoch = self.epoch
+        if epoch is None or epoch.over or self.paused or not self._team.parked:
+            return None
+        if epoch.pumps:
+            epoch.pump(now_ns)
+        for node in epoch.order:
+            if node.lane.cost_ns <= SLOW_NS and node.out and node.downstream is not None:
+                continue  # cheap: whoever comes next does it, unless the next stage starves
+            if node.runnable():
+                return self._team.unpark()
+        return None
+
+    def _start(self, seat: Seat | None) -> None:
+        if seat is not None:
+            self._team.start(seat)
+
+    def _tick(self) -> None:
+        """Free what is stuck in long tasks."""
+        now_ns = perf_counter_ns()
+        with self.lock:
+            for task in tuple(self._running):
+                if task.cheap and task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
+                    task.node.harvest(task, now_ns)
+            epoch = self.epoch
+            if epoch is not None and not epoch.over:
+                if epoch.pumps:
+                    epoch.pump(now_ns)
+                if epoch.waiting and (epoch.sink or epoch.exhausted):
+                    epoch.wake_consumer()
+            seat = self._wake(now_ns)
+            if not self._cheap:
+                self._ticker.sleep()
+        self._start(seat)
+
+    # -- live changes, from any thread ----------------------------------------------------
+    def refresh(self) -> None:
+        """Take over the knobs' values and wake whoever may go on."""
+        now_ns = perf_counter_ns()
+        with self.lock:
+            for lane in self.lanes.values():
+                lane.account(now_ns, lane.state)
+                lane.read_knobs()
+            self._limit_team()
+            self._note_states(now_ns)
+            seat = self._wake(now_ns)
+        self._start(seat)
+
+    def pause(self, paused: bool) -> None:
+        """Let nothing start, or let it go on."""
+        now_ns = perf_counter_ns()
+        with self.lock:
+            self.paused = paused
+            if self.epoch is not None:
+                self.epoch.direct = False
+            self._note_states(now_ns)
+            seat = self._wake(now_ns)
+            if not paused and self.epoch is not None:
+                self.epoch.wake_consumer()
+        self._start(seat)
+
+    def _note_states(self, now_ns: int) -> None:
+        if self.epoch is not None:
+            for node in self.epoch.order:
+                node.note_state(now_ns)
+
+    # -- the consumer ---------------------------------------------------------------------
+    def next_entry(self, epoch: Epoch) -> Entry | str:
+        """Take what is next; WAIT: wait at the epoch's gate and ask again; OVER: it is."""
+        seat = None
+        with self.lock:
+            if epoch.over or (epoch.exhausted and (epoch.urgent or not epoch.sink)):
+                return OVER
+            found: Entry | str = WAIT
+            if epoch.sink and not self.paused:
+                found = epoch.sink.popleft()
+                seat = self._consumed(epoch, found)
+            else:
+                epoch.waiting = True
+                if epoch.memory is not None:
+                    seat = self._wake(perf_counter_ns())
+        self._start(seat)
+        return found
+
+    def _consumed(self, epoch: Epoch, entry: Entry) -> Seat | None:
+        """Book that the consumer took an entry; behind a cheap stage it may go on by itself."""
+        last = epoch.last
+        assert last is not None
+        lane = last.lane
+        epoch.direct = epoch.memory is None and lane.cost_ns < SLOW_NS
+        epoch.low = (lane.prefetch + lane.concurrency) >> 1
+        if epoch.direct and len(epoch.sink) > epoch.low:
+            return None
+        if epoch.memory is not None:
+            epoch.memory.release((entry,))
+        return self._room_made(epoch)
+
+    def _room_made(self, epoch: Epoch) -> Seat | None:
+        if self._cheap and epoch.direct:
+            return None  # a thread is about to come back from cheap work, and will see
+        now_ns = perf_counter_ns()
+        if epoch.last is not None and epoch.last.lane.state == BLOCKED:
+            epoch.last.note_state(now_ns)
+        return self._wake(now_ns)
+
+    def wake_threads(self) -> None:
+        """Wake a thread if there is work: the consumer made room without the lock."""
+        seat = None
+        with self.lock:
+            if self.epoch is not None:
+                seat = self._room_made(self.epoch)
+        self._start(seat)
+
+    # -- looking in -----------------------------------------------------------------------
+    def look(self, now_ns: int) -> list[tuple[Lane, int, int]]:
+        """Give every lane, the results that wait behind it, and the time its calls in progress
+        have taken so far [ns]; under the lock.
+        """
+        waiting: dict[int, int] = {}
+        if self.epoch is not None:
+            for node in self.epoch.order:
+                waiting[id(node.lane)] = node.queued()
+        spent: dict[int, int] = {}
+        for task in self._running:
+            if task.started_ns:
+                key = id(task.node.lane)
+                spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
+        return [
+            (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0))
+            for lane in self.lanes.values()
+        ]
+
+    def stats(self, now_ns: int) -> dict[str, StageStats]:
+        """Give the stats of every stage that has a lane."""
+        with self.lock:
+            if self.epoch is None:
+                for lane in self.lanes.values():
+                    lane.skip_time(now_ns)
+            return {
+                lane.address: lane.stats(now_ns, queued, running_ns)
+                for lane, queued, running_ns in self.look(now_ns)
+            }
+
+    # -- the end --------------------------------------------------------------------------
+    def is_own_thread(self, ident: int) -> bool:
+        """Say whether a thread does work for this run."""
+        return self._team.has(ident) or self._loop.has(ident)
+
+    def close(self, timeout_s: float) -> list[str]:
+        """End everything; give the addresses of stages still inside user code."""
+        epoch = self.epoch
+        if epoch is not None:
+            self.end_epoch(epoch)
+        with self.lock:
+            self.closed = True
+            seats = self._team.dismiss()
+            self._ticker.dismiss()
+        self._team.close(timeout_s, seats)
+        self._loop.close(timeout_s)
+        self._ticker.close(timeout_s)
+        late = [s.work for s in seats if s.thread is not None and s.thread.is_alive()]
+        return sorted({w.node.lane.address for w in late if isinstance(w, Task)})
+
+    def _discard(self, close: Callable[[], None]) -> None:
+        """Close a user's iterator; what it raises has nobody to go to."""
+        try:
+            close()
+        except Exception:
+            LOG.warning("closing an iterator of an abandoned epoch failed", exc_info=True)

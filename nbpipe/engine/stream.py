@@ -1,0 +1,163 @@
+"""StreamNode: operations that see the items one after the other and remember something."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..operations import FailurePolicy
+from .failures import failed
+from .lane import Lane
+from .node import Node
+from .task import Entry, Expansion, Task, run_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .context import EpochContext
+    from .epoch import Epoch
+    from .steps import Step
+
+_NO_REST: tuple[Step, ...] = ()
+
+
+class StreamOperation(Protocol):
+    """One pass over a stream: gives at most one entry for each it is given."""
+
+    @property
+    def finished(self) -> bool:
+        """No further input is wanted."""
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Take an entry; give the next one, or None."""
+
+    def flush(self) -> Iterator[Entry]:
+        """Give what is left at the end of the input."""
+
+
+class StreamStep:
+    """Calls `push` of a stream operation, and turns its exceptions into failures."""
+
+    plain = False
+
+    def __init__(self, stage: str, operation: StreamOperation, context: EpochContext) -> None:
+        self.stage = stage
+        self.operation = operation
+        self._context = context
+
+    def apply(self, entry: Entry, task: Task) -> Any:
+        """Push one entry."""
+        if self.operation.finished:
+            return None
+        try:
+            return self.operation.push(entry)
+        except BaseException as error:
+            return self.failure(entry[0], entry[1], error)
+
+    def failure(self, path: Any, value: object, error: BaseException) -> Any:
+        """Make the failure that ends the epoch."""
+        return failed(
+            error,
+            stage=self.stage,
+            executor="thread",
+            epoch=self._context.epoch,
+            path=path,
+            value=value,
+            attempts=1,
+            policy=FailurePolicy(),
+        )
+
+
+class StreamNode(Node):
+    """One task at a time, in order; at the end of the input, what the operation kept back."""
+
+    def __init__(self, lane: Lane, epoch: Epoch, step: StreamStep) -> None:
+        super().__init__(lane, epoch)
+        self.step = step
+        self.rest_of_stream: Expansion | None = None
+        self.flushed = False
+
+    def has_input(self) -> bool:
+        """Say whether there is something to push or to flush."""
+        over = self.input_over or self.step.operation.finished
+        return bool(self.inbox) or (over and not self.flushed)
+
+    def runnable(self) -> bool:
+        """Say whether `take` would give a task."""
+        lane = self.lane
+        return (
+            not (self.done or self.halted or self.running or lane.active >= lane.concurrency)
+            and self.has_input()
+            and self.room() > 0
+            and self.epoch.admits(self)
+        )
+
+    def take(self, now_ns: int) -> Task | None:
+        """Choose the next chunk of the queue, or of what is left at the end."""
+        if not self.runnable():
+            return None
+        if self.step.operation.finished:
+            self._close_input()
+        available, room = len(self.inbox), self.room()
+        if not available:
+            return self._take_flush(room, now_ns)
+        pop = self.inbox.popleft
+        items = deque([pop() for _ in range(self.chunk(room, available))])
+        self.epoch.release(items)
+        self.reserved += len(items)
+        self.freed(now_ns)
+        return self.started(Task(self, 0, items), now_ns)
+
+    def _take_flush(self, room: int, now_ns: int) -> Task:
+        quota = self.chunk(room, room)
+        task = Task(self, 0, deque(), quota)
+        if self.rest_of_stream is None:
+            self.rest_of_stream = Expansion(0)
+        task.expansion = self.rest_of_stream
+        self.reserved += quota
+        return self.started(task, now_ns)
+
+    def work(self, task: Task) -> None:
+        """Push the items, or draw from what is left."""
+        if task.expansion is None:
+            run_steps(task, self.step, _NO_REST)
+            return
+        rest = task.expansion
+        try:
+            if rest.entries is None:
+                rest.entries = iter(()) if self.input_error else self.step.operation.flush()
+            for _ in range(task.quota):
+                task.results.append(next(rest.entries))
+        except StopIteration:
+            rest.over = True
+        except BaseException as error:
+            task.irregular = rest.over = True
+            task.results.append(self.step.failure(-1, None, error))
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+        """Hand on results as they come: there is one task at a time."""
+        if self.done:
+            return
+        if task.ended_ns:
+            self.reserved = 0
+        else:
+            self.reserved -= len(results)
+        if results:
+            self.emit(results, task.irregular, now_ns)
+        if self.done or not task.ended_ns:
+            return
+        if task.expansion is not None:
+            self.flushed = task.expansion.over
+        elif self.step.operation.finished:
+            self._close_input()
+
+    def _close_input(self) -> None:
+        if not self.input_over:
+            self.epoch.halt(self.upstream)
+            self.epoch.release(self.inbox)
+            self.inbox.clear()
+            self.input_over = self.epoch.changed = True
+
+    def exhausted(self) -> bool:
+        """Say whether everything was pushed and flushed."""
+        return not self.inbox and not self.running and self.flushed

@@ -1,0 +1,185 @@
+"""Task: a piece of work for one stage, and the loops that do it outside the lock.
+
+A task's `items` may be taken back from the right while it runs, and its `results` may be
+handed on before it ends; so the loops take items one by one from the left, and append exactly
+one result for each: an entry, None for an item that is dropped, or a `Failed`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from ..seeding import Path
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .steps import AsyncStep, Failed, Step
+
+Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
+Result = "Entry | Failed | None"
+
+
+class Task:
+    """Work of one node.
+
+    Attributes:
+        node: the node it belongs to.
+        seq: place of its first item in the node's order.
+        items: entries still to do.
+        count: number of entries, without those taken back.
+        results: one result for each entry done.
+        published: number of results already handed on.
+        irregular: some result is not an entry.
+        cheap: taken without waking another thread; the ticker looks after it.
+        started_ns, ended_ns: when the work began and ended; 0 before.
+        retries: calls that were tried again.
+        tally: for each fused step, calls, results and time [ns].
+        expansion: the iterator to draw from, for nodes that expand.
+        quota: how many results to draw.
+    """
+
+    published = 0
+    irregular = False
+    started_ns = 0
+    ended_ns = 0
+    retries = 0
+    cheap = False
+    tally: list[list[int]] | None = None
+    expansion: Expansion | None = None
+
+    def __init__(self, node: Node, seq: int, items: deque[Entry], quota: int = 0) -> None:
+        self.node = node
+        self.seq = seq
+        self.items = items
+        self.count = len(items)
+        self.quota = quota
+        self.results: list[Any] = []
+
+    def run(self) -> None:
+        """Do the work in this thread."""
+        self.started_ns = perf_counter_ns()
+        self.node.work(self)
+        self.ended_ns = perf_counter_ns()
+
+    async def run_async(self) -> None:
+        """Do the work on the event loop."""
+        self.started_ns = perf_counter_ns()
+        try:
+            await self.node.work_elsewhere(self)
+        finally:
+            self.ended_ns = perf_counter_ns()
+
+    def through(self, entry: Any, steps: Sequence[Step]) -> Any:
+        """Send an entry through fused steps, timing each."""
+        if self.tally is None:
+            self.tally = [[0, 0, 0] for _ in steps]
+        for row, step in zip(self.tally, steps, strict=True):
+            begun = perf_counter_ns()
+            entry = step.apply(entry, self)
+            row[2] += perf_counter_ns() - begun
+            row[0] += 1
+            if type(entry) is not tuple:
+                self.irregular = True
+                return entry
+            row[1] += 1
+        return entry
+
+
+class Expansion:
+    """One iterator being drawn from: a source, or the children of one item.
+
+    Attributes:
+        seq: place in the node's order.
+        entry: the item whose children these are; None for a source.
+        entries: iterator over entries; None until it is opened.
+        inner: the user's own iterator, to be closed.
+        drawn: children drawn so far.
+        buffer: results that wait for earlier expansions to end.
+        over: no more is to come.
+        held: a task is drawing from it now.
+        attempts: calls of the function so far; wait_s: wait before the next one [s].
+    """
+
+    __slots__ = (
+        "attempts",
+        "buffer",
+        "drawn",
+        "entries",
+        "entry",
+        "held",
+        "inner",
+        "irregular",
+        "over",
+        "seq",
+        "wait_s",
+    )
+
+    def __init__(self, seq: int, entry: Entry | None = None) -> None:
+        self.seq = seq
+        self.entry = entry
+        self.entries: Any = None
+        self.inner: Any = None
+        self.drawn = 0
+        self.buffer: list[Any] = []
+        self.irregular = False
+        self.over = False
+        self.held = False
+        self.attempts = 0
+        self.wait_s = 0.0
+
+    def close(self) -> None:
+        """Close the user's iterator; user code may run."""
+        close = getattr(self.inner, "close", None)
+        if close is not None:
+            close()
+
+
+def run_plain(task: Task, step: Step) -> None:
+    """Call a function of one argument on every item: the loop that must be fast."""
+    take, give, call = task.items.popleft, task.results.append, step.fn
+    while True:
+        try:
+            entry = take()
+        except IndexError:  # done, or the rest was taken back
+            return
+        try:
+            give((entry[0], call(entry[1])))
+        except BaseException as error:
+            task.irregular = True
+            failed = step.recover(entry, error, task)
+            give(failed)
+            if type(failed) is not tuple and failed is not None and failed.fatal:
+                return
+
+
+def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
+    """Send every item through `first.apply` and the fused steps after it."""
+    take, give, apply = task.items.popleft, task.results.append, first.apply
+    while True:
+        try:
+            entry = take()
+        except IndexError:
+            return
+        result = apply(entry, task)
+        if rest and type(result) is tuple:
+            result = task.through(result, rest)
+        give(result)
+        if type(result) is not tuple:
+            task.irregular = True
+            if result is not None and result.fatal:
+                return
+
+
+async def run_call(task: Task, step: AsyncStep) -> None:
+    """Await the coroutine function on the task's one item."""
+    result = await step.attempt(task.items.popleft(), task)
+    task.irregular = type(result) is not tuple
+    task.results.append(result)
+
+
+def child_path(path: Path, child: int) -> Path:
+    """Give the path of the `child`-th child of the item at `path`."""
+    return (*path, child) if isinstance(path, tuple) else (path, child)

@@ -1,0 +1,61 @@
+"""Ticker: looks after cheap tasks that turned slow; alive only while such tasks run."""
+
+from __future__ import annotations
+
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable
+
+_PERIOD_S = 0.01
+
+
+class Ticker:
+    """A thread that calls `tick` every 10 ms while there is something to look after.
+
+    Attributes:
+        asleep: nothing is looked after; `attend` wakes the thread.
+
+    `attend`, `sleep` and `dismiss` are called under the scheduler's lock.
+    """
+
+    period_ns = int(_PERIOD_S * 1e9)
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self.asleep = False
+        self._leave = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def attend(self) -> None:
+        """Start ticking, unless it is under way."""
+        if self.asleep:
+            self.asleep = False
+            self._gate.release()
+
+    def sleep(self) -> None:
+        """Stop ticking when the tick in progress is over."""
+        self.asleep = True
+
+    def start(self) -> None:
+        """Start the thread at the first epoch; called without the lock."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._leave.wait(_PERIOD_S):
+            self._tick()
+            if self.asleep:
+                self._gate.acquire()
+
+    def dismiss(self) -> None:
+        """Tell the thread to leave."""
+        self._leave.set()
+        self.attend()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)

@@ -1,0 +1,132 @@
+"""Every deliberate error of nbpipe.
+
+    NbpipeError
+    ├── ArgumentError (ValueError)          a value that cannot be accepted
+    │   ├── DuplicateNameError              two stages were given the same name
+    │   └── KnobError                       a knob was set to something out of range
+    ├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
+    ├── UnknownStageError (KeyError)        no stage of that name
+    ├── UnknownKnobError (AttributeError)   no knob of that name
+    ├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
+    ├── MissingExtraError (ImportError)     an optional package is not installed
+    ├── CacheError (RuntimeError)           a cache that cannot be used
+    ├── RunError (RuntimeError)             a run was used in a way it does not allow
+    │   ├── RunClosedError                  the run was closed, or belongs to another process
+    │   ├── ConcurrentIterationError        another thread is iterating this run
+    │   └── ReentrantRunError               a stage called into the run that is running it
+    └── StageError (RuntimeError)           a stage failed while the pipeline ran
+        ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
+        └── FailureBudgetError              more items failed than `max_failures` allows
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NbpipeError(Exception):
+    """Base of every error that nbpipe raises on purpose."""
+
+
+class ArgumentError(NbpipeError, ValueError):
+    """A value that cannot be accepted; the message gives the rule and the way out."""
+
+
+class DuplicateNameError(ArgumentError):
+    """Two stages of one chain were given the same name by hand."""
+
+
+class KnobError(ArgumentError):
+    """A knob was set to something that is not an integer in its range; nothing changed."""
+
+
+class ArgumentTypeError(NbpipeError, TypeError):
+    """An object of a kind that cannot be accepted; the message gives the way out."""
+
+
+class UnknownStageError(NbpipeError, KeyError):
+    """The pipeline has no stage of this name."""
+
+    def __str__(self) -> str:
+        """Give the message as it is: KeyError would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class UnknownKnobError(NbpipeError, AttributeError):
+    """The stage has no knob or attribute of this name."""
+
+
+class LengthUnknownError(NbpipeError, TypeError):
+    """The number of items is not known before they are made."""
+
+
+class MissingExtraError(NbpipeError, ImportError):
+    """An optional package is missing; the message holds the pip line to type."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        """Build the error for `package`, brought by the extra `extra`, needed for `purpose`."""
+        return cls(
+            f"{purpose} needs {package}, which is not installed; "
+            f"type: pip install 'jupyter-nbpipe[{extra}]'"
+        )
+
+
+class CacheError(NbpipeError, RuntimeError):
+    """A cache folder belongs to another chain, or cannot be read."""
+
+
+class RunError(NbpipeError, RuntimeError):
+    """A run was used in a way that it does not allow."""
+
+
+class RunClosedError(RunError):
+    """The run was closed, or was started in another process."""
+
+
+class ConcurrentIterationError(RunError):
+    """Another thread is iterating this run."""
+
+
+class ReentrantRunError(RunError):
+    """A stage called into the run that is running it."""
+
+
+class StageError(NbpipeError, RuntimeError):
+    """A stage failed; the exception it raised is the `__cause__`.
+
+    Attributes:
+        stage: address of the stage in its pipeline.
+        path: position of the item in the epoch's global order, as an int, or as a
+            tuple with one more element for each `flat_map` child or `repeat` pass;
+            None where no item was at work.
+        executor: where the call ran.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: str = "",
+        path: int | tuple[int, ...] | None = None,
+        executor: str = "thread",
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.path = path
+        self.executor = executor
+
+
+class StageTimeoutError(StageError, TimeoutError):
+    """A call of a stage took longer than its `timeout_s`."""
+
+
+class FailureBudgetError(StageError):
+    """More items of a stage failed than its `max_failures` allows."""
+
+
+def near_match(name: str, known: Iterable[str]) -> str:
+    """Say which known name is meant, as `; did you mean 'decode'?`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,24 @@
+"""The contract of everything that does work for a run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+
+class Work(Protocol):
+    """A piece of work: what an executor sees of a task."""
+
+    def run(self) -> None:
+        """Do the work in the calling thread; exceptions of user code stay inside."""
+
+    async def run_async(self) -> None:
+        """Do the work on an event loop; exceptions of user code stay inside."""
+
+
+class Executor(ABC):
+    """Does work for one run, from its first epoch until it is closed."""
+
+    @abstractmethod
+    def close(self, timeout_s: float) -> list[str]:
+        """End; give the names of what is still inside user code after `timeout_s`."""

@@ -1,0 +1,127 @@
+"""Threads: an elastic team that parks where it finds nothing to do.
+
+`park`, `unpark` and `may_grow` are called under the scheduler's lock; the rest is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from _thread import allocate_lock
+from typing import Protocol
+
+from .base import Executor, Work
+
+_numbers = itertools.count()
+
+
+class Desk(Protocol):
+    """Gives work to threads."""
+
+    def advance(self, done: Work | None, seat: Seat) -> Work | None:
+        """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
+
+
+class Seat:
+    """One thread's place: the gate it waits at.
+
+    Attributes:
+        work: what the thread is doing, for `close` to name.
+        dismissed: the thread is to leave.
+    """
+
+    __slots__ = ("dismissed", "gate", "thread", "work")
+
+    def __init__(self) -> None:
+        self.gate = allocate_lock()
+        self.gate.acquire()
+        self.work: Work | None = None
+        self.dismissed = False
+        self.thread: threading.Thread | None = None
+
+
+class ThreadTeam(Executor):
+    """Threads that ask a desk for work.
+
+    Attributes:
+        limit: the most threads there may be.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._seats: set[Seat] = set()
+        self._parked: list[Seat] = []
+        self._coming = 0
+        self.limit = 1
+
+    @property
+    def parked(self) -> bool:
+        """Some thread waits for work, or another may be started."""
+        return bool(self._parked) or len(self._seats) < self.limit
+
+    def park(self, seat: Seat) -> None:
+        """Note that a thread is about to wait."""
+        if len(self._seats) > self.limit:
+            seat.dismissed = True
+            self._seats.discard(seat)
+        else:
+            self._parked.append(seat)
+
+    def unpark(self) -> Seat | None:
+        """Wake a parked thread; else give a seat for a new one, to be started outside the lock."""
+        if self._parked:
+            self._parked.pop().gate.release()
+            return None
+        if len(self._seats) < self.limit:
+            seat = Seat()
+            self._seats.add(seat)
+            return seat
+        return None
+
+    def start(self, seat: Seat) -> None:
+        """Start the thread of a new seat."""
+        seat.thread = threading.Thread(
+            target=self._serve, args=(seat,), name=f"nbpipe-worker-{next(_numbers)}", daemon=True
+        )
+        seat.thread.start()
+
+    def _serve(self, seat: Seat) -> None:
+        advance, gate = self._desk.advance, seat.gate
+        work = None
+        while True:
+            work = advance(work, seat)
+            if work is not None:
+                work.run()
+            elif seat.dismissed:
+                return
+            else:
+                gate.acquire()
+
+    def has(self, ident: int) -> bool:
+        """Say whether the thread with this id is one of the team."""
+        return any(s.thread is not None and s.thread.ident == ident for s in tuple(self._seats))
+
+    def dismiss(self) -> list[Seat]:
+        """Tell every thread to leave; called under the lock."""
+        seats = list(self._seats)
+        for seat in seats:
+            seat.dismissed = True
+        self._seats.clear()
+        for seat in self._parked:
+            seat.gate.release()
+        self._parked.clear()
+        return seats
+
+    def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[str]:
+        """Wait for dismissed threads; give the names of those that are still at work."""
+        deadline = time.monotonic() + timeout_s
+        late = []
+        for seat in seats or []:
+            thread = seat.thread
+            if thread is None or thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                late.append(thread.name)
+        return late

@@ -1,0 +1,340 @@
+"""Index orders: rows in random access, each with a path and an item of a source.
+
+`sampler.py` says what to do; the classes here are what it opens for one epoch. An order is asked
+for blocks of rows, as int64 arrays of shape (n,), and gives the columns of their paths and a lazy
+iterator over their items: indices are computed in blocks, items are read one at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ArgumentError
+from .seeding import Path, Permutation
+
+Tail: TypeAlias = Literal["pad", "drop", "uneven"]
+Rows: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = tuple[Rows, ...]  # one for each element of a path; -1 where it has none
+Picked: TypeAlias = tuple[Columns, Iterator[Any]]
+
+LONGEST = 2**62  # rows; no epoch gets there, and int64 holds it
+_PASSES_KEPT = 8
+
+
+class Lengths:
+    """The sources' lengths as an epoch found them; each source is asked once."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[Any, int]] = {}
+
+    def of(self, items: Any) -> int:
+        """Give the length of `items` at the epoch's start."""
+        known = self._read.get(id(items))
+        if known is None:
+            known = self._read[id(items)] = (items, len(items))
+        return known[1]
+
+    def check(self) -> None:
+        """Raise ArgumentError where a source has another length now."""
+        for items, before in self._read.values():
+            now = len(items)
+            if now != before:
+                raise ArgumentError(
+                    f"the length of a source must stay the same during an epoch, got {before} "
+                    f"at its start and {now} now ({type(items).__name__}); change it between "
+                    "epochs, or give the source a copy"
+                )
+
+    def watch(self) -> Iterator[tuple[Path, Any]]:
+        """Iterate over nothing, checking at the end of what stands before."""
+        self.check()
+        yield from ()
+
+
+class Order(ABC):
+    """Rows of one epoch.
+
+    Attributes:
+        length: number of rows; None where they never end.
+        end: first elements of paths are below it.
+        straight: the paths are successive ints.
+        sharded: the rows are part of a global order, whose paths they keep.
+    """
+
+    __slots__ = ("end", "length", "sharded", "straight")
+
+    length: int | None
+    end: int
+    straight: bool
+    sharded: bool
+
+    @abstractmethod
+    def pick(self, rows: Rows) -> Picked:
+        """Give path columns and items for `rows`, at least one."""
+
+    @abstractmethod
+    def beyond(self, rows: Rows) -> Rows:
+        """Give first elements of paths for rows past the last one, used by no row."""
+
+    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:  # noqa: ARG002 - a default
+        """Iterate in C from `row` on, where that needs no blocks."""
+        return None
+
+    def _follow(self, child: Order) -> None:
+        self.length, self.end = child.length, child.end
+        self.straight, self.sharded = child.straight, child.sharded
+
+
+class ItemsOrder(Order):
+    """A source from first to last."""
+
+    __slots__ = ("_get", "_items")
+
+    def __init__(self, items: Any, length: int) -> None:
+        self.length = self.end = length
+        self.straight, self.sharded = True, False
+        self._items = items
+        self._get: Callable[[int], Any] = functools.partial(operator.getitem, items)
+
+    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
+        """Iterate over builtin sequences by themselves; others may read as they are indexed."""
+        items = self._items
+        if type(items) is range:
+            return zip(range(row, self.end), items[row:], strict=False)
+        if type(items) is list or type(items) is tuple:
+            return zip(range(row, self.end), itertools.islice(items, row, None), strict=False)
+        return None
+
+    def pick(self, rows: Rows) -> Picked:
+        """Read each item when it is asked for."""
+        return (rows,), map(self._get, rows.tolist())
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Count on."""
+        return rows
+
+
+class ShuffledOrder(Order):
+    """A permutation; rows get new positions, but those of a shard keep their global ones."""
+
+    __slots__ = ("_child", "_images", "_permutation")
+
+    def __init__(self, child: Order, permutation: Callable[[], Rows | Permutation]) -> None:
+        self._follow(child)
+        if not child.sharded:
+            self.end, self.straight = child.length or 0, True
+        self._child = child
+        self._permutation = permutation
+        self._images: Rows | Permutation | None = None
+
+    def pick(self, rows: Rows) -> Picked:
+        """Send rows through the permutation, which the first call makes."""
+        if self._images is None:
+            self._images = self._permutation()
+        columns, items = self._child.pick(self._images[rows])
+        return columns if self.sharded else (rows,), items
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Count on, or as the shard does."""
+        return self._child.beyond(rows) if self.sharded else rows
+
+
+class ShardOrder(Order):
+    """Every `world_size`-th row; a padded row is an early one with a path past the end."""
+
+    __slots__ = ("_child", "_rank", "_world_size")
+
+    def __init__(self, child: Order, rank: int, world_size: int, tail: Tail) -> None:
+        self._follow(child)
+        self.sharded, self.straight = True, False
+        self._child, self._rank, self._world_size = child, rank, world_size
+        if child.length is not None:
+            self.length = _share(child.length, rank, world_size, tail)
+            if tail == "pad" and child.length % world_size:
+                self.end = 1 + _last(child.beyond, self.length * world_size - 1)
+
+    def pick(self, rows: Rows) -> Picked:
+        """Give rows of the global order, from its start again where they pass its end."""
+        rows, count = self._globally(rows), self._child.length
+        past = () if count is None else np.flatnonzero(rows >= count)
+        if count is None or not len(past):
+            return self._child.pick(rows)
+        columns, items = self._child.pick(rows % count)
+        first = columns[0].copy()
+        first[past] = self._child.beyond(rows[past])
+        return (first, *columns[1:]), items
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Go on in steps of `world_size`, so that ranks do not meet."""
+        return self._child.beyond(self._globally(rows))
+
+    def _globally(self, rows: Rows) -> Rows:
+        return rows * self._world_size + self._rank
+
+
+def _share(count: int, rank: int, world_size: int, tail: Tail) -> int:
+    if tail == "pad":
+        return -(-count // world_size)
+    if tail == "drop":
+        return count // world_size
+    return max(0, -(-(count - rank) // world_size))
+
+
+class CutOrder(Order):
+    """`count` rows from `start` on, with the paths they had."""
+
+    __slots__ = ("_child", "_start")
+
+    def __init__(self, child: Order, start: int, count: int | None) -> None:
+        self._follow(child)
+        self._child = child
+        self._start = start if child.length is None else min(start, child.length)
+        left = None if child.length is None else child.length - self._start
+        self.length = min((n for n in (left, count) if n is not None), default=None)
+        if child.straight and self.length is not None:
+            self.end = _last(self.beyond, self.length)
+
+    def pick(self, rows: Rows) -> Picked:
+        """Give the child's rows."""
+        return self._child.pick(rows + self._start)
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Count on: what was cut off is free."""
+        return self._child.beyond(rows + self._start)
+
+
+class RepeatOrder(Order):
+    """Passes over one order; the pass becomes the last element of the path."""
+
+    __slots__ = ("_child", "_count", "_kept", "_open_pass", "_shuffles")
+
+    def __init__(
+        self, open_pass: Callable[[int], Order], times: int | None, *, shuffles: bool
+    ) -> None:
+        self._open_pass, self._shuffles = open_pass, shuffles
+        self._kept: dict[int, Order] = {}
+        self._child = self._pass(0)
+        self._follow(self._child)
+        self.straight = False
+        self._count = count = self._child.length
+        if count == 0 or times == 0:
+            self.length = 0
+        elif count is not None:
+            self.length = None if times is None else min(count * times, LONGEST)
+
+    def pick(self, rows: Rows) -> Picked:
+        """Give rows of the passes, each of which shuffles in its own way."""
+        if self._count is None:  # the first pass never ends
+            columns, items = self._child.pick(rows)
+            return (*columns, np.zeros_like(rows)), items
+        passes, inside = np.divmod(rows, self._count)
+        if self._shuffles:
+            columns, items = _gathered(passes, lambda n, at: self._pass(n).pick(inside[at]))
+        else:
+            columns, items = self._child.pick(inside)
+        return (*columns, passes), items
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Go on after what one pass uses."""
+        return self._child.beyond(rows + (self._count or 0) - (self.length or 0))
+
+    def _pass(self, number: int) -> Order:
+        order = self._kept.get(number)
+        if order is None:
+            if len(self._kept) >= _PASSES_KEPT:
+                self._kept.clear()
+            order = self._kept[number] = self._open_pass(number)
+        return order
+
+
+class NumberedOrder(Order):
+    """Items with the numbers of their rows."""
+
+    __slots__ = ("_child",)
+
+    def __init__(self, child: Order) -> None:
+        self._follow(child)
+        self._child = child
+
+    def pick(self, rows: Rows) -> Picked:
+        """Pair each item with its row."""
+        columns, items = self._child.pick(rows)
+        return columns, zip(rows.tolist(), items, strict=False)
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Count on as the child does."""
+        return self._child.beyond(rows)
+
+
+class JoinedOrder(Order):
+    """One order after the other; each one's paths are moved past the ends of those before."""
+
+    __slots__ = ("_members", "_moves", "_starts")
+
+    def __init__(self, members: Sequence[Order]) -> None:
+        finite = list(itertools.takewhile(lambda order: order.length is not None, members))
+        self._members = members[: len(finite) + 1]  # nothing follows one that never ends
+        lengths = [order.length or 0 for order in self._members]
+        self._starts = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
+        self._moves = [0, *itertools.accumulate(order.end for order in self._members)]
+        self.length = sum(lengths) if len(finite) == len(members) else None
+        self.end = self._moves[-1]
+        self.straight = False
+        self.sharded = any(order.sharded for order in self._members)
+
+    def pick(self, rows: Rows) -> Picked:
+        """Give each row from its member."""
+        ids = np.searchsorted(self._starts, rows, side="right") - 1
+        return _gathered(ids, lambda member, at: self._pick_from(member, rows[at]))
+
+    def beyond(self, rows: Rows) -> Rows:
+        """Count on as the last member does."""
+        if not self._members:
+            return rows
+        last = self._members[-1].beyond(rows - self._starts[-1])
+        return last + self._moves[-2]
+
+    def _pick_from(self, member: int, rows: Rows) -> Picked:
+        columns, items = self._members[member].pick(rows - self._starts[member])
+        return (columns[0] + self._moves[member], *columns[1:]), items
+
+
+def _gathered(ids: Rows, pick: Callable[[int, Any], Picked]) -> Picked:
+    """Pick row i from the order `ids[i]`; the items stay lazy and in the order of the rows."""
+    if (ids == ids[0]).all():
+        return pick(int(ids[0]), slice(None))
+    columns: list[Rows] = []
+    parts: dict[int, Iterator[Any]] = {}
+    for number in np.unique(ids).tolist():
+        at = np.flatnonzero(ids == number)
+        picked, parts[number] = pick(number, at)
+        while len(columns) < len(picked):
+            columns.append(np.full(len(ids), -1, np.int64))
+        for column, values in zip(columns, picked, strict=False):
+            column[at] = values
+    return tuple(columns), map(next, map(parts.__getitem__, ids.tolist()))
+
+
+def _last(beyond: Callable[[Rows], Rows], row: int) -> int:
+    return int(beyond(np.array([row], np.int64))[0])
+
+
+def paths_of(columns: Columns) -> Sequence[Path]:
+    """Give one path for each row: an int, or a tuple where there are more elements."""
+    if len(columns) == 1:
+        return cast("list[Path]", columns[0].tolist())
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    if all(int(column.min()) >= 0 for column in columns):
+        return rows
+    short = [tuple(n for n in row if n >= 0) for row in rows]
+    return [row if len(row) > 1 else row[0] for row in short]

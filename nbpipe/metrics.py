@@ -1,0 +1,221 @@
+"""Counters of a stage, and the frozen `StageStats` that are read from them.
+
+The engine changes counters under its lock; this file only knows the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+WINDOW_NS = 5_000_000_000
+SAMPLE_NS = 250_000_000
+_BUCKETS = 4 * 64
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """What one stage did, as plain numbers that no longer change.
+
+    Attributes:
+        items_in: items taken since the run started.
+        items_out: items handed on since the run started.
+        errors: items that failed for good.
+        retries: calls that were tried again.
+        items_per_s: rate over the last seconds [items/s].
+        mean_per_s: rate since the first item of the run [items/s].
+        busy: share of slot-time inside the stage's function over the last 5 s.
+        starved: share with no input.
+        blocked: share with no room for a result.
+        waiting: share in which a call could have run, but no thread was free yet, or the
+            run was paused. busy + starved + blocked + waiting = 1.
+        running: calls in progress now.
+        concurrency: limit in force [calls].
+        queued: results that wait for the next stage [items].
+        prefetch: limit in force [items].
+        latency_p50_s: median time of one call over the last 5 to 10 s [s].
+        latency_p95_s: 95th percentile [s].
+        latency_p99_s: 99th percentile [s].
+        bytes_out: bytes handed on, measured on one item of each task [bytes].
+    """
+
+    items_in: int = 0
+    items_out: int = 0
+    errors: int = 0
+    retries: int = 0
+    items_per_s: float = 0.0
+    mean_per_s: float = 0.0
+    busy: float = 0.0
+    starved: float = 0.0
+    blocked: float = 0.0
+    waiting: float = 1.0
+    running: int = 0
+    concurrency: int = 1
+    queued: int = 0
+    prefetch: int = 0
+    latency_p50_s: float = 0.0
+    latency_p95_s: float = 0.0
+    latency_p99_s: float = 0.0
+    bytes_out: int = 0
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Give the fields as a dict, in their order."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Reading(NamedTuple):
+    """Cumulated counters at one moment; rates are differences of two of them."""
+
+    at_ns: int
+    items_out: int
+    busy_ns: int
+    starved_ns: int
+    blocked_ns: int
+    slot_ns: int
+
+
+class Histogram:
+    """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s."""
+
+    __slots__ = ("_new", "_old", "_turn_ns")
+
+    def __init__(self) -> None:
+        self._new = [0] * _BUCKETS
+        self._old = self._new
+        self._turn_ns = 0
+
+    def add(self, duration_ns: int, count: int, now_ns: int) -> None:
+        """Count `count` calls of `duration_ns` each."""
+        if now_ns - self._turn_ns > WINDOW_NS:
+            self._old = self._new
+            self._new = [0] * _BUCKETS
+            self._turn_ns = now_ns
+        bits = duration_ns.bit_length()
+        if bits > 3:
+            self._new[(bits << 2) | ((duration_ns >> (bits - 3)) & 3)] += count
+        else:
+            self._new[bits << 2] += count
+
+    def quantiles_s(self, *shares: float) -> list[float]:
+        """Give the durations below which `shares` of the calls lie [s]."""
+        counts = [a + b for a, b in zip(self._new, self._old, strict=True)]
+        if self._old is self._new:
+            counts = self._new
+        total = sum(counts)
+        return [_quantile_ns(counts, share * total) / 1e9 if total else 0.0 for share in shares]
+
+
+def _quantile_ns(counts: list[int], rank: float) -> float:
+    below = 0
+    for bucket, count in enumerate(counts):
+        if count and below + count >= rank:
+            bits, quarter = bucket >> 2, bucket & 3
+            low = 1 << (bits - 1) if bits else 0
+            width = low / 4
+            return low + width * (quarter + (rank - below) / count)
+        below += count
+    return 0.0
+
+
+class Counters:
+    """Everything counted for one stage of one run."""
+
+    __slots__ = (
+        "blocked_ns",
+        "busy_ns",
+        "bytes_out",
+        "errors",
+        "first_ns",
+        "histogram",
+        "items_in",
+        "items_out",
+        "readings",
+        "retries",
+        "slot_ns",
+        "starved_ns",
+    )
+
+    def __init__(self) -> None:
+        self.items_in = self.items_out = self.errors = self.retries = self.bytes_out = 0
+        self.busy_ns = self.starved_ns = self.blocked_ns = self.slot_ns = self.first_ns = 0
+        self.histogram = Histogram()
+        self.readings: deque[Reading] = deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
+
+    def read(self, now_ns: int, running_ns: int) -> Reading:
+        """Take a reading; `running_ns` is the time spent so far in calls still running."""
+        return Reading(
+            now_ns,
+            self.items_out,
+            self.busy_ns + running_ns,
+            self.starved_ns,
+            self.blocked_ns,
+            self.slot_ns,
+        )
+
+    def sample(self, now_ns: int, running_ns: int) -> None:
+        """Keep a reading for later rates."""
+        self.readings.append(self.read(now_ns, running_ns))
+
+    def window_start(self, now_ns: int) -> Reading | None:
+        """Give the latest reading that is at least 5 s old, else the oldest."""
+        chosen = None
+        for reading in self.readings:
+            if chosen is not None and now_ns - reading.at_ns < WINDOW_NS:
+                break
+            chosen = reading
+        return chosen
+
+
+def stats_of(
+    counters: Counters,
+    now_ns: int,
+    *,
+    running_ns: int,
+    running: int,
+    concurrency: int,
+    queued: int,
+    prefetch: int,
+) -> StageStats:
+    """Turn counters into frozen stats, with shares and rates over the last 5 s."""
+    new = counters.read(now_ns, running_ns)
+    old = counters.window_start(now_ns) or Reading(counters.first_ns or now_ns, 0, 0, 0, 0, 0)
+    elapsed_s = max(now_ns - old.at_ns, 1) / 1e9
+    since_first_s = max(now_ns - (counters.first_ns or now_ns), 1) / 1e9
+    busy, starved, blocked = shares_between(old, new)
+    p50, p95, p99 = counters.histogram.quantiles_s(0.5, 0.95, 0.99)
+    return StageStats(
+        items_in=counters.items_in,
+        items_out=counters.items_out,
+        errors=counters.errors,
+        retries=counters.retries,
+        items_per_s=(new.items_out - old.items_out) / elapsed_s if new.items_out else 0.0,
+        mean_per_s=counters.items_out / since_first_s if counters.items_out else 0.0,
+        busy=busy,
+        starved=starved,
+        blocked=blocked,
+        waiting=max(0.0, 1.0 - busy - starved - blocked),
+        running=running,
+        concurrency=concurrency,
+        queued=queued,
+        prefetch=prefetch,
+        latency_p50_s=p50,
+        latency_p95_s=p95,
+        latency_p99_s=p99,
+        bytes_out=counters.bytes_out,
+    )
+
+
+def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
+    """Give busy, starved and blocked as shares of slot-time; their sum is at most 1."""
+    slot_ns = new.slot_ns - old.slot_ns
+    parts = (
+        new.busy_ns - old.busy_ns,
+        new.starved_ns - old.starved_ns,
+        new.blocked_ns - old.blocked_ns,
+    )
+    whole = max(slot_ns, sum(parts), 1)
+    busy, starved, blocked = (part / whole for part in parts)
+    return busy, starved, blocked

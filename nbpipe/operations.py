@@ -1,0 +1,377 @@
+"""What a stage does, as frozen values: one class for each operation of a pipeline."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from .errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from .sampler import IndexPlan
+
+Function = Callable[..., Any]
+Tail = Literal["pad", "drop", "uneven"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try a failed call again.
+
+    Args:
+        times: how often to try again, 1 to 1,000 [calls].
+        backoff_s: wait before the first repetition, doubled before each further one [s].
+        then: what to do when every try failed: "raise" or "skip".
+
+    Raises:
+        ArgumentError: a value out of range.
+    """
+
+    times: int
+    backoff_s: float = field(default=0.0, kw_only=True)
+    then: Literal["raise", "skip"] = field(default="raise", kw_only=True)
+
+    def __post_init__(self) -> None:
+        whole("Retry times", self.times, minimum=1, maximum=1000, unit="calls")
+        seconds("Retry backoff_s", self.backoff_s, zero=True)
+        if self.then not in ("raise", "skip"):
+            raise ArgumentError(f"Retry then must be 'raise' or 'skip', got {self.then!r}")
+
+
+OnError = Literal["raise", "skip"] | Retry
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What happens to an item whose call failed, and how many may fail in one epoch."""
+
+    retry: Retry | None = None
+    skips: bool = False
+    max_failures: int | float | None = None
+
+    @classmethod
+    def of(cls, stage: str, on_error: OnError, max_failures: int | float | None) -> FailurePolicy:
+        """Check the arguments `on_error` and `max_failures` of stage `stage`."""
+        if isinstance(on_error, Retry):
+            policy = cls(on_error, on_error.then == "skip", max_failures)
+        elif on_error in ("raise", "skip"):
+            policy = cls(None, on_error == "skip", max_failures)
+        else:
+            raise ArgumentError(
+                f"{stage} on_error must be 'raise', 'skip' or nbpipe.Retry(times), got {on_error!r}"
+            )
+        if max_failures is not None:
+            _check_budget(stage, max_failures, skips=policy.skips)
+        return policy
+
+
+def _check_budget(stage: str, budget: object, *, skips: bool) -> None:
+    counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+    rates = isinstance(budget, float) and 0 < budget < 1
+    if not counts and not rates:
+        raise ArgumentError(
+            f"{stage} max_failures must be an int of at least 0 [items] or a float between "
+            f"0 and 1 [share of items], got {budget!r}"
+        )
+    if not skips:
+        raise ArgumentError(
+            f"{stage} max_failures={budget!r} has no effect with on_error='raise': the first "
+            "failure ends the epoch; use on_error='skip' or nbpipe.Retry(times, then='skip')"
+        )
+
+
+class Operation:
+    """Base of all operations; `label` is the word shown in tables."""
+
+    __slots__ = ()
+    label: ClassVar[str]
+
+    def detail(self) -> str:
+        """Give the arguments worth showing in one short text."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Operation):
+    """Where items come from; `plan` where they are read by index.
+
+    The source that is another pipeline has it as the input of its stage.
+    """
+
+    label: ClassVar[str] = "source"
+    items: Any
+    plan: IndexPlan | None = None
+
+    def detail(self) -> str:
+        """Name the kind of source."""
+        return type(self.items).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Operation):
+    """A user's function for each item: base of map, filter and flat_map."""
+
+    label: ClassVar[str] = "call"
+    fn: Function
+    policy: FailurePolicy = FailurePolicy()
+    ordered: bool = True
+    timeout_s: float | None = None
+    wants_rng: bool = False
+
+    def detail(self) -> str:
+        """Name what differs from the defaults."""
+        words = [] if self.ordered else ["completion order"]
+        if self.policy.retry:
+            words.append(f"retry {self.policy.retry.times}")
+        if self.policy.skips:
+            words.append("skip errors")
+        if self.timeout_s is not None:
+            words.append(f"timeout {self.timeout_s:g} s")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Call):
+    """One result for each item."""
+
+    label: ClassVar[str] = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Call):
+    """Keep the items for which the function is true."""
+
+    label: ClassVar[str] = "filter"
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMap(Call):
+    """Any number of results for each item."""
+
+    label: ClassVar[str] = "flat_map"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Operation):
+    """Gather `size` items, or items whose `cost` sums to at most `size`."""
+
+    label: ClassVar[str] = "batch"
+    size: float
+    drop_last: bool = False
+    collate: Function | None = None
+    names: tuple[str, ...] | None = None
+    dtype: Any = None
+    pad: Any = None
+    cost: Function | None = None
+
+    def detail(self) -> str:
+        """Give the size."""
+        return f"{self.size:g}" + (" by cost" if self.cost else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Unbatch(Operation):
+    """Take batches apart again."""
+
+    label: ClassVar[str] = "unbatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Operation):
+    """Lists of `size` neighbours, `stride` apart."""
+
+    label: ClassVar[str] = "window"
+    size: int
+    stride: int = 1
+
+    def detail(self) -> str:
+        """Give size and stride."""
+        return f"{self.size} by {self.stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle(Operation):
+    """A permutation of the index order, or a buffer from which items are drawn."""
+
+    label: ClassVar[str] = "shuffle"
+    seed: int = 0
+    buffer_size: int | None = None
+
+    def detail(self) -> str:
+        """Give seed and buffer."""
+        buffer = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
+        return f"seed {self.seed}{buffer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard(Operation):
+    """Every `world_size`-th item from `rank` on."""
+
+    label: ClassVar[str] = "shard"
+    rank: int
+    world_size: int
+    tail: Tail = "pad"
+
+    def detail(self) -> str:
+        """Give rank and world size."""
+        return f"{self.rank} of {self.world_size}, {self.tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Take(Operation):
+    """The first `count` items."""
+
+    label: ClassVar[str] = "take"
+    count: int
+
+    def detail(self) -> str:
+        """Give the count."""
+        return str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Operation):
+    """All but the first `count` items."""
+
+    label: ClassVar[str] = "skip"
+    count: int
+
+    def detail(self) -> str:
+        """Give the count."""
+        return str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Operation):
+    """`times` passes, or passes for ever."""
+
+    label: ClassVar[str] = "repeat"
+    times: int | None = None
+
+    def detail(self) -> str:
+        """Give the number of passes."""
+        return "for ever" if self.times is None else str(self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerate(Operation):
+    """Pairs of a number and an item."""
+
+    label: ClassVar[str] = "enumerate"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache(Operation):
+    """Items of the first whole epoch, kept for the later ones."""
+
+    label: ClassVar[str] = "cache"
+    store: Any
+    fingerprint: Mapping[str, Any]
+
+    def detail(self) -> str:
+        """Say where the items are kept."""
+        return str(self.store.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Zip(Operation):
+    """Tuples of one item from each pipeline."""
+
+    label: ClassVar[str] = "zip"
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Concat(Operation):
+    """One pipeline after the other."""
+
+    label: ClassVar[str] = "concat"
+
+
+@dataclass(frozen=True, slots=True)
+class Mix(Operation):
+    """Draws by weight."""
+
+    label: ClassVar[str] = "mix"
+    weights: tuple[float, ...]
+    seed: int = 0
+    stop: Literal["longest", "shortest"] = "longest"
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave(Operation):
+    """Turns between `cycle` pipelines that are open at once."""
+
+    label: ClassVar[str] = "interleave"
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Operation):
+    """Branches by the value of `key(item)`; the stage's inputs are the branches."""
+
+    label: ClassVar[str] = "route"
+    key: Function
+    values: tuple[Any, ...]
+
+    def detail(self) -> str:
+        """Give the values."""
+        return ", ".join(str(value) for value in self.values)
+
+
+def whole(
+    what: str, value: object, *, minimum: int, maximum: int | None = None, unit: str = ""
+) -> int:
+    """Check that `value` is an integer in a range, and give it as an int.
+
+    Raises:
+        ArgumentError: it is not; the message starts with `what`.
+    """
+    number = None
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            number = None
+    if number is None or number < minimum or (maximum is not None and number > maximum):
+        rule = f"in [{minimum}, {maximum}]" if maximum is not None else f"of at least {minimum}"
+        raise ArgumentError(f"{what} must be an int {rule}{' ' + unit if unit else ''}, got {value!r}")
+    return number
+
+
+def seconds(what: str, value: object, *, zero: bool = False) -> float:
+    """Check that `value` is a finite, positive time [s]."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+        or (value == 0 and not zero)
+    ):
+        rule = "of at least 0" if zero else "above 0"
+        raise ArgumentError(f"{what} must be a number {rule} [s], got {value!r}")
+    return float(value)
+
+
+def function(what: str, value: object) -> Function:
+    """Check that `value` can be called."""
+    if not callable(value):
+        raise ArgumentTypeError(f"{what} must be a function, got {value!r}")
+    return value
+
+
+def weights_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Check the weights of `mix`, and scale their sum to 1."""
+    given = [1.0] * count if weights is None else list(weights)
+    if len(given) != count:
+        raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")
+    for weight in given:
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+            raise ArgumentError(f"mix weights must be numbers above 0, got {weights!r}")
+    total = math.fsum(given)
+    if not math.isfinite(total):
+        raise ArgumentError(f"mix weights must be finite, got {weights!r}")
+    return tuple(weight / total for weight in given)

@@ -1,0 +1,81 @@
+"""Which stages at the head of a chain only order the indices of a source, and so need no node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .operations import Concat, Enumerate, Repeat, Shard, Shuffle, Skip, Source, Take
+from .sampler import IndexPlan
+from .stage import Chain
+
+
+def absorbed(chain: Chain) -> tuple[Source | None, int]:
+    """Fold the stages that act on an index order into the source.
+
+    Returns:
+        The source with its folded plan, and the number of stages it stands for; (None, 0)
+        where the chain does not begin with something that has a length and an index.
+    """
+    if not chain:
+        return None, 0
+    first = chain[0].spec
+    if isinstance(first, Source) and first.plan is not None:
+        source, plan = first, first.plan
+    elif isinstance(first, Concat) and _is_ordered_later(chain):
+        plans = [index_plan(part) for part in chain[0].inputs]
+        known = [plan for plan in plans if plan is not None]
+        if len(known) < len(plans):
+            return None, 0
+        plan = IndexPlan.concat(known)
+        source = Source(items=None, plan=plan)
+    else:
+        return None, 0
+    used = 1
+    for stage in chain[1:]:
+        following = _apply(plan, stage.spec)
+        if following is None:
+            break
+        plan, used = following, used + 1
+    return replace(source, plan=plan), used
+
+
+def _is_ordered_later(chain: Chain) -> bool:
+    for stage in chain[1:]:
+        if isinstance(stage.spec, Shuffle):
+            return stage.spec.buffer_size is None
+        if not isinstance(stage.spec, Take | Skip | Enumerate):
+            return False
+    return False
+
+
+def index_plan(chain: Chain) -> IndexPlan | None:
+    """Give the index order of a chain that is nothing but one, else None."""
+    if chain and isinstance(chain[0].spec, Concat):
+        plans = [index_plan(part) for part in chain[0].inputs]
+        known = [plan for plan in plans if plan is not None]
+        plan = IndexPlan.concat(known) if len(known) == len(plans) else None
+    else:
+        spec = chain[0].spec if chain else None
+        plan = spec.plan if isinstance(spec, Source) else None
+    for stage in chain[1:]:
+        if plan is None:
+            return None
+        plan = _apply(plan, stage.spec)
+    return plan
+
+
+def _apply(plan: IndexPlan, spec: object) -> IndexPlan | None:
+    match spec:
+        case Shuffle(seed=seed, buffer_size=None):
+            return plan.shuffle(seed)
+        case Shard(rank=rank, world_size=world_size, tail=tail):
+            return plan.shard(rank, world_size, tail) if plan.length() is not None else None
+        case Take(count=count):
+            return plan.take(count)
+        case Skip(count=count):
+            return plan.skip(count)
+        case Repeat(times=times):
+            return plan.repeat(times)
+        case Enumerate():
+            return plan.enumerate()
+    return None

@@ -1,0 +1,377 @@
+"""Pipeline: a frozen chain of stages. Every method returns a new one; only knobs ever change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from . import appending
+from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
+from .lengths import length
+from .operations import OnError, Tail, whole
+from .run import EpochIterator, Run
+from .stage import Chain, Stage, addresses
+from .text import html_table, text_table
+from .units import parse_bytes
+
+_HEAD = ("stage", "operation", "detail", "executor", "concurrency", "prefetch")
+
+
+@final
+class Pipeline:
+    """A frozen chain of stages; begin one with `nbpipe.source(...)`.
+
+    Pipelines made from one another share their stages, and so their knobs.
+    """
+
+    __slots__ = ("chain",)
+
+    chain: Chain
+
+    def __init__(self, chain: Chain) -> None:
+        object.__setattr__(self, "chain", chain)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ArgumentTypeError(
+            f"a pipeline is frozen: cannot set {name!r}; its methods return new pipelines, and "
+            "knobs are set on its stages: pipe['decode'].concurrency = 8"
+        )
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+    ) -> Pipeline:
+        """Call `fn` on every item.
+
+        Args:
+            fn: a function of one item, or an `async def`, which runs on the run's event loop. A
+                parameter named `rng` receives a `numpy.random.Generator` that depends only on
+                the run's seed, the epoch, the stage's name and the item's place.
+            name: name of the stage; its function's where not given.
+            executor: "thread" (the default of a plain function) or "inline": fused with the
+                stage before it, without a queue or knobs of its own.
+            concurrency: calls in progress at once [calls], 1 to 1,024; a live knob.
+            prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
+                a live knob. 8, and 2 from the first batch on, where not given.
+            ordered: keep the order of the input; False delivers in completion order.
+            on_error: "raise" ends the epoch with a `StageError` after every earlier item was
+                delivered; "skip" drops the item; `Retry(times)` tries again.
+            max_failures: with skipping, how many items of an epoch may fail: an int is a
+                count, a float between 0 and 1 a share, judged after 100 items and at the end.
+            timeout_s: longest time of one call of an `async def` [s].
+
+        Raises:
+            ArgumentError: a value out of range, or arguments that exclude one another.
+            ArgumentTypeError: `fn` cannot be called.
+            KnobError: a knob out of range.
+            DuplicateNameError: the chain has a stage of this name.
+        """
+        return Pipeline(appending.call(self.chain, "map", fn, locals()))
+
+    def filter(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+    ) -> Pipeline:
+        """Keep the items for which `fn` is true. Options and errors as in `map`."""
+        return Pipeline(appending.call(self.chain, "filter", fn, locals()))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+    ) -> Pipeline:
+        """Call `fn` on every item and hand on each of the items that it gives.
+
+        `fn` returns an iterable, or is a generator or async generator: what it yields is handed
+        on at once, and no more is drawn than there is room for. A retried call starts again and
+        its first items, already handed on, are left out. Other options and errors as in `map`.
+        """
+        return Pipeline(appending.call(self.chain, "flat_map", fn, locals()))
+
+    def batch(
+        self,
+        size: float,
+        *,
+        drop_last: bool = False,
+        collate: Callable[..., Any] | None = None,
+        names: Sequence[str] | None = None,
+        dtype: object = None,
+        pad: object = None,
+        cost: Callable[..., Any] | None = None,
+        executor: object = None,
+        prefetch: int | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Gather items into batches: arrays (H, W, C) become one array (B, H, W, C).
+
+        Args:
+            size: items in a batch, at least 1; with `cost`, the most that their costs sum to.
+            drop_last: leave out a last batch that is not full.
+            collate: function of a list of items; None stacks arrays and tensors, through dicts,
+                tuples, lists and dataclasses.
+            names: names for the fields of tuples; the batch becomes a dict.
+            dtype: type that floating arrays and tensors are cast to.
+            pad: value that fills ragged leading dimensions up to the longest.
+            cost: function that gives an item's share of `size`: tokens, pixels.
+            executor: "thread"; batches are gathered one after the other.
+            prefetch: batches held ready [batches]; a live knob.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: a size below 1, or arguments that exclude one another.
+        """
+        options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
+        options |= {"pad": pad, "cost": cost, "executor": executor}
+        return Pipeline(appending.batch(self.chain, size, options, name, prefetch))
+
+    def unbatch(self) -> Pipeline:
+        """Take batches apart again, along the first dimension of everything in them."""
+        return Pipeline(appending.unbatch(self.chain))
+
+    def window(self, size: int, stride: int = 1) -> Pipeline:
+        """Give lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
+        return Pipeline(appending.window(self.chain, size, stride))
+
+    def shuffle(
+        self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
+    ) -> Pipeline:
+        """Change the order of the items, anew in every epoch.
+
+        Args:
+            seed: seed of the order.
+            buffer_size: None permutes all indices of a source read by index (only `take`,
+                `skip`, `enumerate`, `shard`, `repeat` or `concat` may stand between); elsewhere
+                it is needed: items are drawn from a buffer of this many.
+            prefetch: with a buffer, items held ready [items]; a live knob.
+
+        Raises:
+            ArgumentError: `buffer_size` is needed, or out of range.
+
+        Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
+        long (see `sampler`).
+        """
+        return Pipeline(appending.shuffle(self.chain, seed, buffer_size, prefetch))
+
+    def shard(
+        self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
+    ) -> Pipeline:
+        """Keep every `world_size`-th item, from item `rank` on: one rank's part.
+
+        It splits the order before it, so it follows `shuffle`.
+
+        Args:
+            rank: this rank; from `torch.distributed` where it is initialised.
+            world_size: number of ranks; likewise.
+            tail: where the items do not divide evenly: "pad" repeats the first ones, "drop"
+                leaves out the last round, "uneven" leaves ranks with one item less.
+
+        Raises:
+            ArgumentError: a rank outside the world, another word for `tail`, or no rank given
+                and none known.
+        """
+        return Pipeline(appending.shard(self.chain, rank, world_size, tail))
+
+    def take(self, n: int) -> Pipeline:
+        """Keep the first `n` items."""
+        return Pipeline(appending.take(self.chain, n))
+
+    def skip(self, n: int) -> Pipeline:
+        """Leave out the first `n` items."""
+        return Pipeline(appending.skip(self.chain, n))
+
+    def repeat(self, n: int | None = None) -> Pipeline:
+        """Give all items `n` times, or for ever; every pass shuffles and draws anew."""
+        return Pipeline(appending.repeat(self.chain, n))
+
+    def enumerate(self) -> Pipeline:
+        """Give pairs of a number, from 0, and the item."""
+        return Pipeline(appending.enumerate_(self.chain))
+
+    def cache(self, path: str | os.PathLike[str] | None = None) -> Pipeline:
+        """Keep the items of the first whole epoch; later epochs read them instead.
+
+        What comes before runs only once: place random changes after it.
+
+        Args:
+            path: folder for the items; None keeps them in memory while the stage lives.
+
+        Raises:
+            CacheError: at the start of an epoch, the folder was written by another chain.
+        """
+        return Pipeline(appending.cache(self.chain, path))
+
+    def route(
+        self,
+        key: Callable[[Any], Any],
+        branches: Mapping[Any, Callable[[Pipeline], Pipeline]],
+        *,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Send each item through the chain that `key(item)` chooses; keep the input order.
+
+        Args:
+            key: function that gives the value by which branches are chosen.
+            branches: for each value a function that adds stages to a chain, as
+                `{"jpg": lambda chain: chain.map(decode)}`. Only `map`, `filter` and `flat_map`
+                in input order may be added; stages are called `decode@jpg`.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: no branches, or a branch with another kind of stage. An item with an
+                unknown value ends the epoch.
+        """
+        grown = {
+            value: appending.branch(value, _grown(grow, ()))
+            for value, grow in _branches(branches).items()
+        }
+        return Pipeline(appending.route(self.chain, key, grown, name))
+
+    # -- running --------------------------------------------------------------------------
+    def start(self, *, seed: int = 0, memory: int | str | None = None) -> Run:
+        """Start a run: it owns its workers until it is closed, epoch after epoch.
+
+        Args:
+            seed: seed of every `rng`.
+            memory: budget for what all buffers hold, as "2 GB" or a number of bytes.
+
+        Raises:
+            ArgumentError: a seed that is no int, or a budget that cannot be read.
+        """
+        seed = whole("seed", seed, minimum=-(2**63), maximum=2**64)
+        budget = None if memory is None else parse_bytes(memory)
+        return Run(self.chain, seed=seed, memory_bytes=budget)
+
+    def __iter__(self) -> EpochIterator:
+        """Run one epoch, number 0; everything is closed after it, also after `break`."""
+        return self.start().single_epoch()
+
+    def __len__(self) -> int:
+        """Give the number of items of an epoch.
+
+        Raises:
+            LengthUnknownError: it is not known before they are made.
+        """
+        return length(self.chain)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def peek(self, n: int = 1) -> Any:
+        """Run until `n` items came out, in this thread; show what each stage gave, and its time.
+
+        Nothing is left running.
+
+        Returns:
+            A `Peek`: prints as a table, with pictures of images in a notebook; `.items` holds
+            the items.
+        """
+        from .peek import peek
+
+        return peek(self.chain, whole("peek n", n, minimum=1, unit="items"))
+
+    # -- looking in -----------------------------------------------------------------------
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, those of joined pipelines and branches included."""
+        return tuple(addresses(self.chain).values())
+
+    def __getitem__(self, address: str) -> Stage:
+        """Give a stage by its name, or by its place and name: `pipe["0/decode"]`.
+
+        Raises:
+            UnknownStageError: there is none; the message names those there are.
+        """
+        known = addresses(self.chain)
+        stage = known.get(address)
+        if stage is None:
+            raise UnknownStageError(
+                f"no stage {address!r}{near_match(str(address), known)}; this pipeline has "
+                + ", ".join(map(repr, known))
+            )
+        return stage
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(addresses(self.chain))
+
+    def graph(self) -> list[dict[str, Any]]:
+        """Give the chain as data: for each stage its name, operation, executor and knobs."""
+        return [
+            {
+                "name": address,
+                "op": stage.op,
+                "detail": stage.spec.detail(),
+                "executor": stage.executor,
+                "knobs": {name: knob.value for name, knob in stage.knobs.items()},
+            }
+            for address, stage in addresses(self.chain).items()
+        ]
+
+    def _table(self) -> list[list[str]]:
+        return [
+            [
+                row["name"],
+                row["op"],
+                row["detail"],
+                row["executor"],
+                *(str(row["knobs"].get(knob, "")) for knob in _HEAD[4:]),
+            ]
+            for row in self.graph()
+        ]
+
+    def _caption(self) -> str:
+        try:
+            return f"Pipeline of {len(self.stages)} stages, {len(self):,} items an epoch"
+        except TypeError:
+            return f"Pipeline of {len(self.stages)} stages"
+
+    def __repr__(self) -> str:
+        return f"{self._caption()}\n{text_table(_HEAD, self._table())}"
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEAD, self._table(), caption=self._caption())
+
+
+def _grown(grow: Callable[[Pipeline], Pipeline], chain: Chain) -> Chain:
+    grown = grow(Pipeline(chain))
+    if not isinstance(grown, Pipeline):
+        raise ArgumentTypeError(
+            f"a branch of route must return the chain it was given, with stages added, got "
+            f"{type(grown).__name__}"
+        )
+    return grown.chain
+
+
+def _branches(branches: Any) -> Mapping[Any, Callable[[Pipeline], Pipeline]]:
+    if not isinstance(branches, Mapping) or not branches:
+        raise ArgumentError(
+            f"route branches must be a dict of at least one value, got {branches!r}; "
+            'as {"jpg": lambda chain: chain.map(decode)}'
+        )
+    return branches

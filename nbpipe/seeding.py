@@ -1,0 +1,170 @@
+"""Random numbers that depend on the item alone: on no worker, process, rank or order of work.
+
+Each key (seed, epoch, stage, path) is hashed to the key of a counter-based generator, so any
+item's generator is made directly, without drawing those before it.
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011
+(Philox); BLAKE2b: RFC 7693.
+"""
+
+from __future__ import annotations
+
+import sys
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.random import Generator, Philox, SeedSequence
+from numpy.random.bit_generator import ISpawnableSeedSequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Path: TypeAlias = int | tuple[int, ...]
+
+_ITEM = b"nbpipe.item"  # what a key is for: equal keys of two purposes share no numbers
+_SEED = b"nbpipe.seed"
+_ORDER = b"nbpipe.order"
+_KEY_WORDS = 2  # of 64 bits
+_ROUNDS = 8
+
+
+def generator_for(seed: int, epoch: int, stage: str, path: Path) -> Generator:
+    """Make the random generator of one item in one stage.
+
+    Args:
+        seed: the run's seed, any int.
+        epoch: number of the epoch.
+        stage: address of the stage.
+        path: path of the item; (5,) is the same as 5.
+
+    Returns:
+        A generator over Philox 4x64; its bits depend on the arguments alone, whatever the
+        process, the platform and the Python version.
+
+    Source: Salmon et al. 2011 (see the module).
+    """
+    return _generator(_digest(_ITEM, seed, epoch, stage, path))
+
+
+def seed_for(seed: int, epoch: int, stage: str, path: Path) -> int:
+    """Make a seed in [0, 2**64) for `random`, torch and others that want an int.
+
+    Args:
+        seed: the run's seed, any int.
+        epoch: number of the epoch.
+        stage: address of the stage.
+        path: path of the item, or number of the worker.
+    """
+    return int.from_bytes(_digest(_SEED, seed, epoch, stage, path)[:8], "little")
+
+
+def order_generator(seed: int, epoch: int, repeat_pass: Path = 0) -> Generator:
+    """Make the generator for the order of one epoch.
+
+    Args:
+        seed: seed of the `shuffle`.
+        epoch: number of the epoch.
+        repeat_pass: number of the pass, for each `repeat` around it.
+    """
+    return _generator(_digest(_ORDER, seed, epoch, "", repeat_pass))
+
+
+class Permutation:
+    """A bijection of [0, length), computed row by row in constant memory.
+
+    A Feistel network over the smallest power of two that holds `length`; values that fall
+    outside are sent through it again until they fall inside ("cycle walking").
+
+    Args:
+        length: number of rows, 1 to 2**62.
+        generator: gives the keys of the rounds.
+
+    Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002; the
+    mixing function is the finaliser of Steele, Lea, Flood, "Fast splittable pseudorandom
+    number generators", OOPSLA 2014.
+    """
+
+    __slots__ = ("_high_bits", "_keys", "_low_bits", "length")
+
+    def __init__(self, length: int, generator: Generator) -> None:
+        bits = max(2, (length - 1).bit_length())
+        self.length = length
+        self._low_bits = bits // 2
+        self._high_bits = bits - bits // 2
+        self._keys = [
+            np.uint64(key) for key in generator.integers(0, 2**64, _ROUNDS, dtype=np.uint64)
+        ]
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the images of `rows`, an array of shape (n,) int64 in [0, length)."""
+        found = self._walk(rows.astype(np.uint64))
+        outside = np.flatnonzero(found >= self.length)
+        while outside.size:
+            again = self._walk(found[outside])
+            found[outside] = again
+            outside = outside[again >= self.length]
+        return found.astype(np.int64)
+
+    def _walk(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Send values through the network once; the halves swap widths at each round."""
+        low_bits, high_bits = self._low_bits, self._high_bits
+        high, low = values >> np.uint64(low_bits), values & _mask(low_bits)
+        for key in self._keys:
+            high, low = low, high ^ (_mixed(low + key) & _mask(high_bits))
+            low_bits, high_bits = high_bits, low_bits
+        return (high << np.uint64(low_bits)) | low
+
+
+def _mask(bits: int) -> np.uint64:
+    return np.uint64((1 << bits) - 1)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix 64 bits; `values` is overwritten."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+class _KeySequence:
+    """Hand a ready key to Philox: half the cost of letting numpy stretch a seed."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, digest: bytes) -> None:
+        self._digest = digest
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """Give the words that a bit generator asks for (Philox: two of 64 bits)."""
+        if n_words == _KEY_WORDS and dtype is np.uint64:
+            key = np.frombuffer(self._digest, np.uint64)
+            return key if sys.byteorder == "little" else key.byteswap()
+        return self._stretched().generate_state(n_words, dtype)
+
+    def spawn(self, n_children: int) -> Sequence[SeedSequence]:
+        """Make seeds of generators that `Generator.spawn` asks for."""
+        return self._stretched().spawn(n_children)
+
+    def _stretched(self) -> SeedSequence:
+        return SeedSequence(int.from_bytes(self._digest, "little"))
+
+
+ISpawnableSeedSequence.register(_KeySequence)
+
+
+def _generator(digest: bytes) -> Generator:
+    key: Any = _KeySequence(digest)  # numpy's annotations leave other seed sequences out
+    return Generator(Philox(key))
+
+
+def _digest(purpose: bytes, seed: int, epoch: int, stage: str, path: Path) -> bytes:
+    """Hash a key to 16 bytes; the stage stands last, so its text cannot imitate the rest."""
+    place = ",".join(map(str, path)) if isinstance(path, tuple) else path
+    key = f"{seed}|{epoch}|{place}|{stage}".encode("utf-8", "surrogatepass")
+    return blake2b(key, digest_size=16, person=purpose).digest()

@@ -1,0 +1,224 @@
+"""Stage: a name, an operation, an executor and knobs. Only the knobs ever change."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, SupportsIndex
+
+from .errors import UnknownKnobError, near_match
+from .knobs import Knob
+from .operations import Call, Operation, Route
+
+MAX_CONCURRENCY = 1024
+MAX_PREFETCH = 65_536
+CONSUMER = "consumer"  # name of the training loop's own row in the stats
+
+Chain = tuple["Stage", ...]
+
+
+class Stage:
+    """One link of a pipeline.
+
+    A knob is an attribute: `pipe["decode"].concurrency = 8` sets it. Everything else is frozen.
+
+    Attributes:
+        name: name in its chain.
+        op: word for the operation, as "map".
+        fn: the user's function, or None.
+        executor: where calls run: "thread", "inline", "coroutine".
+        knobs: the knobs by name.
+        spec: the operation with its arguments.
+        inputs: chains that this stage joins or, for `route`, its branches.
+    """
+
+    __slots__ = ("executor", "inputs", "knobs", "name", "named", "spec")
+
+    name: str
+    named: bool
+    executor: str
+    spec: Operation
+    inputs: tuple[Chain, ...]
+    knobs: Mapping[str, Knob]
+
+    def __init__(
+        self,
+        spec: Operation,
+        *,
+        name: str,
+        named: bool = False,
+        executor: str = "thread",
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        inputs: tuple[Chain, ...] = (),
+    ) -> None:
+        knobs: dict[str, Knob] = {}
+        if concurrency is not None:
+            knobs["concurrency"] = concurrency_knob(name, concurrency)
+        if prefetch is not None:
+            knobs["prefetch"] = Knob(
+                f"{name}.prefetch", prefetch, minimum=1, maximum=MAX_PREFETCH, unit="items"
+            )
+        put = functools.partial(object.__setattr__, self)
+        put("spec", spec)
+        put("name", name)
+        put("named", named)
+        put("executor", executor)
+        put("inputs", inputs)
+        put("knobs", MappingProxyType(knobs))
+
+    @property
+    def op(self) -> str:
+        """The word for the operation."""
+        return self.spec.label
+
+    @property
+    def fn(self) -> Any:
+        """The user's function, or None."""
+        if isinstance(self.spec, Call):
+            return self.spec.fn
+        return self.spec.key if isinstance(self.spec, Route) else None
+
+    @property
+    def concurrency(self) -> int:
+        """Calls that may be in progress at once [calls]."""
+        return self.knob("concurrency").value
+
+    @concurrency.setter
+    def concurrency(self, value: SupportsIndex) -> None:
+        self.knob("concurrency").set(value)
+
+    @property
+    def prefetch(self) -> int:
+        """Results this stage may hold ready beyond one for each running call [items]."""
+        return self.knob("prefetch").value
+
+    @prefetch.setter
+    def prefetch(self, value: SupportsIndex) -> None:
+        self.knob("prefetch").set(value)
+
+    def knob(self, name: str) -> Knob:
+        """Give the knob of this name.
+
+        Raises:
+            UnknownKnobError: this stage has no such knob.
+        """
+        found = self.knobs.get(name)
+        if found is None:
+            raise UnknownKnobError(self._no_knob(name))
+        return found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("concurrency", "prefetch"):
+            object.__setattr__(self, name, value)
+        elif name in (*self.__slots__, "op", "fn"):
+            raise UnknownKnobError(
+                f"{self.name}.{name} is frozen; only knobs change: {self._knob_words()}. "
+                "Build a new pipeline for another structure"
+            )
+        else:
+            raise UnknownKnobError(self._no_knob(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnknownKnobError(self._no_knob(name))
+
+    def _knob_words(self) -> str:
+        return ", ".join(self.knobs) or "this stage has none"
+
+    def _no_knob(self, name: str) -> str:
+        if self.executor == "inline" and name in ("concurrency", "prefetch"):
+            return (
+                f"stage {self.name!r} has no {name}: an inline stage runs fused with its "
+                "neighbour; set the neighbour's, or use executor='thread'"
+            )
+        return (
+            f"stage {self.name!r} has no knob {name!r}{near_match(name, self.knobs)} "
+            f"(knobs: {self._knob_words()})"
+        )
+
+    def __repr__(self) -> str:
+        knobs = "".join(f", {name}={knob.value}" for name, knob in self.knobs.items())
+        return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
+
+
+def concurrency_knob(name: str, value: int) -> Knob:
+    """Make the knob for the calls in progress at once."""
+    return Knob(
+        f"{name}.concurrency", value, minimum=1, maximum=MAX_CONCURRENCY, unit="calls"
+    )
+
+
+def addresses(chain: Chain) -> dict[str, Stage]:
+    """Give every stage of a chain under the name it is called by.
+
+    A name that occurs once is enough; where names clash between joined pipelines, each is
+    addressed with its pipeline's place, as "0/decode".
+    """
+    book = address_book(chain)
+    return {book[place + stage.name]: stage for place, stage in _walk(chain, "")}
+
+
+def address_book(chain: Chain) -> dict[str, str]:
+    """Give the address of every stage, by its full place, as "0/decode"."""
+    found = list(_walk(chain, ""))
+    counts: dict[str, int] = {}
+    for _, stage in found:
+        counts[stage.name] = counts.get(stage.name, 0) + 1
+    return {
+        place + stage.name: stage.name if counts[stage.name] == 1 else place + stage.name
+        for place, stage in found
+    }
+
+
+def _walk(chain: Chain, place: str) -> Iterator[tuple[str, Stage]]:
+    for stage in chain:
+        branches = isinstance(stage.spec, Route)
+        for number, inner in enumerate(stage.inputs):
+            yield from _walk(inner, place if branches else f"{place}{number}/")
+        yield place, stage
+
+
+def auto_name(fn: object, label: str, place: int) -> str:
+    """Name a stage after its function.
+
+    A `partial` gives the function inside, a bound method the method, an instance its class in
+    snake case; a lambda gives the operation and the place in the chain.
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", None)
+    if not isinstance(name, str):
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(fn).__name__)
+        name = name.lower()
+    return f"{label}_{place}" if name == "<lambda>" else name
+
+
+def is_coroutine_function(fn: object) -> bool:
+    """Say whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
+    return _kind_of_function(fn, inspect.iscoroutinefunction)
+
+
+def is_async_generator_function(fn: object) -> bool:
+    """Say whether calling `fn` gives an async generator."""
+    return _kind_of_function(fn, inspect.isasyncgenfunction)
+
+
+def _kind_of_function(fn: object, test: Any) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return bool(test(fn) or test(getattr(type(fn), "__call__", None)))
+
+
+def wants_rng(fn: object) -> bool:
+    """Say whether a function has a parameter named `rng`."""
+    try:
+        parameters = inspect.signature(fn).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    rng = parameters.get("rng")
+    return rng is not None and rng.kind in (rng.POSITIONAL_OR_KEYWORD, rng.KEYWORD_ONLY)

@@ -1,0 +1,276 @@
+"""Nested batches: dicts, lists, tuples, named tuples and dataclasses of leaves."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError
+
+MAX_DEPTH = 64  # levels; deeper is taken for a container that contains itself
+
+_SAMPLE = 32  # elements measured of a long container
+_BUDGET = 160  # values measured in all, whatever the nesting
+_WORD_BYTES = 8
+_NUMBER_BYTES = 32  # a Python number is an object of its own
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Build the same nesting with `fn(leaf)` in place of each leaf.
+
+    Mappings, lists, tuples, named tuples and dataclasses are nodes and are rebuilt as their
+    own types where those allow it (else as dict, list, tuple); `tree` itself is not changed.
+    A dataclass is copied field by field: neither `__init__` nor `__post_init__` runs again.
+    Every other object is a leaf.
+
+    Raises:
+        ArgumentError: the nesting is deeper than 64 levels, or contains itself.
+    """
+    return _map(fn, tree, 0)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Iterate over the leaves, depth first, in the order of `map_leaves`.
+
+    Raises:
+        ArgumentError: the nesting is deeper than 64 levels, or contains itself.
+    """
+    return _leaves(tree, 0)
+
+
+def children(node: Any) -> list[tuple[Any, Any]] | None:
+    """Give what a node holds as pairs (key, index or field name; value); None for a leaf."""
+    if isinstance(node, Mapping):
+        return list(node.items())
+    if isinstance(node, list | tuple):
+        fields = getattr(node, "_fields", None) if isinstance(node, tuple) else None
+        return list(zip(fields or itertools.count(), node, strict=False))
+    kind: Any = type(node)
+    names = _field_names(kind)
+    return None if names is None else [(n, getattr(node, n)) for n in names if hasattr(node, n)]
+
+
+def rebuild(node: Any, values: list[Any]) -> Any:
+    """Build a node like `node` around new `values`, in the order of `children(node)`."""
+    if isinstance(node, Mapping):
+        return _like_mapping(node, dict(zip(node, values, strict=True)))
+    if isinstance(node, list):
+        return _like_list(node, values)
+    if isinstance(node, tuple):
+        return _like_tuple(node, values)
+    kind: Any = type(node)
+    names = [name for name in _field_names(kind) or () if hasattr(node, name)]
+    return _like_dataclass(node, dict(zip(names, values, strict=True)))
+
+
+def copy_arrays(tree: Any) -> Any:
+    """Copy numpy arrays and torch tensors, sharing every other leaf.
+
+    A memory-mapped array becomes an ordinary one; the copy of an object array holds the same
+    objects.
+
+    Raises:
+        ArgumentError: the nesting is deeper than 64 levels, or contains itself.
+    """
+    return _map(_copied, tree, 0)
+
+
+def size_bytes(value: Any) -> int:
+    """Estimate the memory that `value` holds [bytes], at a bounded cost; never raises.
+
+    Arrays and tensors count their elements, strings and bytes their length, containers the sum
+    of what they hold. Long or large nestings are sampled evenly and scaled up.
+    """
+    kind = type(value)
+    if kind is np.ndarray and value.dtype.kind != "O":
+        return int(value.nbytes)
+    known = _SIZES.get(kind)
+    if known is not None:
+        return known
+    try:
+        return _size(value, [_BUDGET], 0)
+    except Exception:  # noqa: BLE001 - a size is only an estimate, it must not end an epoch
+        return _WORD_BYTES
+
+
+def _map(fn: Callable[[Any], Any], tree: Any, depth: int) -> Any:
+    kind = type(tree)
+    if kind in _PLAIN_LEAVES:
+        return fn(tree)
+    if depth > MAX_DEPTH:
+        raise _too_deep(tree)
+    if kind is tuple:
+        return tuple([_map(fn, value, depth + 1) for value in tree])
+    if kind is dict:
+        return {key: _map(fn, value, depth + 1) for key, value in tree.items()}
+    if kind is list:
+        return [_map(fn, value, depth + 1) for value in tree]
+    held = children(tree)
+    if held is None:
+        return fn(tree)
+    return rebuild(tree, [_map(fn, value, depth + 1) for _, value in held])
+
+
+def _leaves(tree: Any, depth: int) -> Iterator[Any]:
+    held = None if type(tree) in _PLAIN_LEAVES else children(tree)
+    if held is None:
+        yield tree
+        return
+    if depth > MAX_DEPTH:
+        raise _too_deep(tree)
+    for _, value in held:
+        yield from _leaves(value, depth + 1)
+
+
+def _too_deep(tree: Any) -> ArgumentError:
+    return ArgumentError(
+        f"a batch must be nested at most {MAX_DEPTH} levels deep, got a {type(tree).__name__} "
+        "below that; does a container contain itself? Wrap it in a class of your own, which "
+        "counts as one leaf"
+    )
+
+
+def _like_mapping(node: Mapping[Any, Any], mapped: dict[Any, Any]) -> Any:
+    if type(node) is dict:
+        return mapped
+    try:
+        if isinstance(node, MutableMapping):
+            clone = copy.copy(node)
+            clone.update(mapped)
+            return clone
+        return type(node)(mapped)  # type: ignore[call-arg]
+    except Exception:  # noqa: BLE001 - the contents matter more than the type
+        return mapped
+
+
+def _like_list(node: list[Any], values: list[Any]) -> Any:
+    if type(node) is list:
+        return values
+    try:
+        clone = copy.copy(node)
+        clone[:] = values
+    except Exception:  # noqa: BLE001 - as above
+        return values
+    return clone
+
+
+def _like_tuple(node: tuple[Any, ...], values: list[Any]) -> Any:
+    kind = type(node)
+    if kind is tuple:
+        return tuple(values)
+    try:
+        if hasattr(kind, "_make"):
+            return kind._make(values)
+        return kind(values)
+    except Exception:  # noqa: BLE001 - as above
+        return tuple(values)
+
+
+def _like_dataclass(node: Any, values: dict[str, Any]) -> Any:
+    kind: Any = type(node)
+    clone = kind.__new__(kind)
+    held = getattr(node, "__dict__", None)
+    if held:
+        stale = _computed_names(kind)  # a cached property belongs to the old fields
+        clone.__dict__.update((name, held[name]) for name in held if name not in stale)
+    for name, value in values.items():
+        object.__setattr__(clone, name, value)  # a frozen one refuses plain assignment
+    return clone
+
+
+@functools.lru_cache(maxsize=256)
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Give the fields of a dataclass; None for other types."""
+    fields: Any = getattr(kind, "__dataclass_fields__", None)
+    return None if fields is None else tuple(f.name for f in dataclasses.fields(kind))
+
+
+@functools.lru_cache(maxsize=256)
+def _computed_names(kind: Any) -> frozenset[str]:
+    return frozenset(
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, functools.cached_property)
+    )
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy(order="K") if type(leaf) is not np.memmap else np.array(leaf)
+    return leaf.clone() if is_tensor(leaf) else leaf
+
+
+def is_tensor(value: object) -> bool:
+    """Say whether `value` is a torch tensor, without loading torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def _size(value: Any, budget: list[int], depth: int) -> int:
+    kind = type(value)
+    known = _SIZES.get(kind)
+    if known is not None:
+        return known
+    budget[0] -= 1
+    if kind is np.ndarray and value.dtype.kind != "O":
+        return int(value.nbytes)
+    if kind is tuple or kind is list:
+        return _scaled(value, len(value), budget, depth)
+    if kind is dict:
+        some = list(itertools.islice(value.values(), _SAMPLE))
+        return _scaled(some, len(value), budget, depth)
+    return _object_size(value, budget, depth)
+
+
+def _object_size(value: Any, budget: list[int], depth: int) -> int:
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return int(value.nbytes) + _scaled(value.reshape(-1), value.size, budget, depth)
+    nbytes = getattr(value, "nbytes", None)
+    if nbytes is not None:
+        return int(nbytes)
+    held = value if isinstance(value, set | frozenset) else _values(value)
+    if held is not None:
+        return _scaled(list(itertools.islice(held, _SAMPLE)), len(held), budget, depth)
+    bands = getattr(value, "getbands", None)  # a PIL image: its pixels lie outside the object
+    return sys.getsizeof(value) if bands is None else value.width * value.height * len(bands())
+
+
+def _values(node: Any) -> Collection[Any] | None:
+    """Give what a node holds, without its keys; None for a leaf."""
+    if isinstance(node, Mapping):
+        return node.values()
+    if isinstance(node, list | tuple):
+        return node
+    pairs = children(node)
+    return None if pairs is None else [value for _, value in pairs]
+
+
+def _scaled(values: Any, count: int, budget: list[int], depth: int) -> int:
+    """Give the size of `count` values, of which `values` are all or some of the first."""
+    if count == 0 or depth >= MAX_DEPTH or budget[0] <= 0:
+        return count * _WORD_BYTES
+    given = len(values)
+    taken = min(given, _SAMPLE, 1 + budget[0])
+    some = values if taken == given else [values[i * given // taken] for i in range(taken)]
+    total = sum([_size(value, budget, depth + 1) for value in some])
+    return total if taken == count else total * count // taken
+
+
+_SIZES: dict[type, int] = {
+    type(None): _WORD_BYTES,
+    bool: _WORD_BYTES,
+    int: _NUMBER_BYTES,
+    float: _NUMBER_BYTES,
+    complex: _NUMBER_BYTES,
+}
+_PLAIN_LEAVES = frozenset({np.ndarray, str, bytes, *_SIZES})

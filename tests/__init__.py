@@ -1,0 +1,1 @@
+"""Tests of nbpipe; the folders mirror those of the package."""

@@ -1,0 +1,44 @@
+"""What holds for every test: no leaks, no deadline, markers for torch and GPUs."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests.leaks import Held, find_leaks
+
+hypothesis.settings.register_profile("nbpipe", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("nbpipe")
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fail a test that leaves a thread, a process, an open file or shared memory behind."""
+    before = Held.now()
+    yield
+    leaks = find_leaks(before)
+    if leaks:
+        pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests that need torch where there is none; skip GPU tests without a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        without = [item for item in items if _needs_torch(item)]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if not _needs_torch(item)]
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _needs_torch(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("torch", "gpu"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

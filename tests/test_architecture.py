@@ -1,0 +1,192 @@
+"""The floors hold: a file imports only from lower floors, or from what stands before it on its own.
+
+Imports inside functions count. An import under `if TYPE_CHECKING:` binds nothing when the
+program runs: it may point ahead on its own floor (two classes that hold each other), but
+never to a higher one.
+"""
+
+import ast
+import json
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "nbpipe"
+
+# Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
+# one that does not exist yet is no harm.
+FLOORS = (
+    "version errors units knobs tree describe metrics seeding index_order sampler cache gil",
+    "operations stage order lengths collate",
+    "executors transfer ranks",
+    "text stats watch view tune export widgets",
+    "ops engine isolate run",
+    "appending peek pipeline source joins progress loader __init__",
+    "ipython lab cli",
+)
+# `__init__` registers the rich display when a kernel is running.
+UPWARDS = {("__init__", "ipython")}
+# They import torch when they need it; all others ask whether it is loaded.
+IMPORT_TORCH = {"transfer", "ranks", "loader"}
+# Functions longer than 40 lines, as "file:name", each with its reason.
+LONG_FUNCTIONS: dict[str, str] = {}
+
+ORDER = [name for floor in FLOORS for name in floor.split()]
+FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor.split()}
+FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+TREES = {path: ast.parse((PACKAGE / path).read_text(encoding="utf-8")) for path in FILES}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a file of nbpipe by another."""
+
+    source: Path
+    target: Path
+    for_types: bool
+
+
+def dotted(path):
+    """Return the parts of a file's module name below nbpipe: `engine/node.py` gives both."""
+    parts = path.with_suffix("").parts
+    return parts if parts[-1] != "__init__" else parts[:-1]
+
+
+def place(path):
+    """Return the name in FLOORS that a file belongs to."""
+    return path.parts[0].removesuffix(".py")
+
+
+def file_of(parts):
+    """Return the file of a module, or None where `parts` is a name inside one."""
+    return next((path for path in FILES if dotted(path) == parts), None)
+
+
+def targets(path, node):
+    """List the files of nbpipe that a `from ... import` statement names."""
+    package = path.parts[:-1]
+    base = package[: len(package) - node.level + 1] + tuple((node.module or "").split("."))
+    base = tuple(part for part in base if part)
+    return {file_of((*base, alias.name)) or file_of(base) for alias in node.names}
+
+
+def inside_type_checking(tree):
+    """Return the nodes that stand under `if TYPE_CHECKING:`."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and is_type_checking(n.test)]
+    return {node for block in blocks for line in block.body for node in ast.walk(line)}
+
+
+def inside_functions(tree):
+    """Return the nodes that stand in the functions of a file."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return {node for function in functions for node in ast.walk(function)}
+
+
+def is_type_checking(test):
+    """Tell whether an expression is `TYPE_CHECKING` or `typing.TYPE_CHECKING`."""
+    return getattr(test, "id", getattr(test, "attr", None)) == "TYPE_CHECKING"
+
+
+def imports():
+    """List every import between two files of nbpipe."""
+    return [
+        Import(path, target, for_types=node in types)
+        for path, tree in TREES.items()
+        for types in [inside_type_checking(tree)]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+        for target in targets(path, node)
+        if target not in (None, path)
+    ]
+
+
+def is_allowed(found):
+    """Tell whether an import obeys the floors; a file without a floor has a test of its own."""
+    source, target = place(found.source), place(found.target)
+    if source == target or (source, target) in UPWARDS or {source, target} - set(ORDER):
+        return True
+    if found.for_types:
+        return FLOOR_OF[target] <= FLOOR_OF[source]
+    return ORDER.index(target) < ORDER.index(source)
+
+
+def absolute_imports(tree):
+    """List the modules that a file imports by absolute name, wherever in it."""
+    nodes = list(ast.walk(tree))
+    plain = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    return plain + [n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
+
+
+def code_lines(function):
+    """Count the lines of a function without its docstring and decorators."""
+    doc = function.body[0] if ast.get_docstring(function) else None
+    of_doc = doc.end_lineno - doc.lineno + 1 if doc else 0
+    return function.end_lineno - function.lineno + 1 - of_doc
+
+
+def test_every_module_has_its_floor():
+    """Each file of nbpipe is in the list of floors."""
+    assert [str(path) for path in FILES if place(path) not in ORDER] == []
+
+
+def test_imports_obey_the_floors():
+    """A file imports only from below."""
+    wrong = [f"{i.source} imports {i.target}" for i in imports() if not is_allowed(i)]
+    assert "\n".join(wrong) == ""
+
+
+def test_no_circles():
+    """No file needs itself to be imported, over any number of steps."""
+    graph = {path: set() for path in FILES}
+    for found in imports():
+        if not found.for_types:
+            graph[found.source].add(found.target)
+    assert set(TopologicalSorter(graph).static_order()) == set(FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_nothing_imports_nbpipe_by_its_name(path):
+    """Inside nbpipe all imports of nbpipe are relative."""
+    assert [n for n in absolute_imports(TREES[path]) if n.split(".")[0] == "nbpipe"] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_torch_is_loaded_by_few_and_late(path):
+    """Only the files named import torch, and they do it inside functions."""
+    tree = TREES[path]
+    aside = inside_type_checking(tree)
+    if place(path) in IMPORT_TORCH:
+        aside |= inside_functions(tree)
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    names = [name for node in found if node not in aside for name in absolute_imports(node)]
+    assert [name for name in names if name.split(".")[0] == "torch"] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_file_is_short(path):
+    """A file has at most 400 lines."""
+    lines = (PACKAGE / path).read_text(encoding="utf-8").count("\n")
+    assert lines <= 400
+
+
+def test_functions_are_short():
+    """A function has at most 40 lines of code."""
+    long = {
+        f"{path}:{node.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code_lines(node) > 40
+    }
+    assert long == set(LONG_FUNCTIONS)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda p: p.name)
+def test_notebook_is_stored_without_outputs(path):
+    """A notebook holds no outputs and no execution counts."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    ran = [c for c in cells if c.get("outputs") or c.get("execution_count") is not None]
+    assert ran == []

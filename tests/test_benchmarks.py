@@ -1,0 +1,350 @@
+"""The benchmarks' own arithmetic and tables, and a tiny round of every workload."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gate, plan, readme, report, settings, table
+from benchmarks.catalogue import BY_NAME, CONTENDERS, Contender
+from benchmarks.goals import Goal, verdict
+from benchmarks.job import Job
+from benchmarks.measurement import FAILED, MISSING, OK, REFUSED, Measurement
+from benchmarks.process import ChildError
+from benchmarks.ratios import median, percentile, ratio
+from benchmarks.results import Results
+from benchmarks.selection import chosen
+from benchmarks.workload import BY_KEY, WORKLOADS, Workload
+
+MACHINE = {
+    "cores": 2,
+    "cpu": "a CPU",
+    "python": "CPython 3.11",
+    "free_threaded": False,
+    "system": "Linux",
+    "versions": {"spdl": "0.8"},
+}
+SCENE = plan.Scene(rounds=1, quick=True, cores=2, burn_loops=10, photos="")
+
+
+def rate(contender, items_per_s, number=0, workload="W2", **values):
+    """Make a measurement of a stream."""
+    numbers = {"items_per_s": items_per_s, **values}
+    return Measurement(workload, contender, number, values=numbers)
+
+
+def results_of(*measurements):
+    """Make results from measurements."""
+    return Results(MACHINE, "2000-01-01 00:00", "python -m benchmarks", measurements)
+
+
+# -- arithmetic ---------------------------------------------------------------------------
+
+
+def test_ratio_is_median_of_rounds():
+    """A ratio is the median of the quotients of the rounds, not the quotient of the medians."""
+    above, below = {0: 10.0, 1: 30.0, 2: 8.0}, {0: 5.0, 1: 3.0, 2: 4.0}
+    assert ratio(above, below) == 2.0
+    assert median(above.values()) / median(below.values()) == 2.5
+
+
+def test_ratio_skips_rounds_without_both():
+    """A round in which one of the two has no number does not count."""
+    assert ratio({0: 10.0, 1: 30.0}, {1: 3.0, 2: 4.0}) == 10.0
+    assert ratio({0: 10.0}, {1: 3.0}) is None
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 10), (95, 19), (100, 20), (1, 1)])
+def test_percentile_is_nearest_rank(percent, expected):
+    """A percentile is one of the values: the nearest rank."""
+    assert percentile(list(range(20, 0, -1)), percent) == expected
+
+
+def test_percentile_needs_a_value():
+    """No values have no percentile."""
+    with pytest.raises(ValueError, match="at least 1 value") as caught:
+        percentile([], 50)
+    assert "none" in str(caught.value)
+
+
+def test_results_survive_json(tmp_path):
+    """Raw numbers read back are the numbers that were written; files merge as further rounds."""
+    results = results_of(rate("nbpipe", 10.0), rate("bare", 20.0, first_s=0.5))
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        path.write_text(results.to_json())
+    merged = Results.merged(paths)
+    assert Results.from_json(results.to_json()) == results
+    assert merged.by_round("W2", "nbpipe", "items_per_s") == {0: 10.0, 1000: 10.0}
+
+
+# -- tables -------------------------------------------------------------------------------
+
+
+def test_markdown_aligns_numbers_to_the_right():
+    """A column of numbers is aligned to the right; a bar in a cell does not break the table."""
+    text = table.markdown(("who", "n"), [["a|b", "1"], ["c", "20"]])
+    assert text.splitlines() == [
+        "| who |  n |",
+        "|-----|---:|",
+        "| a/b |  1 |",
+        "| c   | 20 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (0, "0"), (12345.6, "12,346"), (1.2345, "1.23"), (0.00012, "1.2e-04")],
+)
+def test_number_has_three_digits(value, expected):
+    """Numbers have three digits; none is a dash."""
+    assert table.number(value) == expected
+
+
+def test_report_shows_ratios_notes_and_goals():
+    """A report has a row for who ran, a line for who could not, and a verdict for each goal."""
+    results = results_of(
+        rate("nbpipe", 96.0, lost=0, in_order=1.0),
+        rate("spdl", 32.0, lost=3, in_order=0.0),
+        rate("bare", 100.0),
+        Measurement("W2", "grain", 0, MISSING, "grain is not installed: pip install grain"),
+    )
+    text = report.report(results)
+    row = next(line for line in text.splitlines() if line.startswith("| spdl"))
+    assert "3 x" in row
+    assert "32 %" in row
+    assert "**grain**: not installed: grain is not installed: pip install grain" in text
+    assert "**spdl**: **3 items lost**; **out of order**" in text
+    assert "| W2       | at least 97% of bare" in text
+    assert "missed" in text
+    assert "W3" not in text
+
+
+def goal(workload, bound, number, against=""):
+    """Make a goal whose number is known."""
+    return Goal(workload, "at least", lambda _: number, at_least=bound, against=against)
+
+
+def test_verdict_of_a_goal():
+    """A goal is met, missed or not measured; against a peer the share of bare can decide."""
+    results = results_of(rate("nbpipe", 99.0), rate("bare", 100.0))
+    verdicts = [
+        verdict(goal("W2", 2, 3), results),
+        verdict(goal("W2", 2, 1), results),
+        verdict(goal("W2", 2, None), results),
+        verdict(goal("W2", 2, 1, against="spdl"), results),
+        verdict(goal("W3", 2, 1, against="spdl"), results),
+    ]
+    assert verdicts == ["met", "missed", "not measured", "met by share of bare", "missed"]
+
+
+def test_settings_table_has_a_row_for_each_setting():
+    """The table of settings shows each setting that was tried, with its median."""
+    found = [
+        Measurement(
+            "W1",
+            "grain",
+            number,
+            options={"buffer": 16},
+            values={"items_per_s": 100.0 + number, "cpu_us_per_item": 2.0},
+        )
+        for number in range(3)
+    ]
+    assert "| W1       | grain | buffer=16 |     101 |           2 |" in settings.render(found)
+
+
+def test_readme_takes_the_goals():
+    """The goals stand between the two marks; what stood there before is gone."""
+    text = f"a\n{readme.BEGIN}\nold\n{readme.END}\nb"
+    assert readme.with_goals(text, "new") == f"a\n{readme.BEGIN}\n\nnew\n\n{readme.END}\nb"
+    assert readme.with_goals(readme.PATH.read_text(), "new").count("new\n\n<!--") == 1
+
+
+# -- plan ---------------------------------------------------------------------------------
+
+
+def test_rounds_are_interleaved():
+    """Within a round every contender comes once; a workload has no more rounds than it is worth."""
+    workloads = [Workload("A", "", "noop"), Workload("B", "", "noop", max_rounds=1)]
+    contenders = [Contender("x", "bare"), Contender("y", "bare", only=("A",))]
+    order = [
+        (entry.workload.key, entry.contender.name, entry.round)
+        for entry in plan.entries(workloads, contenders, 2)
+    ]
+    assert order == [("A", "x", 0), ("A", "y", 0), ("B", "x", 0), ("A", "x", 1), ("A", "y", 1)]
+
+
+def entry_of(**fields):
+    """Make an entry of a contender that does not exist."""
+    return plan.Entry(BY_KEY["W1"], Contender("someone", "bare", **fields), 0, {"depth": 3})
+
+
+def test_measure_says_why_there_is_no_number():
+    """Who cannot, is not installed, or fails gives a measurement that says so."""
+
+    def failing(_job, _limit_s):
+        raise ChildError("ended after 60 s")
+
+    found = [
+        plan.measure(entry_of(refusals={"W1": "has none"}), SCENE, failing),
+        plan.measure(entry_of(packages=("no-such-package",), pip="x"), SCENE, failing),
+        plan.measure(entry_of(), SCENE, failing),
+        plan.measure(entry_of(share={"W1": 0.5}), SCENE, lambda job, _: {"items": job.items}),
+    ]
+    assert [one.status for one in found] == [REFUSED, MISSING, FAILED, OK]
+    assert found[1].note == "no-such-package is not installed: pip install x"
+    assert found[2].note == "ended after 60 s"
+    assert found[3].values == {"items": 10_000}
+
+
+def test_job_survives_json():
+    """A job read back is the job that was written."""
+    job = plan.job(entry_of(), SCENE)
+    assert Job.from_json(job.to_json()) == job
+
+
+def test_chosen_names_what_there_is():
+    """An unknown name ends the program and names the known ones."""
+    assert chosen(WORKLOADS, "W3,W1", lambda one: one.key) == [BY_KEY["W3"], BY_KEY["W1"]]
+    with pytest.raises(SystemExit) as caught:
+        chosen(WORKLOADS, "W9", lambda one: one.key)
+    assert str(caught.value).startswith("no 'W9'; there are W1, W2")
+
+
+def test_every_contender_answers_for_every_workload():
+    """Settings, refusals and notes name workloads that exist."""
+    named = {
+        key
+        for contender in CONTENDERS
+        for mapping in (contender.options, contender.refusals, contender.notes, contender.share)
+        for key in mapping
+    }
+    assert named <= set(BY_KEY)
+
+
+# -- gate ---------------------------------------------------------------------------------
+
+
+def test_gate_takes_the_best_round():
+    """The best of the rounds must reach the bound; a failure is one clear line."""
+    found = [
+        rate("nbpipe", 100.0, workload="W1"),
+        rate("spdl", 10.0, workload="W1"),
+        rate("nbpipe", 250.0, 1, workload="W1"),
+        rate("spdl", 10.0, 1, workload="W1"),
+        rate("nbpipe", 15.0),
+        rate("spdl", 10.0),
+    ]
+    assert gate.failures(found) == ["W2: nbpipe must be at least 2 x spdl, best is 1.50 x"]
+
+
+def test_gate_names_what_failed():
+    """Without a number the gate fails and says why there is none."""
+    found = [
+        rate("nbpipe", 250.0, workload="W1"),
+        rate("spdl", 10.0, workload="W1"),
+        rate("nbpipe", 15.0),
+        Measurement("W2", "spdl", 0, FAILED, "ended after 60 s"),
+    ]
+    expected = "W2: nbpipe must be at least 2 x spdl, best is 0.00 x; spdl failed: ended after 60 s"
+    assert gate.failures(found) == [expected]
+
+
+# -- a tiny round of nbpipe ---------------------------------------------------------------
+
+
+def tiny(workload, folder=""):
+    """Measure a tiny job of nbpipe in this process."""
+    from benchmarks.child import measure
+
+    job = Job(
+        workload,
+        "nbpipe",
+        items=10_000_000 if BY_KEY[workload].measure != "stream" else 64,
+        cycles=2,
+        window_s=0.02,
+        burn_loops=10 if workload == "W2b" else 0,
+        photos=str(folder),
+        cores=2,
+    )
+    return measure(job)
+
+
+@pytest.mark.parametrize("workload", ["W1", "W5"])
+def test_tiny_stream(workload):
+    """Every item comes out once and in order."""
+    numbers = tiny(workload)
+    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workload", ["W2", "W2b"])
+def test_tiny_io_stream(workload):
+    """Every row comes out once and in order, in batches."""
+    numbers = tiny(workload)
+    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="needs pillow")
+def test_tiny_photos(tmp_path):
+    """Photographs are decoded with as many threads as cores and with twice as many."""
+    from PIL import Image
+
+    Image.new("RGB", (256, 256)).save(tmp_path / "0.jpg")
+    numbers = tiny("W3", tmp_path)
+    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (64, 0, 1.0)
+    assert numbers["threads"] in (2, 4)
+
+
+@pytest.mark.torch
+def test_tiny_restart():
+    """A pipeline closed after five batches leaves no thread and starts no further call."""
+    numbers = tiny("W7")
+    assert numbers["threads_left"] == 0
+
+
+def test_tiny_live():
+    """Growing and shrinking loses nothing and keeps the order."""
+    numbers = tiny("live")
+    assert numbers["disordered"] == 0
+
+
+@pytest.mark.torch
+def test_tiny_polling(monkeypatch):
+    """A reader beside an epoch is timed on its own."""
+    from benchmarks import polling
+
+    monkeypatch.setattr(polling, "SWITCH_S", 0.01)
+    numbers = tiny("metrics")
+    assert numbers["reader_cpu_s"] >= 0
+
+
+@pytest.mark.torch
+def test_tiny_idle(monkeypatch):
+    """A blocked and a paused epoch both give their share of a core."""
+    from benchmarks import idle
+
+    monkeypatch.setattr(idle, "SETTLE_S", 0.01)
+    assert set(tiny("idle")) == {"blocked_share", "paused_share", "window_s"}
+
+
+def test_results_in_the_repository_can_be_read():
+    """Every raw file beside the benchmarks still gives a report."""
+    folder = Path(report.__file__).parent / "results"
+    raw = [path for path in folder.glob("*.json") if path.name != "settings.json"]
+    texts = [report.report(Results.from_json(path.read_text())) for path in raw]
+    assert all("## Goals" in text for text in texts)
+
+
+def test_contenders_have_modules():
+    """Every contender has a module of its own; variants share one."""
+    folder = Path(report.__file__).parent / "peers"
+    assert all((folder / f"{one.module}.py").exists() for one in CONTENDERS)
+    assert BY_NAME["nbpipe"].module == "ours"
+
+
+def test_raw_results_are_plain_json():
+    """Raw results hold nothing but JSON."""
+    data = json.loads(results_of(rate("bare", 1.0)).to_json())
+    assert data["measurements"][0]["values"] == {"items_per_s": 1.0}
