@@ -89,7 +89,7 @@ CONTENDERS = (
         "spdl_pipeline",
         packages=("spdl_core",),
         pip="spdl",
-        options={"W1": {"sink": 64}},
+        options={"W1": {"sink": 64}, "W3": {"sink": 16}, "W5": {"sink": 64}},
         alternatives={
             "W1": (
                 {},
@@ -109,8 +109,16 @@ CONTENDERS = (
                 {"deep_queues": True},
             ),
             "W2b": ({"thread_queue": False}, {"sink": 16}, {"deep_queues": True}),
-            "W3": ({"thread_queue": False}, {"sink": 16}, {"deep_queues": True}),
-            "W5": ({"order": "completion"}, {"sink": 64}, {"deep_queues": True}),
+            "W3": (
+                {},
+                {"sink": 16, "thread_queue": False},
+                {"sink": 16, "deep_queues": True},
+            ),
+            "W5": (
+                {},
+                {"sink": 64, "order": "completion"},
+                {"sink": 64, "deep_queues": True},
+            ),
         },
         refusals={
             "live": _FIXED,
@@ -127,6 +135,8 @@ CONTENDERS = (
             "W1": {"prebatch": 32, "snapshot_frequency": 1000},
             "W2": {"snapshot_frequency": 1000},
             "W2b": {"prefetch": 4, "snapshot_frequency": 1000},
+            "W3": {"prefetch": 4, "snapshot_frequency": 1000},
+            "W5": {"snapshot_frequency": 1000},
             "W7": {"snapshot_frequency": 1000},
             "idle": {"snapshot_frequency": 1000},
         },
@@ -151,8 +161,8 @@ CONTENDERS = (
                 {"prebatch": 4, "prefetch": 4, "snapshot_frequency": 1000},
                 {"prebatch": 8, "prefetch": 4, "snapshot_frequency": 1000},
             ),
-            "W3": ({"prefetch": 4}, {"snapshot_frequency": 1000}),
-            "W5": ({"snapshot_frequency": 1000}, {"prebatch": 4, "snapshot_frequency": 1000}),
+            "W3": ({}, {"prefetch": 4}, {"snapshot_frequency": 1000}),
+            "W5": ({}, {"prebatch": 4, "snapshot_frequency": 1000}),
         },
         refusals={"live": _FIXED, "metrics": "it counts nothing"},
         notes={"W5": _NO_ASYNC},
@@ -175,7 +185,12 @@ CONTENDERS = (
         "grain_dataset",
         packages=("grain",),
         pip="grain",
-        options={"W1": {"buffer": 16}, "W2b": {"prefetch": 4}},
+        options={
+            "W1": {"buffer": 16},
+            "W2b": {"prefetch": 4},
+            "W3": {"batch_in_threads": True, "buffer": 16},
+            "W5": {"buffer": 256},
+        },
         alternatives={
             "W1": (
                 {"buffer": 4},
@@ -192,8 +207,8 @@ CONTENDERS = (
                 {"batch_in_threads": True, "buffer": 80},
             ),
             "W2b": ({}, {"batch_in_threads": True, "buffer": 80}),
-            "W3": ({"buffer": 16}, {"prefetch": 4}, {"batch_in_threads": True, "buffer": 16}),
-            "W5": ({"buffer": 2000},),
+            "W3": ({}, {"buffer": 16}, {"prefetch": 4}),
+            "W5": ({}, {"buffer": 300}, {"buffer": 2000}),
         },
         refusals={"live": _FIXED, "metrics": "its stats are written to the log every minute"},
         notes={
@@ -220,7 +235,7 @@ CONTENDERS = (
             "W2": ({"workers": 32},),
             "W2b": ({"workers": 32},),
             "W3": ({"numpy": True},),
-            "W5": ({"batch": 256}, {"batch": 512}, {"workers": 1, "batch": 256}),
+            "W5": ({"workers": 1, "batch": 256}, {"workers": 4, "batch": 64}),
         },
         refusals=_PROCESS_WAITS,
         notes={

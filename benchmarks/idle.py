@@ -37,7 +37,9 @@ def _blocked(iterator: Iterator[Any], job: Job) -> Numbers:
 
 
 def _share_of_a_core(window_s: float) -> float:
-    start_s, cpu_s = time.perf_counter(), time.process_time() + live_children_cpu_s()
+    children_s = live_children_cpu_s()  # looked up outside the window: it costs some itself
+    start_s, own_s = time.perf_counter(), time.process_time()
     time.sleep(window_s)
-    used_s = time.process_time() + live_children_cpu_s() - cpu_s
-    return used_s / (time.perf_counter() - start_s)
+    own_s = time.process_time() - own_s
+    elapsed_s = time.perf_counter() - start_s
+    return (own_s + live_children_cpu_s() - children_s) / elapsed_s

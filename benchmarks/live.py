@@ -46,15 +46,15 @@ def measure(job: Job, _shape: str, _peer: ModuleType) -> Numbers:
 def _cycle(stage: nbpipe.Stage, gauge: Gauge) -> tuple[float, float]:
     """Give the time until 32 calls are in progress, and until only the allowed one is left."""
     gauge.allow(WORKERS)
+    gauge.watch(WORKERS)
     start_s = time.perf_counter()
     stage.concurrency = WORKERS
-    gauge.wait_active(WORKERS, _PATIENCE_S)
-    grow_s = time.perf_counter() - start_s
+    grow_s = gauge.wait_reached(_PATIENCE_S) - start_s
     start_s = time.perf_counter()
     stage.concurrency = 1
     gauge.allow(1)
-    gauge.wait_active(1, _PATIENCE_S)
-    shrink_s = time.perf_counter() - start_s
+    gauge.watch(1)
+    shrink_s = gauge.wait_reached(_PATIENCE_S) - start_s
     return grow_s, max(0.0, shrink_s - CALL_S)
 
 

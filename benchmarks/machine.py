@@ -40,7 +40,7 @@ def describe() -> dict[str, Any]:
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         "switch_interval_s": sys.getswitchinterval(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {**_versions()},
+        "versions": {"nbpipe": _nbpipe_version(), **_versions()},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ from .meter import Meter
 from .tasks import burn
 
 Numbers = dict[str, float]
+Check = Callable[[], Numbers]  # looks at what came out, after the clock has stopped
 _SINGLE = ("noop", "wait")
 _BARE = {"noop": "noop", "io": "io", "wait": "coroutines"}
 
@@ -56,31 +57,34 @@ def _run_bare(job: Job, shape: str, peer: ModuleType) -> Numbers:
 
 
 def _run_pipeline(job: Job, shape: str, peer: ModuleType) -> Numbers:
+    consume = _consume_items if shape in _SINGLE else _consume_batches
     meter = Meter()
     with peer.open_pipeline(job, shape) as iterator:
-        consume = _consume_items if shape in _SINGLE else _consume_batches
-        numbers = consume(job, iterator, meter)
+        times, check = consume(job, iterator, meter)
         del iterator  # some peers close only when nothing holds their iterator
-    close_s = meter.elapsed_s() - numbers["elapsed_s"]
-    return {**numbers, "close_s": close_s, "cpu_s": meter.cpu_s()}
+    times["close_s"] = meter.elapsed_s() - times["elapsed_s"]
+    times["cpu_s"] = meter.cpu_s()
+    return {**times, **check()}
 
 
-def _consume_items(job: Job, iterator: Iterator[Any], meter: Meter) -> Numbers:
+def _consume_items(job: Job, iterator: Iterator[Any], meter: Meter) -> tuple[Numbers, Check]:
     received = [next(iterator)]
     first_s = meter.elapsed_s()
     received.extend(iterator)
     last_s = meter.elapsed_s()
-    return {
-        "items": len(received),
-        "elapsed_s": last_s,
-        "first_s": first_s,
-        "steady_per_s": (len(received) - 1) / (last_s - first_s),
-        "lost": job.items - len(set(received)),
-        "in_order": float(received == list(range(job.items))),
-    }
+
+    def check() -> Numbers:
+        return {
+            "items": len(received),
+            "steady_per_s": (len(received) - 1) / (last_s - first_s),
+            "lost": job.items - len(set(received)),
+            "in_order": float(received == list(range(job.items))),
+        }
+
+    return {"first_s": first_s, "elapsed_s": last_s}, check
 
 
-def _consume_batches(job: Job, iterator: Iterator[Any], meter: Meter) -> Numbers:
+def _consume_batches(job: Job, iterator: Iterator[Any], meter: Meter) -> tuple[Numbers, Check]:
     first = next(iterator)
     first_s = meter.elapsed_s()
     in_order = _first_number(first) in (0, None)
@@ -91,14 +95,16 @@ def _consume_batches(job: Job, iterator: Iterator[Any], meter: Meter) -> Numbers
         items += len(batch)
         burn(job.burn_loops)
     last_s = meter.elapsed_s()
-    return {
-        "items": items,
-        "elapsed_s": last_s,
-        "first_s": first_s,
-        "steady_per_s": (items - len(first)) / (last_s - first_s),
-        "lost": job.items - items,
-        "in_order": float(in_order),
-    }
+
+    def check() -> Numbers:
+        return {
+            "items": items,
+            "steady_per_s": (items - len(first)) / (last_s - first_s),
+            "lost": job.items - items,
+            "in_order": float(in_order),
+        }
+
+    return {"first_s": first_s, "elapsed_s": last_s}, check
 
 
 def _first_number(batch: Any) -> float | None:

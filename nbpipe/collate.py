@@ -53,6 +53,7 @@ def collate(
         samples = list(samples)
     if not samples:
         raise ArgumentError("a batch must have at least 1 sample, got none")
+    check_options(names, pad=pad)
     how = _How(_floating(dtype), pad)
     if names is None:
         return _gather(samples, how, "sample", 0)
@@ -190,13 +191,15 @@ def _refuse_masks(kinds: set[type], where: str) -> None:
 
 def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
     torch: Any = sys.modules["torch"]
-    dtype = tensors[0].dtype
+    dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors})
     if how.floating is not None and dtype.is_floating_point:
         dtype = _torch_floating(how, torch)
     shapes = [tuple(tensor.shape) for tensor in tensors]
     if shapes.count(shapes[0]) == len(shapes):
-        return torch.stack(tensors).to(dtype) if how.floating else torch.stack(tensors)
+        return torch.stack(tensors).to(dtype)
     shape = _padded_shape(shapes, how, where)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        _fitting(how.pad, np.dtype(str(dtype).removeprefix("torch.")), where)
     batch = tensors[0].new_full((len(tensors), *shape), how.pad, dtype=dtype)
     for row, tensor in zip(batch, tensors, strict=True):
         row[tuple(map(slice, tensor.shape))] = tensor
@@ -316,7 +319,6 @@ def _listed(keys: Iterable[Any]) -> str:
 
 def _columns(samples: list[Any], names: tuple[str, ...]) -> list[list[Any]]:
     """Take tuples apart into one column for each name."""
-    _check_names(names)
     for number, sample in enumerate(samples):
         if not isinstance(sample, tuple | list) or len(sample) != len(names):
             got = type(sample).__name__
@@ -342,18 +344,17 @@ def _check_names(names: Any) -> None:
         raise ArgumentError(f"names must differ from one another, got {names!r}")
 
 
-@functools.lru_cache(maxsize=64)
 def _floating(dtype: Any) -> str | None:
     """Give the name of a floating dtype of numpy or torch."""
     if dtype is None:
         return None
     name = str(dtype) if type(dtype).__module__ == "torch" else dtype
     name = name.removeprefix("torch.") if isinstance(name, str) else name
-    if name == "bfloat16":
-        return "bfloat16"
+    if isinstance(name, str) and name == "bfloat16":  # torch has it, numpy has not
+        return name
     try:
         known = np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError):
         known = None
     if known is None or known.kind != "f":
         raise ArgumentError(

@@ -75,9 +75,9 @@ def describe(value: object) -> Description:
     """Describe `value` for a table; never raises."""
     try:
         array = _as_array(value)
+        low, high = _range(value if array is None else array)
     except Exception:  # noqa: BLE001 - as above
-        array = None
-    low, high = _range(value if array is None else array)
+        array = low = high = None
     return Description(
         type=_type_name(value),
         shape=None if array is None else tuple(array.shape),
@@ -275,9 +275,11 @@ def _to_bytes(image_HWC: NDArray[Any]) -> NDArray[np.uint8]:
     low, high = (numbers[finite].min(), numbers[finite].max()) if finite.any() else (0.0, 0.0)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    with np.errstate(invalid="ignore", over="ignore"):  # infinite numbers end in black or white
-        scaled = (numbers - low) * (255 / (high - low)) if high > low else numbers * 0 + _FILL
-    return np.rint(np.clip(np.nan_to_num(scaled, nan=0), 0, 255)).astype(np.uint8)
+    span = high / 2 - low / 2  # the halves of large numbers have a difference
+    with np.errstate(invalid="ignore"):  # infinite numbers end in black or white
+        scaled = (numbers / 2 - low / 2) / span * 255 if span else np.where(finite, _FILL, numbers)
+    shown = np.clip(np.nan_to_num(scaled, nan=0, posinf=255, neginf=0), 0, 255)
+    return np.rint(shown).astype(np.uint8)
 
 
 def _png(image_HWC: NDArray[np.uint8]) -> bytes:

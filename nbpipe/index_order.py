@@ -86,7 +86,7 @@ class Order(ABC):
     def beyond(self, rows: Rows) -> Rows:
         """Give first elements of paths for rows past the last one, used by no row."""
 
-    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:  # noqa: ARG002 - a default
+    def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C from `row` on, where that needs no blocks."""
         return None
 

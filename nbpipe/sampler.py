@@ -123,19 +123,11 @@ class IndexPlan:
         return IndexPlan(_Shard(self.step, rank, world_size, tail))
 
     def take(self, n: int) -> IndexPlan:
-        """Keep the first `n` rows.
-
-        Raises:
-            ArgumentError: `n` is not an int of at least 0.
-        """
+        """Keep the first `n` rows, an int of at least 0 (else ArgumentError)."""
         return IndexPlan(_Cut(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
 
     def skip(self, n: int) -> IndexPlan:
-        """Leave out the first `n` rows.
-
-        Raises:
-            ArgumentError: `n` is not an int of at least 0.
-        """
+        """Leave out the first `n` rows, an int of at least 0 (else ArgumentError)."""
         return IndexPlan(_Cut(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
 
     def repeat(self, n: int | None = None) -> IndexPlan:

@@ -17,7 +17,9 @@ from .errors import ArgumentError
 MAX_DEPTH = 64  # levels; deeper is taken for a container that contains itself
 
 _SAMPLE = 32  # elements measured of a long container
-_BUDGET = 160  # values measured in all, whatever the nesting
+_DEEP_SAMPLE = 8  # the same, inside two others
+_MEASURED_DEPTH = 12  # levels; a container that contains itself stays a finite size
+_BUDGET = 400  # values measured in all, numbers not counted
 _WORD_BYTES = 8
 _NUMBER_BYTES = 32  # a Python number is an object of its own
 
@@ -143,7 +145,8 @@ def _like_mapping(node: Mapping[Any, Any], mapped: dict[Any, Any]) -> Any:
     try:
         if isinstance(node, MutableMapping):
             clone = copy.copy(node)
-            clone.update(mapped)
+            for key, value in mapped.items():  # `update` of a Counter would add
+                clone[key] = value
             return clone
         return type(node)(mapped)  # type: ignore[call-arg]
     except Exception:  # noqa: BLE001 - the contents matter more than the type
@@ -256,14 +259,21 @@ def _values(node: Any) -> Collection[Any] | None:
 
 
 def _scaled(values: Any, count: int, budget: list[int], depth: int) -> int:
-    """Give the size of `count` values, of which `values` are all or some of the first."""
-    if count == 0 or depth >= MAX_DEPTH or budget[0] <= 0:
+    """Give the size of `count` values, of which `values` are all or some of the first.
+
+    An even sample is measured, and less of it, but at least one, when the budget is used up.
+    """
+    if count == 0 or depth >= _MEASURED_DEPTH:
         return count * _WORD_BYTES
     given = len(values)
-    taken = min(given, _SAMPLE, 1 + budget[0])
-    some = values if taken == given else [values[i * given // taken] for i in range(taken)]
-    total = sum([_size(value, budget, depth + 1) for value in some])
-    return total if taken == count else total * count // taken
+    taken = min(given, _SAMPLE if depth <= 1 else _DEEP_SAMPLE)
+    total = measured = 0
+    for value in values if taken == given else [values[i * given // taken] for i in range(taken)]:
+        total += _size(value, budget, depth + 1)
+        measured += 1
+        if budget[0] <= 0:
+            break
+    return total if measured == count else total * count // measured
 
 
 _SIZES: dict[type, int] = {

@@ -25,6 +25,7 @@ class Epoch:
     Attributes:
         context: seed, number and end, for the steps.
         order: nodes in the order in which they are asked for work, most downstream first.
+        remote: those whose work is done on the event loop.
         sink: results that wait for the consumer.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
@@ -50,6 +51,7 @@ class Epoch:
         self.size_bytes = size_bytes
         self.order: list[Node] = []
         self.pumps: list[PumpNode] = []
+        self.remote: list[Node] = []
         self.closed_inputs: dict[int, list[Node]] = {}
         self.parts: dict[int, list[Node]] = {}
         self.sink: deque[Entry] = deque()
@@ -76,6 +78,7 @@ class Epoch:
 
     def _install(self, order: Sequence[Node]) -> None:
         self.order = list(order)
+        self.remote = [node for node in order if node.remote]
         self.pumps = [node for node in order if isinstance(node, PumpNode)]
 
     def keep_closed(self, last: Node, nodes: Sequence[Node]) -> None:
@@ -128,9 +131,7 @@ class Epoch:
             self.changed = False
             if self.pumps:
                 self.pump(now_ns)
-            for node in self.order:
-                if remote and not node.remote:
-                    continue
+            for node in self.remote if remote else self.order:
                 task = node.take(now_ns)
                 if task is not None:
                     return task

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .lane import Lane
 from .node import Node
-from .task import Entry, Task, run_call, run_plain, run_steps
+from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -110,8 +110,17 @@ class MapNode(Node):
 
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""
-        first: AsyncStep = self.first  # type: ignore[assignment]
-        await run_call(task, first)
+        step: AsyncStep = self.first  # type: ignore[assignment]
+        entry = task.items.popleft()
+        if not step.plain:
+            result = await step.attempt(entry, task)
+        else:
+            try:
+                result = (entry[0], await step.fn(entry[1]))
+            except BaseException as error:
+                result = await step.recover_async(entry, error, task)
+        task.irregular = type(result) is not tuple
+        task.results.append(result)
 
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long chunk has done, and take back what it has not begun."""

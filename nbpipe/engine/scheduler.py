@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from ..executors.base import Work
@@ -116,46 +116,63 @@ class Scheduler:
         task: Task | None = done  # type: ignore[assignment]
         while True:
             new_seat = None
+            remote: list[Task] = []
             with self.lock:
                 now_ns = perf_counter_ns() if task is None else task.ended_ns
                 if task is not None:
                     self._settle(task, now_ns)
-                    stale = task.node.epoch.over
                 if seat.dismissed:
-                    return None
-                following = self._take(now_ns)
-                if following is None:
-                    self._team.park(seat)
-                elif following.node.remote or following.node.lane.cost_ns > SLOW_NS:
-                    new_seat = self._wake(now_ns)
+                    following = None
+                else:
+                    following = self._take(now_ns)
+                    if following is None:
+                        self._team.park(seat)
+                    elif following.node.remote:
+                        remote = [following, *self._take_remote(now_ns)]
+                    elif following.node.lane.cost_ns > SLOW_NS:
+                        new_seat = self._wake(now_ns)
                 seat.work = following
-            if task is not None and stale and task.expansion is not None:
+            if task is not None and task.expansion is not None and task.node.epoch.over:
                 self._discard(task.expansion.close)
             if new_seat is not None:
                 self._team.start(new_seat)
-            if following is None or not following.node.remote:
+            if not remote:
                 return following
-            self._loop.submit(following)
+            self._loop.submit(remote)
             task = None
 
-    def advance_loop(self, done: Work) -> Iterable[Work]:
+    def advance_loop(self, done: Work) -> Sequence[Work]:
         """Hand in a call of the event loop and take the next ones; called in its thread."""
-        task: Task = done  # type: ignore[assignment]
-        following: list[Task] = []
+        assert isinstance(done, Task)
+        done.ended_ns = now_ns = perf_counter_ns()
         with self.lock:
-            now_ns = task.ended_ns or perf_counter_ns()
-            task.ended_ns = now_ns
-            self._settle(task, now_ns)
+            self._settle(done, now_ns)
+            return self._take_remote(now_ns)
+
+    def end_turn(self) -> None:
+        """Wake the consumer and a thread, for all calls that ended in one turn of the loop."""
+        now_ns = perf_counter_ns()
+        with self.lock:
             epoch = self.epoch
-            while epoch is not None and not self.paused:
-                more = epoch.take(now_ns, remote=True)
-                if more is None:
-                    break
-                self._running.add(more)
-                following.append(more)
+            if epoch is not None:
+                self._look_after_consumer(epoch)
             seat = self._wake(now_ns)
         self._start(seat)
-        return following
+
+    def _look_after_consumer(self, epoch: Epoch) -> None:
+        if epoch.waiting and (epoch.sink or epoch.exhausted):
+            epoch.wake_consumer()
+
+    def _take_remote(self, now_ns: int) -> list[Task]:
+        taken: list[Task] = []
+        epoch = self.epoch
+        while epoch is not None and not self.paused:
+            task = epoch.take(now_ns, remote=True)
+            if task is None:
+                break
+            self._running.add(task)
+            taken.append(task)
+        return taken
 
     def _settle(self, task: Task, now_ns: int) -> None:
         self._running.discard(task)
@@ -166,7 +183,7 @@ class Scheduler:
             return
         if epoch.pumps:
             epoch.pump(now_ns)
-        if epoch.waiting and (epoch.sink or epoch.exhausted):
+        if epoch.waiting and not task.node.remote and (epoch.sink or epoch.exhausted):
             epoch.wake_consumer()
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
@@ -176,8 +193,7 @@ class Scheduler:
         if epoch is None or self.paused:
             return None
         task = epoch.take(now_ns)
-        if epoch.waiting and (epoch.sink or epoch.exhausted):
-            epoch.wake_consumer()
+        self._look_after_consumer(epoch)
         if task is not None:
             self._running.add(task)
             node = task.node
@@ -218,8 +234,7 @@ class Scheduler:
             if epoch is not None and not epoch.over:
                 if epoch.pumps:
                     epoch.pump(now_ns)
-                if epoch.waiting and (epoch.sink or epoch.exhausted):
-                    epoch.wake_consumer()
+                self._look_after_consumer(epoch)
             seat = self._wake(now_ns)
             if not self._cheap:
                 self._ticker.sleep()

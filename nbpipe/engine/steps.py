@@ -147,21 +147,40 @@ class AsyncStep(Step):
                 ) from error
         return self.wrap(entry, value)
 
+    @property
+    def plain(self) -> bool:
+        """Nothing but a call without a time limit."""
+        return super().plain and self.timeout_s is None
+
     async def attempt(self, entry: Entry, task: Task) -> Entry | Failed | None:
         """Await the function; a failure is retried or becomes a `Failed`."""
+        try:
+            return await self.call(entry)
+        except BaseException as error:
+            return await self.recover_async(entry, error, task)
+
+    async def recover_async(
+        self, entry: Entry, error: BaseException, task: Task
+    ) -> Entry | Failed | None:
+        """Try again as the policy says; give a result, or the failure.
+
+        Raises:
+            CancelledError: the epoch is over.
+        """
         attempts = 1
         while True:
-            try:
-                return await self.call(entry)
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and self._context.ended.is_set():
-                    raise
-                wait_s = self.wait_before_retry_s(attempts, error)
-                if wait_s is None:
-                    return self.failure(entry, error, attempts)
+            if isinstance(error, asyncio.CancelledError) and self._context.ended.is_set():
+                raise error
+            wait_s = self.wait_before_retry_s(attempts, error)
+            if wait_s is None:
+                return self.failure(entry, error, attempts)
             await asyncio.sleep(wait_s)
             attempts += 1
             task.retries += 1
+            try:
+                return await self.call(entry)
+            except BaseException as again:
+                error = again
 
 
 def step_of(stage: str, spec: Call, context: EpochContext, executor: str) -> Step:

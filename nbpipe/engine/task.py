@@ -8,7 +8,7 @@ one result for each: an entry, None for an item that is dropped, or a `Failed`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ..seeding import Path
 
 if TYPE_CHECKING:
     from .node import Node
-    from .steps import AsyncStep, Failed, Step
+    from .steps import Failed, Step
 
 Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
 Result = "Entry | Failed | None"
@@ -64,13 +64,10 @@ class Task:
         self.node.work(self)
         self.ended_ns = perf_counter_ns()
 
-    async def run_async(self) -> None:
-        """Do the work on the event loop."""
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Give the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
-        try:
-            await self.node.work_elsewhere(self)
-        finally:
-            self.ended_ns = perf_counter_ns()
+        return self.node.work_elsewhere(self)
 
     def through(self, entry: Any, steps: Sequence[Step]) -> Any:
         """Send an entry through fused steps, timing each."""
@@ -171,13 +168,6 @@ def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
             task.irregular = True
             if result is not None and result.fatal:
                 return
-
-
-async def run_call(task: Task, step: AsyncStep) -> None:
-    """Await the coroutine function on the task's one item."""
-    result = await step.attempt(task.items.popleft(), task)
-    task.irregular = type(result) is not tuple
-    task.results.append(result)
 
 
 def child_path(path: Path, child: int) -> Path:

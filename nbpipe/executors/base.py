@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 
 class Work(Protocol):
@@ -12,8 +13,8 @@ class Work(Protocol):
     def run(self) -> None:
         """Do the work in the calling thread; exceptions of user code stay inside."""
 
-    async def run_async(self) -> None:
-        """Do the work on an event loop; exceptions of user code stay inside."""
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Give the coroutine that does the work; exceptions of user code stay inside."""
 
 
 class Executor(ABC):

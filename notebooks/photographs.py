@@ -1,0 +1,74 @@
+"""Photographs as JPEG files: random crops of the pictures that two packages bring along.
+
+scikit-learn and scikit-image carry these photographs in their wheels; nothing is downloaded.
+"""
+
+# ruff: noqa: INP001 (stands beside the notebooks, which import it by name)
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from skimage import data
+from sklearn.datasets import load_sample_image
+
+SIDE = 192  # of a JPEG file, in pixels
+TRAIN_SHARE = 0.7  # left part of each photograph; the crops for testing come from the rest
+
+
+def load():
+    """Load the photographs: a dict from name to a uint8 array of shape (H, W, 3)."""
+    left_eye_HWC, _, _ = data.stereo_motorcycle()
+    return {
+        "astronaut": data.astronaut(),
+        "cat": data.chelsea(),
+        "china": load_sample_image("china.jpg"),
+        "coffee": data.coffee(),
+        "flower": load_sample_image("flower.jpg"),
+        "motorcycle": left_eye_HWC,
+        "retina": data.retina(),
+        "rocket": data.rocket(),
+    }
+
+
+def write(folder, *, train=40, test=10, seed=0):
+    """Write crops of every photograph as `folder/train/cat/00.jpg`, `folder/test/...`.
+
+    A crop for training and a crop for testing never share a pixel: the first come from the left
+    of the photograph, the others from the right.
+
+    Args:
+        folder: where to write; files that are there already are written again.
+        train: crops of each photograph for training.
+        test: crops of each photograph for testing.
+        seed: seed of the places and scales.
+
+    Returns:
+        The paths for training and the paths for testing, each sorted.
+    """
+    rng = np.random.default_rng(seed)
+    paths = {"train": [], "test": []}
+    for name, picture_HWC in load().items():
+        border = int(TRAIN_SHARE * picture_HWC.shape[1])
+        parts = {
+            "train": (picture_HWC[:, :border], train),
+            "test": (picture_HWC[:, border:], test),
+        }
+        for part, (part_HWC, count) in parts.items():
+            place = Path(folder, part, name)
+            place.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                path = place / f"{number:02d}.jpg"
+                Image.fromarray(crop(part_HWC, rng)).resize((SIDE, SIDE)).save(path, quality=90)
+                paths[part].append(path)
+    return paths["train"], paths["test"]
+
+
+def crop(picture_HWC, rng):
+    """Cut a square at a random place, half to all as wide as the short side."""
+    height, width = picture_HWC.shape[:2]
+    shorter = min(height, width)
+    side = int(rng.integers(shorter // 2, shorter, endpoint=True))
+    top = int(rng.integers(0, height - side, endpoint=True))
+    left = int(rng.integers(0, width - side, endpoint=True))
+    return picture_HWC[top : top + side, left : left + side]

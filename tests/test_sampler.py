@@ -1,0 +1,452 @@
+import itertools
+import pickle
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbpipe import sampler
+from nbpipe.errors import ArgumentError, ArgumentTypeError, LengthUnknownError
+from nbpipe.sampler import IndexPlan, default_rank
+
+TAILS = ["pad", "drop", "uneven"]
+GOLDEN = [3, 4, 8, 6, 2, 9, 0, 1, 7, 5]
+WHOLE = st.integers(0, 9)
+STEPS = st.one_of(
+    st.tuples(st.just("shuffle"), WHOLE),
+    st.tuples(st.just("take"), WHOLE | st.just(sys.maxsize)),
+    st.tuples(st.just("skip"), WHOLE),
+    st.tuples(st.just("repeat"), st.integers(0, 3)),
+    st.tuples(st.just("enumerate")),
+    st.tuples(st.just("join"), WHOLE),
+    st.tuples(st.just("shard"), st.integers(0, 2), st.just(3), st.sampled_from(TAILS)),
+)
+CHAINS = st.lists(STEPS, max_size=5)
+UNSHARDED = st.lists(STEPS.filter(lambda step: step[0] != "shard"), max_size=4)
+LENGTHS = st.integers(0, 12)
+
+
+class Dataset:
+    """A map-style dataset that notes what is read."""
+
+    def __init__(self, length):
+        self.length = length
+        self.read = []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= self.length:
+            raise IndexError(index)
+        self.read.append(index)
+        return index * 10
+
+
+def build(length, steps):
+    """Make the plan of a chain over range(length)."""
+    plan = IndexPlan.of(range(length))
+    for name, *arguments in steps:
+        if name == "join":
+            plan = IndexPlan.concat([plan, IndexPlan.of(range(*arguments)).shuffle(1)])
+        else:
+            plan = getattr(plan, name)(*arguments)
+    return plan
+
+
+def permuted(rows, seed, passes):
+    """Shuffle a list as a plan shuffles its rows."""
+    order = IndexPlan.of(range(len(rows))).shuffle(seed).resolve(3, passes)
+    return [rows[index] for _, index in order.rows()]
+
+
+def sharded(rows, rank, world_size, tail):
+    """Take a rank's part of a list, the plain way."""
+    if tail == "pad":
+        rows = list(itertools.islice(itertools.cycle(rows), -(-len(rows) // 3) * 3))
+    if tail == "drop":
+        rows = rows[: len(rows) // world_size * world_size]
+    return rows[rank::world_size]
+
+
+def expected(length, steps, passes=()):
+    """Give the items of a chain by plain lists."""
+    if not steps:
+        return list(range(length))
+    *before, (name, *arguments) = steps
+    if name == "repeat":
+        each = [expected(length, before, (n, *passes)) for n in range(*arguments)]
+        return list(itertools.chain(*each))
+    rows = expected(length, before, passes)
+    return {
+        "shuffle": lambda seed: permuted(rows, seed, passes),
+        "take": lambda n: rows[:n],
+        "skip": lambda n: rows[n:],
+        "enumerate": lambda: list(enumerate(rows)),
+        "join": lambda n: rows + permuted(list(range(n)), 1, passes),
+        "shard": lambda *arguments: sharded(rows, *arguments),
+    }[name](*arguments)
+
+
+def read_all(plan, epoch=0):
+    """Give all rows of an epoch."""
+    return list(plan.resolve(epoch).rows())
+
+
+def items_of(plan, epoch=0):
+    """Give all items of an epoch."""
+    return [item for _, item in read_all(plan, epoch)]
+
+
+def paths_of(plan, epoch=0):
+    """Give all paths of an epoch."""
+    return [path for path, _ in read_all(plan, epoch)]
+
+
+@given(LENGTHS, CHAINS)
+def test_items_are_those_of_plain_lists(length, steps):
+    """Any chain gives what the same operations give on lists."""
+    plan = build(length, steps)
+    items = [item for _, item in plan.resolve(3).rows()]
+    assert (expected(length, steps), len(items)) == (items, plan.length())
+
+
+@given(LENGTHS, CHAINS)
+def test_paths_are_unique(length, steps):
+    """No two rows share a path, and no element of a path is negative."""
+    paths = paths_of(build(length, steps))
+    assert len(paths) == len(set(paths))
+    assert all(min(path) >= 0 if isinstance(path, tuple) else path >= 0 for path in paths)
+
+
+@given(LENGTHS, CHAINS, st.data())
+def test_any_row_can_come_first(length, steps, data):
+    """Reading from a row on, or one row alone, gives what reading from the start gives."""
+    order = build(length, steps).resolve(0)
+    rows = list(order.rows())
+    start = data.draw(st.integers(0, len(rows)))
+    assert rows[start:] == list(order.rows(start))
+    assert rows == [order.read(i) for i in range(len(order))]
+
+
+@given(LENGTHS, UNSHARDED, st.integers(1, 5), st.sampled_from(TAILS))
+def test_ranks_share_the_global_order(length, steps, world_size, tail):
+    """Ranks divide the rows, with the paths that they have without shards; padding is new."""
+    plan = build(length, steps)
+    whole = dict(read_all(plan))
+    parts = [read_all(plan.shard(rank, world_size, tail)) for rank in range(world_size)]
+    together = [row for part in parts for row in part]
+    assert len(together) == len(dict(together))
+    known = {path: item for path, item in together if path in whole}
+    left_out = len(whole) % world_size if tail == "drop" else 0
+    added = -len(whole) % world_size if tail == "pad" else 0
+    assert known == {path: item for path, item in whole.items() if path in known}
+    assert (len(whole) - left_out, added) == (len(known), len(together) - len(known))
+
+
+@given(st.integers(1, 9), st.integers(0, 20), st.sampled_from(TAILS))
+def test_ranks_take_turns(world_size, length, tail):
+    """Row r of the global order goes to rank r modulo the number of ranks."""
+    plan = IndexPlan.of(range(length)).shuffle(0)
+    ranks = [items_of(plan.shard(rank, world_size, tail)) for rank in range(world_size)]
+    turns = [item for row in itertools.zip_longest(*ranks) for item in row if item is not None]
+    whole = items_of(plan)
+    assert turns[: len(whole)] == whole[: len(turns)]
+
+
+@pytest.mark.parametrize(
+    ("tail", "items"),
+    [
+        ("pad", [[0, 3], [1, 4], [2, 0]]),
+        ("drop", [[0], [1], [2]]),
+        ("uneven", [[0, 3], [1, 4], [2]]),
+    ],
+)
+def test_tails(tail, items):
+    """What does not divide is padded from the start, dropped, or left uneven."""
+    plan = IndexPlan.of(range(5))
+    assert [items_of(plan.shard(rank, 3, tail)) for rank in range(3)] == items
+
+
+def test_padding_wraps():
+    """With fewer items than ranks, padding goes round; nothing stays nothing."""
+    few = [read_all(IndexPlan.of("ab").shard(rank, 5)) for rank in range(5)]
+    none = [read_all(IndexPlan.of([]).shard(rank, 5)) for rank in range(5)]
+    assert few == [[(0, "a")], [(1, "b")], [(2, "a")], [(3, "b")], [(4, "a")]]
+    assert none == [[]] * 5
+
+
+@pytest.mark.parametrize(
+    ("plan", "paths"),
+    [
+        (IndexPlan.of("abc"), [0, 1, 2]),
+        (IndexPlan.of("abcde").skip(3), [3, 4]),
+        (IndexPlan.of("abcde").take(4).skip(1), [1, 2, 3]),
+        (IndexPlan.of("abc").skip(1).shuffle(0), [0, 1]),
+        (IndexPlan.of("abcde").shuffle(0).shard(1, 2), [1, 3, 5]),
+        (IndexPlan.of("abcd").shuffle(0).skip(1).shard(1, 2, "uneven"), [2]),
+        (IndexPlan.of("ab").repeat(2), [(0, 0), (1, 0), (0, 1), (1, 1)]),
+        (IndexPlan.of("a").repeat(2).repeat(2), [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)]),
+        (IndexPlan.of("ab").repeat(2).shuffle(0), [0, 1, 2, 3]),
+        (IndexPlan.of("abc").repeat(1).shard(1, 2), [(1, 0), (3, 0)]),
+        (IndexPlan.concat([IndexPlan.of("ab"), IndexPlan.of("cd").skip(1)]), [0, 1, 3]),
+        (IndexPlan.concat([IndexPlan.of("ab").take(1), IndexPlan.of("cd")]), [0, 1, 2]),
+        (IndexPlan.concat([IndexPlan.of("a").repeat(1), IndexPlan.of("cd")]), [(0, 0), 1, 2]),
+        (IndexPlan.concat([]), []),
+    ],
+)
+def test_paths(plan, paths):
+    """Paths are positions in the global order, with one element more for each repeat."""
+    assert paths_of(plan) == paths
+
+
+def test_shuffled_shards_keep_global_paths():
+    """A shuffle after a shard moves the rows of the rank, paths and all."""
+    plan = IndexPlan.of(range(40))
+    ranks = [read_all(plan.shard(rank, 2).shuffle(0)) for rank in range(2)]
+    assert [sorted(rows) for rows in ranks] == [read_all(plan.shard(rank, 2)) for rank in range(2)]
+    assert ranks[0] != sorted(ranks[0])
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.sampled_from(TAILS))
+def test_shards_of_shards(length, outer, inner, tail):
+    """Sharded twice, as by node and by rank in it, the world shares no path."""
+    plan = IndexPlan.of(range(length)).shuffle(0)
+    paths = [
+        path
+        for one in range(outer)
+        for other in range(inner)
+        for path in paths_of(plan.shard(one, outer, tail).shard(other, inner))
+    ]
+    assert len(paths) == len(set(paths))
+
+
+def test_order_of_a_seed():
+    """The same seed and epoch give the same order everywhere."""
+    assert items_of(IndexPlan.of(range(10)).shuffle(0)) == GOLDEN
+
+
+def test_seed_epoch_and_pass_shuffle_anew():
+    """Another seed, epoch or pass is another order of the same items."""
+    plan = IndexPlan.of(range(50)).shuffle(7)
+    passes = items_of(plan.repeat(2))
+    orders = [
+        items_of(IndexPlan.of(range(50)).shuffle(8)),
+        items_of(plan, epoch=1),
+        passes[:50],
+        passes[50:],
+    ]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len(set(map(tuple, orders))) == 4
+    assert passes[:50] == items_of(plan)
+
+
+def test_passes_from_outside():
+    """Passes of a repeat further down shuffle as a repeat of the plan does."""
+    plan = IndexPlan.of(range(20)).shuffle(0)
+    whole = items_of(plan.repeat(3).repeat(2))
+    parts = [[i for _, i in plan.resolve(0, (n, m)).rows()] for m in range(2) for n in range(3)]
+    assert list(itertools.chain(*parts)) == whole
+
+
+def test_endless_repeat():
+    """A repeat without a number goes on for ever, in as many orders; of nothing, it is nothing."""
+    plan = IndexPlan.of(range(3)).shuffle(0).repeat()
+    rows = list(itertools.islice(plan.resolve(0).rows(3000), 9))
+    assert {item for _, item in rows} == {0, 1, 2}
+    assert [path for path, _ in rows[:2]] == [(0, 1000), (1, 1000)]
+    assert plan.length() is None
+    assert plan.take(7).length() == 7
+    assert plan.shard(1, 2).skip(1).enumerate().resolve(0).read(0)[1][0] == 0
+    assert IndexPlan.of([]).repeat().length() == 0
+    assert IndexPlan.concat([plan, plan]).length() is None
+    with pytest.raises(LengthUnknownError, match=r"repeat\(None\) never ends"):
+        len(plan.resolve(0))
+
+
+def test_repeat_of_an_endless_order():
+    """What never ends is not repeated."""
+    plan = IndexPlan.of("ab").repeat().repeat(2)
+    rows = list(itertools.islice(plan.resolve(0).rows(), 3))
+    assert rows == [((0, 0, 0), "a"), ((1, 0, 0), "b"), ((0, 1, 0), "a")]
+
+
+def test_items_are_read_one_at_a_time():
+    """An item is read when it is asked for, by a Python int, and only once."""
+    data = Dataset(1000)
+    rows = IndexPlan.of(data).shuffle(0).repeat(2).enumerate().resolve(0).rows()
+    first = [next(rows) for _ in range(3)]
+    assert [item for _, (_, item) in first] == [10 * index for index in data.read]
+    assert {type(index) for index in data.read} == {int}
+
+
+def test_resolving_reads_no_item():
+    """Counting and starting read the length alone."""
+    data = Dataset(5)
+    plan = IndexPlan.concat([IndexPlan.of(data).shuffle(0), IndexPlan.of(data)]).shard(0, 2)
+    assert (plan.length(), len(plan.resolve(0)), data.read) == (5, 5, [])
+
+
+def test_length_is_read_afresh():
+    """A source that grows between epochs has a new length."""
+    data = [1, 2]
+    plan = IndexPlan.of(data).shuffle(0)
+    before = plan.length()
+    data.append(3)
+    assert (before, plan.length(), sorted(items_of(plan))) == (2, 3, [1, 2, 3])
+
+
+@pytest.mark.parametrize("change", [2, 9])
+@pytest.mark.parametrize("steps", [[], [("shuffle", 0)], [("take", 4)], [("enumerate",)]])
+@pytest.mark.parametrize("kind", [list, Dataset])
+def test_changed_length(kind, change, steps):
+    """A source that changes its length during an epoch is reported, from what to what."""
+    data = Dataset(5) if kind is Dataset else [0, 1, 2, 3, 4]
+    plan = IndexPlan.of(data)
+    for name, *arguments in steps:
+        plan = getattr(plan, name)(*arguments)
+    rows = plan.resolve(0).rows()
+    next(rows)
+    if kind is Dataset:
+        data.length = change
+    else:
+        data[:] = range(change)
+    with pytest.raises(ArgumentError, match=f"got 5 at its start and {change} now") as caught:
+        list(rows)
+    assert kind.__name__ in str(caught.value)
+
+
+def test_index_error_of_a_dataset():
+    """An IndexError of a dataset's own stays what it is."""
+
+    class Broken(Dataset):
+        def __getitem__(self, index):
+            raise IndexError("mine")
+
+    order = IndexPlan.of(Broken(3)).resolve(0)
+    with pytest.raises(IndexError, match="mine"):
+        list(order.rows())
+    with pytest.raises(IndexError, match="mine") as caught:
+        order.read(0)
+    assert not isinstance(caught.value, ArgumentError)
+
+
+def test_changed_length_in_read():
+    """Reading one row notices a source that shrank."""
+    data = Dataset(5)
+    order = IndexPlan.of(data).resolve(0)
+    data.length = 2
+    with pytest.raises(ArgumentError, match="got 5 at its start and 2 now") as caught:
+        order.read(4)
+    assert isinstance(caught.value.__context__, IndexError)
+
+
+def test_kinds_of_sources():
+    """Anything with a length and an index is a source, whatever its iterator says."""
+    sources = [[5, 6], (5, 6), range(5, 7), np.array([5, 6]), "56", b"\x05\x06"]
+    got = [[int(item) for item in items_of(IndexPlan.of(items))] for items in sources]
+    assert got == [[5, 6]] * 6
+
+
+@pytest.mark.parametrize("items", [iter([]), {1, 2}, 5, (n for n in "a")])
+def test_other_sources_are_refused(items):
+    """What cannot be read by index is refused with the way out."""
+    with pytest.raises(ArgumentTypeError, match=r"use list\(items\)") as caught:
+        IndexPlan.of(items)
+    assert type(items).__name__ in str(caught.value)
+
+
+def test_long_permutations(monkeypatch):
+    """The permutation computed block by block serves every chain that the table serves."""
+    monkeypatch.setattr(sampler, "_TABLE_ROWS", 3)
+    plan = IndexPlan.of(range(5000)).shuffle(1)
+    orders = [items_of(plan), items_of(plan, 1), items_of(plan.repeat(2))[5000:]]
+    assert [sorted(order) for order in orders] == [list(range(5000))] * 3
+    assert len(set(map(tuple, orders))) == 3
+    assert orders[0] == [plan.resolve(0).read(i)[1] for i in range(5000)]
+
+
+def test_billion_rows():
+    """A shuffle of 10**9 rows starts without a table of them."""
+    order = IndexPlan.of(range(10**9)).shuffle(0).shard(3, 8).resolve(0)
+    first = list(itertools.islice(order.rows(), 1000))
+    last = list(order.rows(len(order) - 2))
+    assert len({item for _, item in first}) == 1000
+    assert [path for path, _ in last] == [10**9 - 13, 10**9 - 5]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda plan: plan.take(-1), "take n must be an int of at least 0, got -1"),
+        (lambda plan: plan.skip(n=True), "skip n must be an int of at least 0, got True"),
+        (lambda plan: plan.repeat(1.5), "repeat n must be an int of at least 0, got 1.5"),
+        (lambda plan: plan.shuffle("0"), "shuffle seed must be an int, got '0'"),
+        (lambda plan: plan.shuffle(seed=False), "shuffle seed must be an int, got False"),
+        (lambda plan: plan.repeat().shuffle(0), "shuffle must follow rows that end"),
+        (lambda plan: plan.shard(3, 3), "shard rank must be below world_size, got rank 3 of 3"),
+        (lambda plan: plan.shard(-1, 3), "shard rank must be an int of at least 0, got -1"),
+        (
+            lambda plan: plan.shard(rank=True, world_size=3),
+            "shard rank must be an int of at least 0, got True",
+        ),
+        (lambda plan: plan.shard(0, 0), "shard world_size must be an int in [1, 2147483648]"),
+        (lambda plan: plan.shard(0, 1, "cut"), "must be 'pad', 'drop' or 'uneven', got 'cut'"),
+        (lambda plan: plan.resolve(0).rows(-1), "start must be an int of at least 0, got -1"),
+        (lambda plan: plan.resolve(0).rows(4), "start must be an int in [0, 3] rows, got 4"),
+        (lambda plan: plan.resolve(0).read(-1), "row must be an int of at least 0, got -1"),
+        (lambda plan: plan.resolve(0).read(3), "row must be below 3"),
+    ],
+)
+def test_refused_arguments(call, message):
+    """A value out of range is named with its rule."""
+    with pytest.raises((ArgumentError, IndexError)) as caught:
+        call(IndexPlan.of([1, 2, 3]))
+    assert message in str(caught.value)
+
+
+def test_numpy_ints_are_ints():
+    """Counts may come from numpy."""
+    plan = IndexPlan.of("abcd").skip(np.int64(1)).take(np.int32(2)).repeat(np.uint8(2))
+    assert items_of(plan.shard(np.int64(0), np.int64(1))) == list("bcbc")
+
+
+def test_large_counts():
+    """Counts beyond any number of rows are no harm."""
+    plan = IndexPlan.of("ab")
+    assert items_of(plan.take(10**30)) == ["a", "b"]
+    assert items_of(plan.skip(10**30)) == []
+    assert next(plan.repeat(10**30).resolve(0).rows()) == ((0, 0), "a")
+    assert items_of(plan.shard(2**31 - 1, 2**31)) == ["b"]
+
+
+def test_plans_are_values():
+    """A plan can be pickled, is not changed by its methods, and shows what it does."""
+    plan = IndexPlan.of([3, 1, 2]).shuffle(0)
+    longer = plan.shard(0, 1).take(5).skip(1).repeat(2).enumerate()
+    assert items_of(pickle.loads(pickle.dumps(longer))) == items_of(longer)
+    assert repr(longer) == (
+        "IndexPlan(list, shuffle 0, shard 0 of 1 (pad), take 5, skip 1, repeat 2, enumerate)"
+    )
+    assert repr(IndexPlan.concat([plan, plan]).repeat()) == "IndexPlan(concat of 2, repeat)"
+
+
+def test_rank_by_default(monkeypatch):
+    """The rank comes from torch.distributed where it is loaded and initialised."""
+    ready = []
+    fake = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: bool(ready),
+        get_rank=lambda: 2,
+        get_world_size=lambda: 4,
+    )
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    found = [default_rank()]
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+    found.append(default_rank())
+    ready.append(1)
+    found.append(default_rank())
+    assert found == [None, None, (2, 4)]
