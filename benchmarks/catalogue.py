@@ -87,7 +87,7 @@ CONTENDERS = (
     Contender(
         "spdl",
         "spdl_pipeline",
-        packages=("spdl_core",),
+        packages=("spdl",),
         pip="spdl",
         options={"W1": {"sink": 64}, "W3": {"sink": 16}, "W5": {"sink": 64}},
         alternatives={

@@ -1,9 +1,9 @@
 """nbpipe: data loading pipelines that you build, watch and tune in a notebook.
 
-    pipe = nbpipe.source(paths).shuffle().map(decode, concurrency=8).batch(64)
-    with pipe.start() as run:
-        for batch in run:
-            train(batch)
+pipe = nbpipe.source(paths).shuffle().map(decode, concurrency=8).batch(64)
+with pipe.start() as run:
+    for batch in run:
+        train(batch)
 """
 
 from .engine.failures import Failure

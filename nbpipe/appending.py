@@ -88,9 +88,7 @@ def _name(chain: Chain, label: str, fn: object, name: str | None) -> tuple[str, 
 def _default_prefetch(chain: Chain) -> int:
     batched = False
     for stage in chain:
-        batched = not isinstance(stage.spec, Unbatch) and (
-            batched or isinstance(stage.spec, Batch)
-        )
+        batched = not isinstance(stage.spec, Unbatch) and (batched or isinstance(stage.spec, Batch))
         if stage.inputs and not isinstance(stage.spec, Route):
             batched = all(_default_prefetch(inner) == BATCHES for inner in stage.inputs)
     return BATCHES if batched else SAMPLES
@@ -154,7 +152,7 @@ def _check_timeout(name: str, label: str, executor: str) -> None:
     if executor != "coroutine":
         raise ArgumentError(
             f"{name} timeout_s needs a call that can be ended: a thread cannot be killed; make "
-            "the function an async def, or run it in executor=\"process\""
+            'the function an async def, or run it in executor="process"'
         )
     if label == "flat_map":
         raise ArgumentError(
@@ -182,9 +180,7 @@ def batch(
     elif isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
     if options["executor"] not in (None, "thread"):
-        raise ArgumentError(
-            f"{stage_name} executor must be 'thread', got {options['executor']!r}"
-        )
+        raise ArgumentError(f"{stage_name} executor must be 'thread', got {options['executor']!r}")
     for word in ("cost", "collate"):
         if options[word] is not None:
             function(f"{stage_name} {word}", options[word])
@@ -234,9 +230,7 @@ def window(chain: Chain, size: int, stride: int) -> Chain:
     return _plain(chain, Window(size, whole("window stride", stride, minimum=1, unit="items")))
 
 
-def shuffle(
-    chain: Chain, seed: int, buffer_size: int | None, prefetch: int | None
-) -> Chain:
+def shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | None) -> Chain:
     """Append a shuffle stage."""
     seed = whole("shuffle seed", seed, minimum=-(2**63), maximum=2**64)
     if buffer_size is not None:
@@ -280,7 +274,9 @@ def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) ->
     world = whole("shard world_size", world_size, minimum=1, unit="ranks")
     if tail not in ("pad", "drop", "uneven"):
         raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-    return _plain(chain, Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail))
+    return _plain(
+        chain, Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
+    )
 
 
 def take(chain: Chain, n: int) -> Chain:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from .describe import summarize
 from .errors import CacheError
 from .seeding import Path
+from .text import shortened
 from .tree import copy_arrays
 
 _FORMAT = 1
@@ -145,8 +146,8 @@ class FolderStore(Store):
         with self._lock:
             about = self.folder / f"{_ABOUT}.{os.getpid()}.{threading.get_ident()}.part"
             about.write_text(json.dumps(self._about, indent=2), encoding="utf-8")
-            os.replace(about, self.folder / _ABOUT)
-            os.replace(written, self.folder / _ITEMS)
+            about.replace(self.folder / _ABOUT)
+            FilePath(written).replace(self.folder / _ITEMS)
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read the items one by one."""
@@ -191,7 +192,7 @@ class _FolderRecorder(Recorder):
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
-                os.unlink(self._name)
+                FilePath(self._name).unlink()
 
 
 def _count_record(count: int) -> bytes:
@@ -207,8 +208,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else text[:119] + "…"
+    return shortened(json.dumps(value), 120)
 
 
 def code_digest(fn: Any) -> str:

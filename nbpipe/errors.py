@@ -1,22 +1,22 @@
 """Every deliberate error of nbpipe.
 
-    NbpipeError
-    ├── ArgumentError (ValueError)          a value that cannot be accepted
-    │   ├── DuplicateNameError              two stages were given the same name
-    │   └── KnobError                       a knob was set to something out of range
-    ├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
-    ├── UnknownStageError (KeyError)        no stage of that name
-    ├── UnknownKnobError (AttributeError)   no knob of that name
-    ├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
-    ├── MissingExtraError (ImportError)     an optional package is not installed
-    ├── CacheError (RuntimeError)           a cache that cannot be used
-    ├── RunError (RuntimeError)             a run was used in a way it does not allow
-    │   ├── RunClosedError                  the run was closed, or belongs to another process
-    │   ├── ConcurrentIterationError        another thread is iterating this run
-    │   └── ReentrantRunError               a stage called into the run that is running it
-    └── StageError (RuntimeError)           a stage failed while the pipeline ran
-        ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
-        └── FailureBudgetError              more items failed than `max_failures` allows
+NbpipeError
+├── ArgumentError (ValueError)          a value that cannot be accepted
+│   ├── DuplicateNameError              two stages were given the same name
+│   └── KnobError                       a knob was set to something out of range
+├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
+├── UnknownStageError (KeyError)        no stage of that name
+├── UnknownKnobError (AttributeError)   no knob of that name
+├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
+├── MissingExtraError (ImportError)     an optional package is not installed
+├── CacheError (RuntimeError)           a cache that cannot be used
+├── RunError (RuntimeError)             a run was used in a way it does not allow
+│   ├── RunClosedError                  the run was closed, or belongs to another process
+│   ├── ConcurrentIterationError        another thread is iterating this run
+│   └── ReentrantRunError               a stage called into the run that is running it
+└── StageError (RuntimeError)           a stage failed while the pipeline ran
+    ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
+    └── FailureBudgetError              more items failed than `max_failures` allows
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ lowered; when the last one ends, it is put back.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -14,9 +15,39 @@ import threading
 INTERVAL_S = 0.0002
 SWITCH = "NBPIPE_SWITCH_INTERVAL"  # environment: "off", or another interval [s]
 
-_lock = threading.Lock()
-_holders = 0
-_before: float | None = None
+
+class _Interval:
+    """Counts the epochs in progress, so that two runs do not undo each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._before_s: float | None = None
+
+    def lower(self) -> None:
+        """Count one more epoch in progress."""
+        with self._lock:
+            self._holders += 1
+            wanted_s = _wanted_s()
+            if self._holders == 1 and wanted_s is not None and sys.getswitchinterval() > wanted_s:
+                self._before_s = sys.getswitchinterval()
+                sys.setswitchinterval(wanted_s)
+
+    def restore(self) -> None:
+        """Count one less; after the last, put the interval back unless others changed it."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders or self._before_s is None:
+                return
+            wanted_s = _wanted_s()
+            if wanted_s is None or math.isclose(sys.getswitchinterval(), wanted_s, rel_tol=0.01):
+                sys.setswitchinterval(self._before_s)
+            self._before_s = None
+
+    def forget(self) -> None:
+        """Begin anew in a forked process: its epochs stayed in the other one."""
+        self._lock = threading.Lock()
+        self._holders = 0
 
 
 def _wanted_s() -> float | None:
@@ -29,24 +60,9 @@ def _wanted_s() -> float | None:
         return INTERVAL_S
 
 
-def lower() -> None:
-    """Count one more epoch in progress."""
-    global _holders, _before
-    with _lock:
-        _holders += 1
-        wanted = _wanted_s()
-        if _holders == 1 and wanted is not None and sys.getswitchinterval() > wanted:
-            _before = sys.getswitchinterval()
-            sys.setswitchinterval(wanted)
+_interval = _Interval()
+lower = _interval.lower
+restore = _interval.restore
 
-
-def restore() -> None:
-    """Count one epoch less; after the last, put the interval back unless others changed it."""
-    global _holders, _before
-    with _lock:
-        _holders -= 1
-        if _holders == 0 and _before is not None:
-            wanted = _wanted_s()
-            if wanted is None or abs(sys.getswitchinterval() - wanted) < wanted / 100:
-                sys.setswitchinterval(_before)
-            _before = None
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_interval.forget)

@@ -26,7 +26,8 @@ Columns: TypeAlias = tuple[Rows, ...]  # one for each element of a path; -1 wher
 Picked: TypeAlias = tuple[Columns, Iterator[Any]]
 
 LONGEST = 2**62  # rows; no epoch gets there, and int64 holds it
-_PASSES_KEPT = 8
+_KEPT_ROWS = 2**22  # of the passes that stay at hand, beside the last two
+_KEPT_PASSES = 64
 
 
 class Lengths:
@@ -64,17 +65,23 @@ class Lengths:
 class Order(ABC):
     """Rows of one epoch.
 
+    Padded rows get paths that no row has: `end + offset + stride * j` for j = 0, 1, 2, ..., where
+    ranks have strides that interlock.
+
     Attributes:
         length: number of rows; None where they never end.
-        end: first elements of paths are below it.
-        straight: the paths are successive ints.
+        end: first elements of paths are below it, whatever the rank.
+        stride, offset: say which numbers from `end` on are free for this rank.
+        straight: the paths are the successive ints before `end`.
         sharded: the rows are part of a global order, whose paths they keep.
     """
 
-    __slots__ = ("end", "length", "sharded", "straight")
+    __slots__ = ("end", "length", "offset", "sharded", "straight", "stride")
 
     length: int | None
     end: int
+    stride: int
+    offset: int
     straight: bool
     sharded: bool
 
@@ -82,16 +89,18 @@ class Order(ABC):
     def pick(self, rows: Rows) -> Picked:
         """Give path columns and items for `rows`, at least one."""
 
-    @abstractmethod
-    def beyond(self, rows: Rows) -> Rows:
-        """Give first elements of paths for rows past the last one, used by no row."""
-
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C from `row` on, where that needs no blocks."""
         return None
 
+    def _start_straight(self, length: int) -> None:
+        self.length = self.end = length
+        self.stride, self.offset = 1, 0
+        self.straight, self.sharded = True, False
+
     def _follow(self, child: Order) -> None:
         self.length, self.end = child.length, child.end
+        self.stride, self.offset = child.stride, child.offset
         self.straight, self.sharded = child.straight, child.sharded
 
 
@@ -101,8 +110,7 @@ class ItemsOrder(Order):
     __slots__ = ("_get", "_items")
 
     def __init__(self, items: Any, length: int) -> None:
-        self.length = self.end = length
-        self.straight, self.sharded = True, False
+        self._start_straight(length)
         self._items = items
         self._get: Callable[[int], Any] = functools.partial(operator.getitem, items)
 
@@ -119,10 +127,6 @@ class ItemsOrder(Order):
         """Read each item when it is asked for."""
         return (rows,), map(self._get, rows.tolist())
 
-    def beyond(self, rows: Rows) -> Rows:
-        """Count on."""
-        return rows
-
 
 class ShuffledOrder(Order):
     """A permutation; rows get new positions, but those of a shard keep their global ones."""
@@ -130,9 +134,11 @@ class ShuffledOrder(Order):
     __slots__ = ("_child", "_images", "_permutation")
 
     def __init__(self, child: Order, permutation: Callable[[], Rows | Permutation]) -> None:
-        self._follow(child)
-        if not child.sharded:
-            self.end, self.straight = child.length or 0, True
+        if child.sharded:
+            self._follow(child)
+            self.straight = False
+        else:
+            self._start_straight(child.length or 0)
         self._child = child
         self._permutation = permutation
         self._images: Rows | Permutation | None = None
@@ -143,10 +149,6 @@ class ShuffledOrder(Order):
             self._images = self._permutation()
         columns, items = self._child.pick(self._images[rows])
         return columns if self.sharded else (rows,), items
-
-    def beyond(self, rows: Rows) -> Rows:
-        """Count on, or as the shard does."""
-        return self._child.beyond(rows) if self.sharded else rows
 
 
 class ShardOrder(Order):
@@ -160,26 +162,21 @@ class ShardOrder(Order):
         self._child, self._rank, self._world_size = child, rank, world_size
         if child.length is not None:
             self.length = _share(child.length, rank, world_size, tail)
-            if tail == "pad" and child.length % world_size:
-                self.end = 1 + _last(child.beyond, self.length * world_size - 1)
+            if tail == "pad":
+                self.end += child.stride * (self.length * world_size - child.length)
+        self.offset += child.stride * rank
+        self.stride *= world_size
 
     def pick(self, rows: Rows) -> Picked:
         """Give rows of the global order, from its start again where they pass its end."""
-        rows, count = self._globally(rows), self._child.length
-        past = () if count is None else np.flatnonzero(rows >= count)
-        if count is None or not len(past):
-            return self._child.pick(rows)
-        columns, items = self._child.pick(rows % count)
+        rows, child = rows * self._world_size + self._rank, self._child
+        past = () if child.length is None else np.flatnonzero(rows >= child.length)
+        if child.length is None or not len(past):
+            return child.pick(rows)
+        columns, items = child.pick(rows % child.length)
         first = columns[0].copy()
-        first[past] = self._child.beyond(rows[past])
+        first[past] = child.end + child.offset + child.stride * (rows[past] - child.length)
         return (first, *columns[1:]), items
-
-    def beyond(self, rows: Rows) -> Rows:
-        """Go on in steps of `world_size`, so that ranks do not meet."""
-        return self._child.beyond(self._globally(rows))
-
-    def _globally(self, rows: Rows) -> Rows:
-        return rows * self._world_size + self._rank
 
 
 def _share(count: int, rank: int, world_size: int, tail: Tail) -> int:
@@ -201,16 +198,12 @@ class CutOrder(Order):
         self._start = start if child.length is None else min(start, child.length)
         left = None if child.length is None else child.length - self._start
         self.length = min((n for n in (left, count) if n is not None), default=None)
-        if child.straight and self.length is not None:
-            self.end = _last(self.beyond, self.length)
+        if child.straight and left is not None and self.length is not None:
+            self.end = child.end - left + self.length  # what was cut off is free
 
     def pick(self, rows: Rows) -> Picked:
         """Give the child's rows."""
         return self._child.pick(rows + self._start)
-
-    def beyond(self, rows: Rows) -> Rows:
-        """Count on: what was cut off is free."""
-        return self._child.beyond(rows + self._start)
 
 
 class RepeatOrder(Order):
@@ -244,16 +237,13 @@ class RepeatOrder(Order):
             columns, items = self._child.pick(inside)
         return (*columns, passes), items
 
-    def beyond(self, rows: Rows) -> Rows:
-        """Go on after what one pass uses."""
-        return self._child.beyond(rows + (self._count or 0) - (self.length or 0))
-
     def _pass(self, number: int) -> Order:
         order = self._kept.get(number)
         if order is None:
-            if len(self._kept) >= _PASSES_KEPT:
-                self._kept.clear()
             order = self._kept[number] = self._open_pass(number)
+            most = min(_KEPT_PASSES, _KEPT_ROWS // (order.length or 1))
+            if len(self._kept) > max(2, most):
+                self._kept.pop(next(iter(self._kept)), None)  # the oldest
         return order
 
 
@@ -271,10 +261,6 @@ class NumberedOrder(Order):
         columns, items = self._child.pick(rows)
         return columns, zip(rows.tolist(), items, strict=False)
 
-    def beyond(self, rows: Rows) -> Rows:
-        """Count on as the child does."""
-        return self._child.beyond(rows)
-
 
 class JoinedOrder(Order):
     """One order after the other; each one's paths are moved past the ends of those before."""
@@ -287,22 +273,17 @@ class JoinedOrder(Order):
         lengths = [order.length or 0 for order in self._members]
         self._starts = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
         self._moves = [0, *itertools.accumulate(order.end for order in self._members)]
-        self.length = sum(lengths) if len(finite) == len(members) else None
-        self.end = self._moves[-1]
+        self._start_straight(self._moves[-1])
         self.straight = False
-        self.sharded = any(order.sharded for order in self._members)
+        self.length = sum(lengths) if len(finite) == len(members) else None
+        for order in self._members:
+            self.sharded |= order.sharded
+            self.stride, self.offset = max((self.stride, self.offset), (order.stride, order.offset))
 
     def pick(self, rows: Rows) -> Picked:
         """Give each row from its member."""
         ids = np.searchsorted(self._starts, rows, side="right") - 1
         return _gathered(ids, lambda member, at: self._pick_from(member, rows[at]))
-
-    def beyond(self, rows: Rows) -> Rows:
-        """Count on as the last member does."""
-        if not self._members:
-            return rows
-        last = self._members[-1].beyond(rows - self._starts[-1])
-        return last + self._moves[-2]
 
     def _pick_from(self, member: int, rows: Rows) -> Picked:
         columns, items = self._members[member].pick(rows - self._starts[member])
@@ -323,10 +304,6 @@ def _gathered(ids: Rows, pick: Callable[[int, Any], Picked]) -> Picked:
         for column, values in zip(columns, picked, strict=False):
             column[at] = values
     return tuple(columns), map(next, map(parts.__getitem__, ids.tolist()))
-
-
-def _last(beyond: Callable[[Rows], Rows], row: int) -> int:
-    return int(beyond(np.array([row], np.int64))[0])
 
 
 def paths_of(columns: Columns) -> Sequence[Path]:

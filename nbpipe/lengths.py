@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from .errors import LengthUnknownError
 from .operations import (
@@ -34,7 +35,7 @@ def length(chain: Chain) -> int:
         LengthUnknownError: a stage gives a number of items that is not known, or no end of them.
     """
     number = _length(chain)
-    if number == math.inf:
+    if number > sys.maxsize:
         raise LengthUnknownError("this pipeline repeats for ever; take(n) gives it an end")
     return int(number)
 
@@ -60,7 +61,7 @@ def _after(stage: Stage, number: float) -> float:
         case Batch(cost=None, size=size, drop_last=drop_last):
             if number == math.inf:
                 return number
-            return number // size if drop_last else math.ceil(number / size)
+            return number // size if drop_last else -(-number // size)
         case Batch():
             raise LengthUnknownError(f"{stage.name!r} gathers by cost: the batches are not known")
         case Window(size=size, stride=stride):
@@ -97,8 +98,8 @@ def _sharded(number: float, rank: int, world: int, tail: str) -> float:
     if tail == "drop":
         return number // world
     if tail == "pad":
-        return math.ceil(number / world)
-    return max(0, math.ceil((number - rank) / world))
+        return -(-number // world)
+    return max(0, -(-(number - rank) // world))
 
 
 def _joined(stage: Stage, spec: Operation) -> float:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
 _BUCKETS = 4 * 64
-
-
+_SMALL_BITS = 3  # durations of so few bits have no quarters
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,8 @@ class Histogram:
             self._new = [0] * _BUCKETS
             self._turn_ns = now_ns
         bits = duration_ns.bit_length()
-        if bits > 3:
-            self._new[(bits << 2) | ((duration_ns >> (bits - 3)) & 3)] += count
+        if bits > _SMALL_BITS:
+            self._new[(bits << 2) | ((duration_ns >> (bits - _SMALL_BITS)) & 3)] += count
         else:
             self._new[bits << 2] += count
 

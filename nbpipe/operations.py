@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
 
 from .errors import ArgumentError, ArgumentTypeError
 
@@ -55,21 +58,21 @@ class FailurePolicy:
     @classmethod
     def of(cls, stage: str, on_error: OnError, max_failures: int | float | None) -> FailurePolicy:
         """Check the arguments `on_error` and `max_failures` of stage `stage`."""
-        if isinstance(on_error, Retry):
-            policy = cls(on_error, on_error.then == "skip", max_failures)
-        elif on_error in ("raise", "skip"):
-            policy = cls(None, on_error == "skip", max_failures)
-        else:
+        retry = on_error if isinstance(on_error, Retry) else None
+        word = retry.then if retry else on_error
+        if not isinstance(word, str) or word not in ("raise", "skip"):
             raise ArgumentError(
                 f"{stage} on_error must be 'raise', 'skip' or nbpipe.Retry(times), got {on_error!r}"
             )
-        if max_failures is not None:
-            _check_budget(stage, max_failures, skips=policy.skips)
-        return policy
+        skips = word == "skip"
+        if max_failures is None:
+            return cls(retry, skips)
+        return cls(retry, skips, _budget(stage, max_failures, skips=skips))
 
 
-def _check_budget(stage: str, budget: object, *, skips: bool) -> None:
-    counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+def _budget(stage: str, budget: object, *, skips: bool) -> int | float:
+    count = as_int(budget)
+    counts = count is not None and count >= 0
     rates = isinstance(budget, float) and 0 < budget < 1
     if not counts and not rates:
         raise ArgumentError(
@@ -81,6 +84,7 @@ def _check_budget(stage: str, budget: object, *, skips: bool) -> None:
             f"{stage} max_failures={budget!r} has no effect with on_error='raise': the first "
             "failure ends the epoch; use on_error='skip' or nbpipe.Retry(times, then='skip')"
         )
+    return float(budget) if count is None else count  # type: ignore[arg-type]
 
 
 class Operation:
@@ -107,7 +111,7 @@ class Source(Operation):
 
     def detail(self) -> str:
         """Name the kind of source."""
-        return type(self.items).__name__
+        return "pipeline" if self.items is None else type(self.items).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,30 +334,49 @@ def whole(
     Raises:
         ArgumentError: it is not; the message starts with `what`.
     """
-    number = None
-    if not isinstance(value, bool):
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            number = None
+    number = as_int(value)
     if number is None or number < minimum or (maximum is not None and number > maximum):
         rule = f"in [{minimum}, {maximum}]" if maximum is not None else f"of at least {minimum}"
-        raise ArgumentError(f"{what} must be an int {rule}{' ' + unit if unit else ''}, got {value!r}")
+        raise ArgumentError(
+            f"{what} must be an int {rule}{' ' + unit if unit else ''}, got {value!r}"
+        )
     return number
+
+
+def as_int(value: object) -> int | None:
+    """Give any integer (`__index__`, not a bool) as an int; None for everything else."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def as_float(value: object) -> float:
+    """Give any real number (not a bool) as a float; NaN for everything else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def seconds(what: str, value: object, *, zero: bool = False) -> float:
     """Check that `value` is a finite, positive time [s]."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < 0
-        or (value == 0 and not zero)
-    ):
+    number = as_float(value)
+    if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
         rule = "of at least 0" if zero else "above 0"
         raise ArgumentError(f"{what} must be a number {rule} [s], got {value!r}")
-    return float(value)
+    return number
+
+
+def flag(what: str, value: object) -> bool:
+    """Check that `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(f"{what} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def function(what: str, value: object) -> Function:
@@ -361,17 +384,3 @@ def function(what: str, value: object) -> Function:
     if not callable(value):
         raise ArgumentTypeError(f"{what} must be a function, got {value!r}")
     return value
-
-
-def weights_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Check the weights of `mix`, and scale their sum to 1."""
-    given = [1.0] * count if weights is None else list(weights)
-    if len(given) != count:
-        raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")
-    for weight in given:
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
-            raise ArgumentError(f"mix weights must be numbers above 0, got {weights!r}")
-    total = math.fsum(given)
-    if not math.isfinite(total):
-        raise ArgumentError(f"mix weights must be finite, got {weights!r}")
-    return tuple(weight / total for weight in given)

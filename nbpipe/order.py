@@ -21,7 +21,7 @@ def absorbed(chain: Chain) -> tuple[Source | None, int]:
     first = chain[0].spec
     if isinstance(first, Source) and first.plan is not None:
         source, plan = first, first.plan
-    elif isinstance(first, Concat) and _is_ordered_later(chain):
+    elif isinstance(first, Concat) and _is_shuffled_later(chain):
         plans = [index_plan(part) for part in chain[0].inputs]
         known = [plan for plan in plans if plan is not None]
         if len(known) < len(plans):
@@ -39,11 +39,12 @@ def absorbed(chain: Chain) -> tuple[Source | None, int]:
     return replace(source, plan=plan), used
 
 
-def _is_ordered_later(chain: Chain) -> bool:
+def _is_shuffled_later(chain: Chain) -> bool:
+    """Say whether a permutation follows; else the inputs are joined as they come."""
     for stage in chain[1:]:
         if isinstance(stage.spec, Shuffle):
             return stage.spec.buffer_size is None
-        if not isinstance(stage.spec, Take | Skip | Enumerate):
+        if not isinstance(stage.spec, Take | Skip | Enumerate | Shard | Repeat):
             return False
     return False
 

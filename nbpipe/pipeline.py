@@ -8,9 +8,10 @@ from typing import Any, final
 
 from . import appending
 from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
+from .iterator import EpochIterator
 from .lengths import length
 from .operations import OnError, Tail, whole
-from .run import EpochIterator, Run
+from .run import Run
 from .stage import Chain, Stage, addresses
 from .text import html_table, text_table
 from .units import parse_bytes

@@ -12,7 +12,8 @@ from .errors import ArgumentTypeError
 from .operations import Source
 from .pipeline import Pipeline
 from .sampler import IndexPlan
-from .stage import Stage
+from .stage import Chain, Stage
+from .text import shortened
 
 PREFETCH = 16
 
@@ -35,12 +36,13 @@ def source(items: Any, *, name: str = "source", prefetch: int = PREFETCH) -> Pip
             object that cannot be iterated; the message gives the way out.
     """
     check_name("source", name)
+    inputs: tuple[Chain, ...] = ()
     if isinstance(items, Pipeline):
         spec, inputs = Source(items=None), (items.chain,)
     else:
         _refuse(items)
         plan = IndexPlan.of(items) if _is_indexed(items) else None
-        spec, inputs = Source(items=items, plan=plan), ()
+        spec = Source(items=items, plan=plan)
     stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs)
     return Pipeline((stage,))
 
@@ -116,5 +118,4 @@ def _is_indexed(items: Any) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return shortened(repr(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
@@ -148,9 +148,7 @@ class Stage:
 
 def concurrency_knob(name: str, value: int) -> Knob:
     """Make the knob for the calls in progress at once."""
-    return Knob(
-        f"{name}.concurrency", value, minimum=1, maximum=MAX_CONCURRENCY, unit="calls"
-    )
+    return Knob(f"{name}.concurrency", value, minimum=1, maximum=MAX_CONCURRENCY, unit="calls")
 
 
 def addresses(chain: Chain) -> dict[str, Stage]:
@@ -208,10 +206,11 @@ def is_async_generator_function(fn: object) -> bool:
     return _kind_of_function(fn, inspect.isasyncgenfunction)
 
 
-def _kind_of_function(fn: object, test: Any) -> bool:
+def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return bool(test(fn) or test(getattr(type(fn), "__call__", None)))
+    method = getattr(type(fn), "__call__", None)  # noqa: B004  the method itself is looked at
+    return test(fn) or test(method)
 
 
 def wants_rng(fn: object) -> bool:

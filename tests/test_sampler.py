@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbpipe import sampler
@@ -133,6 +133,7 @@ def test_any_row_can_come_first(length, steps, data):
 
 
 @given(LENGTHS, UNSHARDED, st.integers(1, 5), st.sampled_from(TAILS))
+@example(1, [("repeat", 2), ("take", 1)], 2, "pad")
 def test_ranks_share_the_global_order(length, steps, world_size, tail):
     """Ranks divide the rows, with the paths that they have without shards; padding is new."""
     plan = build(length, steps)
@@ -211,16 +212,13 @@ def test_shuffled_shards_keep_global_paths():
     assert ranks[0] != sorted(ranks[0])
 
 
-@given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.sampled_from(TAILS))
-def test_shards_of_shards(length, outer, inner, tail):
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.sampled_from(TAILS), WHOLE)
+def test_shards_of_shards(length, outer, inner, tail, count):
     """Sharded twice, as by node and by rank in it, the world shares no path."""
     plan = IndexPlan.of(range(length)).shuffle(0)
-    paths = [
-        path
-        for one in range(outer)
-        for other in range(inner)
-        for path in paths_of(plan.shard(one, outer, tail).shard(other, inner))
-    ]
+    nodes = [plan.shard(one, outer, tail).shuffle(1).take(count) for one in range(outer)]
+    ranks = [node.shard(other, inner) for node in nodes for other in range(inner)]
+    paths = [path for rank in ranks for path in paths_of(rank)]
     assert len(paths) == len(set(paths))
 
 
@@ -242,6 +240,15 @@ def test_seed_epoch_and_pass_shuffle_anew():
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert len(set(map(tuple, orders))) == 4
     assert passes[:50] == items_of(plan)
+
+
+def test_many_passes_at_random():
+    """Passes that are not at hand any more are opened again as they were."""
+    plan = IndexPlan.of(range(3)).shuffle(0).repeat(200)
+    order = plan.resolve(0)
+    again = [order.read(row) for row in reversed(range(600))]
+    assert read_all(plan) == again[::-1]
+    assert sorted(items_of(plan.shuffle(1))) == sorted(items_of(plan))
 
 
 def test_passes_from_outside():

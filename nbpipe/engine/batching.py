@@ -97,7 +97,5 @@ def _has_rows(batch: Any) -> bool:
 def _rows(columns: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
-        raise ArgumentError(
-            f"unbatch needs parts of equal length, got lengths {sorted(lengths)}"
-        )
+        raise ArgumentError(f"unbatch needs parts of equal length, got lengths {sorted(lengths)}")
     return zip(*columns, strict=True)

@@ -92,7 +92,7 @@ class Builder:
             part.add(stage)
         return nodes
 
-    def lane(self, place: str, stage: Stage, batched: bool) -> Lane:
+    def lane(self, place: str, stage: Stage, *, batched: bool) -> Lane:
         """Give the lane of a stage."""
         address = self._addresses[place + stage.name]
         return self._lane_of(address, stage, BATCHES if batched else SAMPLES)
@@ -117,7 +117,7 @@ class _Part:
         self._batched = False
 
     def _lane(self, stage: Stage) -> Lane:
-        return self._builder.lane(self._place, stage, self._batched)
+        return self._builder.lane(self._place, stage, batched=self._batched)
 
     def _append(self, node: Node) -> None:
         if self._nodes:
@@ -190,9 +190,7 @@ class _Part:
             return
         lane = self._lane(stage)
         step = Step(lane.address, Collate(spec), self._epoch.context)
-        node = MapNode(
-            lane, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last
-        )
+        node = MapNode(lane, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last)
         self._append(node)
 
     def _stream(self, stage: Stage) -> None:

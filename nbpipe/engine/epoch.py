@@ -187,4 +187,5 @@ class Epoch:
         """Let the consumer look again."""
         if self.waiting:
             self.waiting = False
-            self.gate.release()
+            if self.gate.locked():  # it is open where an interrupt ended the wait before
+                self.gate.release()

@@ -165,7 +165,7 @@ class ExpandNode(Node):
             self.reserved -= len(results)
         expansion.drawn += sum(type(result) is tuple for result in results)
         if not self.ordered or self.live[0] is expansion:
-            self.emit(results, task.irregular, now_ns)
+            self.emit(results, now_ns, irregular=task.irregular)
         else:
             expansion.buffer.extend(results)
             expansion.irregular = expansion.irregular or task.irregular
@@ -182,7 +182,7 @@ class ExpandNode(Node):
                 following = self.live[0]
                 self.buffered -= len(following.buffer)
                 results, following.buffer = following.buffer, []
-                self.emit(results, following.irregular, now_ns)
+                self.emit(results, now_ns, irregular=following.irregular)
 
     def exhausted(self) -> bool:
         """Say whether every expansion came to its end."""

@@ -46,7 +46,7 @@ class PumpNode(Node):
         if entries:
             self.epoch.release(entries)
             self.lane.counters.items_in += len(entries)
-            self.emit(entries, False, now_ns)
+            self.emit(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
 
@@ -165,7 +165,9 @@ class ConcatMover(Mover):
 class MixMover(Mover):
     """Draws an input by weight for each item."""
 
-    def __init__(self, weights: Sequence[float], rng: np.random.Generator, *, shortest: bool):
+    def __init__(
+        self, weights: Sequence[float], rng: np.random.Generator, *, shortest: bool
+    ) -> None:
         self._weights = dict(enumerate(weights))
         self._rng = rng
         self._shortest = shortest
@@ -174,11 +176,12 @@ class MixMover(Mover):
     def _draw(self) -> int:
         if self._next is None:
             point = self._rng.random() * sum(self._weights.values())
-            for self._next, weight in self._weights.items():
+            drawn = 0
+            for drawn, weight in self._weights.items():  # noqa: B007  the last one stays
                 point -= weight
                 if point < 0:
                     break
-        assert self._next is not None
+            self._next = drawn
         return self._next
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:

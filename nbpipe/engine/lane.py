@@ -28,15 +28,15 @@ class Lane:
     """
 
     __slots__ = (
-        "measured_ns",
-        "since_ns",
         "active",
         "address",
         "concurrency",
         "cost_ns",
         "counters",
         "item_bytes",
+        "measured_ns",
         "prefetch",
+        "since_ns",
         "stage",
         "state",
     )

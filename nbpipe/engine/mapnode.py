@@ -147,18 +147,18 @@ class MapNode(Node):
         if self.ordered and seq != self.seq_out:
             self.ready[seq] = (results, irregular)
         elif self.ready or irregular or self.guarded:
-            self._emit_in_order(results, irregular, now_ns)
+            self._emit_in_order(results, now_ns, irregular=irregular)
         else:
             count = len(results)
             self.reserved -= count
             self.seq_out += count
             self.put_plain(results, count, now_ns)
 
-    def _emit_in_order(self, results: list[Any], irregular: bool, now_ns: int) -> None:
+    def _emit_in_order(self, results: list[Any], now_ns: int, *, irregular: bool) -> None:
         while True:
             self.reserved -= len(results)
             self.seq_out += len(results)
-            self.emit(results, irregular, now_ns)
+            self.emit(results, now_ns, irregular=irregular)
             if self.done or not self.ordered or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)

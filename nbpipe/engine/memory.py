@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _SHRINKS = 1.1  # a stage whose results are at most this much larger than its input
 
 
+_SIZED = 3  # elements of an entry that carries its size
+
+
 class Memory:
     """Bytes held in buffers, and the rule for what may still start.
 
@@ -38,7 +41,7 @@ class Memory:
 
     def release(self, entries: Iterable[Entry]) -> None:
         """Count entries that left a buffer."""
-        self.held_bytes -= sum(entry[2] for entry in entries if len(entry) > 2)
+        self.held_bytes -= sum(entry[2] for entry in entries if len(entry) == _SIZED)
 
     def admits(self, node: Node, nodes: Iterable[Node], *, waits: bool) -> bool:
         """Say whether a call of `node` may start.

@@ -93,9 +93,7 @@ class Node(ABC):
     def room(self) -> int:
         """Give the number of places for further results."""
         lane = self.lane
-        return (
-            lane.prefetch + lane.concurrency + self.gathers - self.reserved - self.held()
-        )
+        return lane.prefetch + lane.concurrency + self.gathers - self.reserved - self.held()
 
     def held(self) -> int:
         """Give the number of results ready for the next node."""
@@ -194,7 +192,7 @@ class Node(ABC):
             size = self.epoch.size_bytes(result[1])
             lane.item_bytes = size if not lane.item_bytes else 0.9 * lane.item_bytes + 0.1 * size
 
-    def emit(self, results: Sequence[Any], irregular: bool, now_ns: int) -> None:
+    def emit(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
         """Put results into `out`, in the order given; drop what was dropped or failed."""
         entries: Sequence[Entry] = self._sift(results) if irregular else results
         budget = self.budget

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentTypeError
 from ..cache import Store
+from ..errors import ArgumentTypeError
 from ..operations import Source
 from .stream import StreamStep
 from .task import Entry, Expansion, Task, child_path
@@ -59,7 +59,9 @@ class SourceOpener(Opener):
         if callable(set_epoch):
             set_epoch(self._context.epoch)
         if plan is not None:
-            expansion.entries = self._with_passes(plan.resolve(self._context.epoch, self._passes).rows())
+            expansion.entries = self._with_passes(
+                plan.resolve(self._context.epoch, self._passes).rows()
+            )
             return
         made = items() if _is_maker(items) else items
         if hasattr(made, "__anext__") or hasattr(made, "__aiter__"):
@@ -88,8 +90,7 @@ class SourceOpener(Opener):
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a source that failed cannot go on."""
-        failure = self._step.failure(expansion.drawn + len(task.results), None, error)
-        return failure  # type: ignore[no-any-return]
+        return self._step.failure(expansion.drawn + len(task.results), None, error)
 
 
 class ReplayOpener(Opener):
@@ -105,8 +106,7 @@ class ReplayOpener(Opener):
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a cache that fails cannot be read on."""
-        failure = self._step.failure(expansion.drawn + len(task.results), None, error)
-        return failure  # type: ignore[no-any-return]
+        return self._step.failure(expansion.drawn + len(task.results), None, error)
 
 
 class CallOpener(Opener):

@@ -109,9 +109,7 @@ class Record:
             self._thin()
         return now_ns + SAMPLE_NS
 
-    def _row(
-        self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int
-    ) -> Row:
+    def _row(self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int) -> Row:
         before = self._last.get(stage) or Reading(self._begun_ns, 0, 0, 0, 0, 0)
         self._last[stage] = reading
         busy, starved, blocked = shares_between(before, reading)

@@ -6,12 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .join import Mover, PumpNode
-from .lane import Lane
 from .node import Node
 from .task import Entry, Task
 
 if TYPE_CHECKING:
-    from .epoch import Epoch
+    pass
 
 
 class Outlet(Node):
@@ -63,7 +62,7 @@ class SplitMover(Mover):
                 return []
             entry = queue.popleft()
             node.epoch.release((entry,))
-            outlet.emit(((entry[0], value),), False, node.epoch.now_ns)
+            outlet.emit(((entry[0], value),), node.epoch.now_ns)
             self.order.append((branch, entry[0]))
             node.epoch.changed = True
         if node.upstream[0].done:
@@ -85,7 +84,9 @@ class MergeMover(Mover):
         branches: the nodes of each branch, outlet first.
     """
 
-    def __init__(self, split: PumpNode, order: deque[tuple[int, Any]], branches: list[list[Node]]):
+    def __init__(
+        self, split: PumpNode, order: deque[tuple[int, Any]], branches: list[list[Node]]
+    ) -> None:
         self._split = split
         self._order = order
         self._branches = branches

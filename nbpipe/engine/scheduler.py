@@ -24,7 +24,6 @@ from .epoch import Epoch
 from .failures import Failure
 from .lane import BLOCKED, Lane
 from .memory import Memory
-from .node import Node
 from .task import Entry, Task
 from .ticker import Ticker
 
@@ -49,7 +48,7 @@ class Scheduler:
         self.epoch: Epoch | None = None
         self.paused = False
         self.closed = False
-        self.remember: Callable[[Failure], None] = lambda failure: None
+        self.remember: Callable[[Failure], None] = lambda _: None
         self.sample: Callable[[int], int] = lambda now_ns: now_ns + (1 << 62)
         self._chain = chain
         self._seed = seed
@@ -95,14 +94,15 @@ class Scheduler:
         """Let nothing of this epoch start any more, and close the iterators it left open."""
         now_ns = perf_counter_ns()
         with self.lock:
-            if not epoch.over:
-                for lane in self.lanes.values():
-                    lane.account(now_ns, lane.state)
+            if epoch.over:
+                return
+            for lane in self.lanes.values():
+                lane.account(now_ns, lane.state)
             litter = epoch.end()
             if self.epoch is epoch:
                 self.epoch = None
-            self._loop.cancel_all()
             epoch.wake_consumer()
+        self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
         for expansion in litter:
             self._discard(expansion.close)
 
@@ -228,7 +228,11 @@ class Scheduler:
         now_ns = perf_counter_ns()
         with self.lock:
             for task in tuple(self._running):
-                if task.cheap and task.started_ns and now_ns - task.started_ns > self._ticker.period_ns // 2:
+                if (
+                    task.cheap
+                    and task.started_ns
+                    and now_ns - task.started_ns > self._ticker.period_ns // 2
+                ):
                     task.node.harvest(task, now_ns)
             epoch = self.epoch
             if epoch is not None and not epoch.over:
@@ -253,7 +257,7 @@ class Scheduler:
             seat = self._wake(now_ns)
         self._start(seat)
 
-    def pause(self, paused: bool) -> None:
+    def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
         now_ns = perf_counter_ns()
         with self.lock:
@@ -320,8 +324,9 @@ class Scheduler:
 
     # -- looking in -----------------------------------------------------------------------
     def look(self, now_ns: int) -> list[tuple[Lane, int, int]]:
-        """Give every lane, the results that wait behind it, and the time its calls in progress
-        have taken so far [ns]; under the lock.
+        """Give every lane, the results behind it and the time of its running calls [ns].
+
+        Called under the lock.
         """
         waiting: dict[int, int] = {}
         if self.epoch is not None:
@@ -333,8 +338,7 @@ class Scheduler:
                 key = id(task.node.lane)
                 spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
         return [
-            (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0))
-            for lane in self.lanes.values()
+            (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0)) for lane in self.lanes.values()
         ]
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
@@ -349,6 +353,14 @@ class Scheduler:
             }
 
     # -- the end --------------------------------------------------------------------------
+    def crashed(self, error: BaseException) -> None:
+        """Hear that the machine itself failed: the consumer must not wait for ever."""
+        LOG.error("a worker failed outside user code", exc_info=error)
+        with self.lock:
+            if self.epoch is not None:
+                self.epoch.fail_at_once(error)
+                self.epoch.wake_consumer()
+
     def is_own_thread(self, ident: int) -> bool:
         """Say whether a thread does work for this run."""
         return self._team.has(ident) or self._loop.has(ident)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..operations import FailurePolicy
-from .failures import failed
+from .failures import Failed, failed
 from .lane import Lane
 from .node import Node
 from .task import Entry, Expansion, Task, run_steps
@@ -54,7 +54,7 @@ class StreamStep:
         except BaseException as error:
             return self.failure(entry[0], entry[1], error)
 
-    def failure(self, path: Any, value: object, error: BaseException) -> Any:
+    def failure(self, path: Any, value: object, error: BaseException) -> Failed:
         """Make the failure that ends the epoch."""
         return failed(
             error,
@@ -143,8 +143,8 @@ class StreamNode(Node):
         else:
             self.reserved -= len(results)
         if results:
-            self.emit(results, task.irregular, now_ns)
-        if self.done or not task.ended_ns:
+            self.emit(results, now_ns, irregular=task.irregular)
+        if not task.ended_ns:
             return
         if task.expansion is not None:
             self.flushed = task.expansion.over
@@ -152,7 +152,7 @@ class StreamNode(Node):
             self._close_input()
 
     def _close_input(self) -> None:
-        if not self.input_over:
+        if not self.input_over and not self.done:
             self.epoch.halt(self.upstream)
             self.epoch.release(self.inbox)
             self.inbox.clear()

@@ -16,10 +16,9 @@ from ..seeding import Path
 
 if TYPE_CHECKING:
     from .node import Node
-    from .steps import Failed, Step
+    from .steps import Step
 
 Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
-Result = "Entry | Failed | None"
 
 
 class Task:
@@ -67,7 +66,7 @@ class Task:
     def begin(self) -> Coroutine[Any, Any, None]:
         """Give the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
-        return self.node.work_elsewhere(self)
+        return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
 
     def through(self, entry: Any, steps: Sequence[Step]) -> Any:
         """Send an entry through fused steps, timing each."""
@@ -148,7 +147,7 @@ def run_plain(task: Task, step: Step) -> None:
             task.irregular = True
             failed = step.recover(entry, error, task)
             give(failed)
-            if type(failed) is not tuple and failed is not None and failed.fatal:
+            if failed is not None and not isinstance(failed, tuple) and failed.fatal:
                 return
 
 
@@ -168,6 +167,10 @@ def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
             task.irregular = True
             if result is not None and result.fatal:
                 return
+
+
+async def _nothing() -> None:
+    """Do nothing: the epoch ended before the call began."""
 
 
 def child_path(path: Path, child: int) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from .base import Executor, Work
@@ -16,6 +16,9 @@ class Desk(Protocol):
 
     def advance_loop(self, done: Work) -> Sequence[Work]:
         """Hand in work that has ended, get what may start now."""
+
+    def crashed(self, error: BaseException) -> None:
+        """Hear that the machine itself failed."""
 
     def end_turn(self) -> None:
         """Hear that the loop has gone round once since work was handed in: wake others now."""
@@ -106,8 +109,8 @@ class EventLoop(Executor):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         runner = self._runners.pop(task)
-        if not task.cancelled():
-            task.result()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._desk.crashed(error)
         if runner.work is not None:  # cancelled, perhaps before it began
             for following in self._hand_in(runner.work):
                 self._start(following)
@@ -123,16 +126,17 @@ class EventLoop(Executor):
         self._turning = False
         self._desk.end_turn()
 
-    def cancel_all(self) -> None:
-        """Cancel every call in progress: its epoch is over."""
+    def cancel(self, unwanted: Callable[[Work], bool]) -> None:
+        """Cancel the calls in progress for which `unwanted` is true."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cancel_tasks)
+            loop.call_soon_threadsafe(self._cancel, unwanted)
 
-    def _cancel_tasks(self) -> None:
+    def _cancel(self, unwanted: Callable[[Work], bool]) -> None:
         for task, runner in list(self._runners.items()):
-            runner.cancelled = True
-            task.cancel()
+            if runner.work is not None and unwanted(runner.work):
+                runner.cancelled = True
+                task.cancel()
 
     def has(self, ident: int) -> bool:
         """Say whether the thread with this id is the loop's."""
@@ -150,6 +154,6 @@ class EventLoop(Executor):
 
     async def _drain(self) -> None:
         self._start_all()
-        self._cancel_tasks()
+        self._cancel(lambda _: True)
         while self._runners:
             await asyncio.wait(list(self._runners))

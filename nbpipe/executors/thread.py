@@ -22,6 +22,9 @@ class Desk(Protocol):
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
         """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
 
+    def crashed(self, error: BaseException) -> None:
+        """Hear that the machine itself failed."""
+
 
 class Seat:
     """One thread's place: the gate it waits at.
@@ -84,19 +87,29 @@ class ThreadTeam(Executor):
         seat.thread = threading.Thread(
             target=self._serve, args=(seat,), name=f"nbpipe-worker-{next(_numbers)}", daemon=True
         )
-        seat.thread.start()
+        try:
+            seat.thread.start()
+        except RuntimeError as error:  # no more threads may be started
+            seat.thread = None
+            self._seats.discard(seat)
+            if len(self._seats) == 0:
+                self._desk.crashed(error)
 
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._desk.advance, seat.gate
         work = None
-        while True:
-            work = advance(work, seat)
-            if work is not None:
-                work.run()
-            elif seat.dismissed:
-                return
-            else:
-                gate.acquire()
+        try:
+            while True:
+                work = advance(work, seat)
+                if work is not None:
+                    work.run()
+                elif seat.dismissed:
+                    return
+                else:
+                    gate.acquire()
+        except BaseException as error:  # not user code: that keeps its exceptions inside
+            self._seats.discard(seat)
+            self._desk.crashed(error)
 
     def has(self, ident: int) -> bool:
         """Say whether the thread with this id is one of the team."""

@@ -1,0 +1,123 @@
+"""Life: what is true of a run from its start to its end, apart from what it shows."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+
+from .. import gil
+from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError
+from .epoch import Epoch
+from .record import Record
+from .scheduler import LOG, Scheduler
+
+
+class Life:
+    """One run's epochs and end; its methods may be called from any thread.
+
+    Attributes:
+        scheduler: moves the items.
+        record: what is remembered.
+        epoch: the epoch in progress, or None.
+        owner: the thread that iterates it.
+        next_epoch: number of the epoch that starts next.
+        stopped: `stop` ended the last epoch.
+        closed: nothing may start any more.
+        forked: this process is a copy, in which nothing of the run works.
+    """
+
+    def __init__(self, scheduler: Scheduler, record: Record) -> None:
+        self.scheduler = scheduler
+        self.record = record
+        self.epoch: Epoch | None = None
+        self.owner: threading.Thread | None = None
+        self.next_epoch = 0
+        self.stopped = False
+        self.closed = False
+        self.forked = False
+        self._lock = threading.Lock()
+
+    def start_epoch(self) -> Epoch:
+        """Start the next epoch; cancel the one that this thread left unfinished.
+
+        Raises:
+            RunClosedError: the run is closed, or was started in another process.
+            ConcurrentIterationError: another thread is iterating.
+            ReentrantRunError: a stage of this run asks for it.
+        """
+        self.check_open()
+        self.check_outside("iterate")
+        epoch, owner, me = self.epoch, self.owner, threading.current_thread()
+        if epoch is not None and owner is not None and owner is not me and owner.is_alive():
+            raise ConcurrentIterationError(
+                f"this run is being iterated by thread {owner.name!r}; end that epoch with "
+                "run.stop(), or start a second run for a second loop"
+            )
+        if epoch is not None:
+            self.end(epoch)
+        number, self.next_epoch = self.next_epoch, self.next_epoch + 1
+        self.stopped = False
+        self.owner = me
+        gil.lower()
+        try:
+            self.record.consumer.begin(perf_counter_ns())
+            self.epoch = self.scheduler.start_epoch(number)
+        except BaseException:
+            gil.restore()
+            raise
+        return self.epoch
+
+    def end(self, epoch: Epoch) -> None:
+        """End an epoch, however far it got; ending it again does nothing."""
+        with self._lock:
+            ours = self.epoch is epoch
+            if ours:
+                self.epoch = None
+        if ours:
+            self.record.consumer.end(perf_counter_ns())
+            gil.restore()
+        self.scheduler.end_epoch(epoch)
+
+    def stop(self) -> None:
+        """End the epoch in progress as if it were exhausted."""
+        epoch = self.epoch
+        if epoch is not None:
+            self.stopped = True
+            self.end(epoch)
+
+    def close(self, timeout_s: float) -> None:
+        """End everything; warn of stages that are still inside user code."""
+        self.closed = True
+        epoch = self.epoch
+        if epoch is not None:
+            self.end(epoch)
+        late = self.scheduler.close(timeout_s)
+        if late:
+            LOG.warning(
+                "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
+            )
+
+    def disown(self) -> None:
+        """Take note that this process is a fork: locks and threads stayed in the other one."""
+        self.forked = True
+        if self.epoch is not None:
+            self.epoch.direct = False
+        self.scheduler.lock = threading.Lock()
+
+    def check_open(self) -> None:
+        """Refuse a run that cannot work here."""
+        if self.forked:
+            raise RunClosedError(
+                "this run belongs to the process that started it, and this process was forked "
+                "from it; start a run here"
+            )
+        if self.closed:
+            raise RunClosedError("this run is closed; start another with pipe.start()")
+
+    def check_outside(self, verb: str) -> None:
+        """Refuse what a stage must not do to its own run."""
+        if self.scheduler.is_own_thread(threading.get_ident()):
+            raise ReentrantRunError(
+                f"a stage cannot {verb} the run that runs it; do it outside, or call run.stop() "
+                "to end the epoch"
+            )

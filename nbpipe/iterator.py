@@ -1,0 +1,143 @@
+"""EpochIterator: one epoch, as the consumer sees it."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any, final
+
+from .engine.epoch import Epoch
+from .engine.life import Life
+from .engine.scheduler import OVER, WAIT
+from .errors import ConcurrentIterationError, LengthUnknownError
+from .lengths import length
+from .stage import Chain
+
+
+@final
+class EpochIterator(Iterator[Any]):
+    """One epoch being iterated; closing or dropping it cancels what is left.
+
+    Args:
+        life: the run's.
+        epoch: the epoch.
+        chain: the run's stages, for the number of items.
+        keeps: kept alive while the iterator is.
+        at_end: called after the epoch has ended.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        epoch: Epoch,
+        chain: Chain,
+        *,
+        keeps: object,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._life = life
+        self._epoch = epoch
+        self._chain = chain
+        self._keeps = keeps
+        self._at_end = at_end
+        self._scheduler = life.scheduler
+        self._consumer = life.record.consumer
+        self._before = self._consumer.items
+        self._sink = epoch.sink
+        self._pop = epoch.sink.popleft
+        self._waits = False
+        self._done = False
+
+    def __next__(self) -> Any:
+        """Give the next item; wait for it, also while the run is paused.
+
+        Raises:
+            StageError: a stage failed; its exception is the `__cause__`.
+            ConcurrentIterationError: another thread waits in this iterator.
+        """
+        epoch = self._epoch
+        if epoch.direct:  # appends and pops of a deque are atomic: no lock is needed
+            try:
+                entry = self._pop()
+            except IndexError:
+                return self._next(epoch)
+            self._consumer.items += 1
+            if len(self._sink) == epoch.low:
+                self._scheduler.wake_threads()
+            return entry[1]
+        return self._next(epoch)
+
+    def _next(self, epoch: Epoch) -> Any:
+        life = self._life
+        while not self._done:
+            if life.forked:
+                life.check_open()
+            if self._waits:
+                raise ConcurrentIterationError(
+                    "another thread is waiting in this iterator; let one thread iterate"
+                )
+            found = self._scheduler.next_entry(epoch)
+            if found is WAIT:
+                self._wait(epoch)
+            elif found is OVER:
+                self._over(epoch)
+            else:
+                self._consumer.items += 1
+                life.owner = threading.current_thread()
+                return found[1]
+        raise StopIteration
+
+    def _wait(self, epoch: Epoch) -> None:
+        self._life.check_outside("iterate")
+        consumer = self._consumer
+        self._waits = True
+        consumer.waits_since_ns = begun_ns = perf_counter_ns()
+        try:
+            epoch.gate.acquire()
+        finally:
+            self._waits = False
+            consumer.waits_since_ns = 0
+            consumer.waited_ns += perf_counter_ns() - begun_ns
+
+    def _over(self, epoch: Epoch) -> None:
+        error = None if epoch.over else epoch.error
+        self.close()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Cancel what is left of the epoch; closing again does nothing."""
+        if self._done:
+            return
+        self._done = True
+        self._life.end(self._epoch)
+        if self._at_end is not None:
+            self._at_end()
+
+    def __length_hint__(self) -> int:
+        """Give the number of items left, or 0 where it is not known."""
+        try:
+            return max(0, length(self._chain) - (self._consumer.items - self._before))
+        except LengthUnknownError:
+            return 0
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __del__(self) -> None:
+        if getattr(self, "_done", True) or self._life.forked:
+            return
+        if self._scheduler.lock.locked():  # perhaps by this very thread, which collects garbage
+            in_new_thread(self.close)
+        else:
+            self.close()
+
+
+def in_new_thread(function: Callable[[], Any]) -> None:
+    """Call a function where no lock of this thread is in its way."""
+    try:
+        _thread.start_new_thread(function, ())
+    except RuntimeError:  # the interpreter is shutting down
+        return

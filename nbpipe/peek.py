@@ -1,0 +1,449 @@
+"""Peek: a few items through a pipeline, in the calling thread, and what each stage made of them.
+
+The nodes of an epoch are built as for a run. Only, no threads ask them for work: one loop does,
+which always takes the most downstream work there is and lets no stage hold anything ready. So a
+peek does what a run does, and no more of it than its items need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from _thread import allocate_lock
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, cast, final
+
+from .cache import MemoryStore, Recorder, Store
+from .describe import Description, describe, thumbnail_png
+from .engine.build import Builder, Chooser
+from .engine.context import EpochContext
+from .engine.epoch import Epoch
+from .engine.failures import Failure
+from .engine.join import PumpNode
+from .engine.lane import Lane
+from .engine.mapnode import MapNode
+from .engine.node import Node
+from .engine.steps import Step
+from .engine.task import Entry, Task
+from .executors.base import Work
+from .executors.coroutine import EventLoop
+from .operations import Cache, Concat, Enumerate, Route
+from .order import absorbed
+from .seeding import Path
+from .stage import Chain, Stage, address_book, addresses
+from .text import html_table, text_table
+from .tree import children
+from .units import format_seconds
+
+LOG = logging.getLogger("nbpipe")
+_HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
+_CLOSE_S = 5.0  # how long a coroutine may take to hear that it is cancelled
+_FIELDS = 8  # fields of an item that are looked through for a picture
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StagePeek:
+    """What one stage did.
+
+    Attributes:
+        address: name of the stage in its pipeline.
+        op: word for its operation.
+        items: items that it gave.
+        calls: calls of its function, or reads of its source.
+        time_s: mean time of a call [s]; 0.0 where there was none.
+        output: type, shape, dtype and range of the first item; None where there was none.
+        thumbnail: PNG of the image in the first item, or None.
+        note: what else there is to know: items skipped, calls tried again.
+    """
+
+    address: str
+    op: str
+    items: int
+    calls: int
+    time_s: float
+    output: Description | None
+    thumbnail: bytes | None
+    note: str
+
+    def row(self) -> list[str]:
+        """Give the cells of a table."""
+        shown = self.output
+        return [
+            self.address,
+            self.op,
+            str(self.items),
+            "" if shown is None else shown.text,
+            "" if shown is None else _range(shown),
+            format_seconds(self.time_s) if self.time_s else "",
+            self.note,
+        ]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Peek:
+    """What came out, and what each stage did; prints as a table.
+
+    Attributes:
+        items: the items that came out.
+        stages: for each stage what it gave and how long a call took.
+    """
+
+    items: tuple[Any, ...]
+    stages: tuple[StagePeek, ...]
+
+    def _caption(self) -> str:
+        count = len(self.items)
+        return f"{count:,} item{'' if count == 1 else 's'} of {len(self.stages)} stages"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        noted = any(stage.note for stage in self.stages)
+        end = len(_HEAD) if noted else -1
+        return list(_HEAD[:end]), [stage.row()[:end] for stage in self.stages]
+
+    def __repr__(self) -> str:
+        return f"{self._caption()}\n{text_table(*self._table())}"
+
+    def _repr_html_(self) -> str:
+        pictures = [stage.thumbnail for stage in self.stages]
+        return html_table(*self._table(), caption=self._caption(), pictures=pictures)
+
+
+def peek(chain: Chain, n: int) -> Peek:
+    """Run items through `chain` until `n` came out; leave nothing running.
+
+    It is the beginning of epoch 0 with seed 0. A cache is read, never written.
+
+    Raises:
+        StageError: a stage failed before the last of the items, as in a run.
+    """
+    table = _Table(chain)
+    engine = _InlineEngine(_with_private_caches(chain, {}), table)
+    items = engine.items(n)
+    return Peek(items=tuple(items), stages=tuple(table.rows(engine.lanes)))
+
+
+def _range(shown: Description) -> str:
+    if shown.shape is None or shown.low is None or shown.high is None:
+        return ""
+    return f"{shown.low:g} to {shown.high:g}"
+
+
+def _picture(value: Any) -> bytes | None:
+    """Draw the image that an item is, or the first one in its fields."""
+    png = thumbnail_png(value)
+    held = () if png else (child for _, child in (children(value) or [])[:_FIELDS])
+    return png or next(filter(None, map(thumbnail_png, held)), None)
+
+
+# -- what is shown ------------------------------------------------------------------------
+
+
+@dataclass
+class _Mark:
+    """What is known of one stage so far."""
+
+    items: int = 0
+    output: Description | None = None
+    thumbnail: bytes | None = None
+    notes: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class _Table:
+    """Notes what each stage gives."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._stages = addresses(chain)
+        self._book = address_book(chain)
+        self._marks = {address: _Mark() for address in self._stages}
+        # A source reads in the order that the stages right after it ask for: those have no work
+        # of their own. By the source's address, each of them and how to get at its own item.
+        self._together: dict[str, list[tuple[str, int]]] = {}
+        for part, place in _parts(chain, ""):
+            self._look_for_absorbed(part, place)
+            self._look_for_cached(part, place)
+
+    def _look_for_absorbed(self, chain: Chain, place: str) -> None:
+        _, used = absorbed(chain)
+        group: list[tuple[str, int]] = []
+        wrapped = 0
+        for stage in reversed(chain[:used]):
+            group.append((self._book[place + stage.name], wrapped))
+            wrapped += isinstance(stage.spec, Enumerate)
+        if used:
+            self._together[self._book[place + chain[0].name]] = group
+        if used and isinstance(chain[0].spec, Concat):
+            self._note_all(chain[0], place, f"read by index, by {chain[0].name!r}")
+
+    def _look_for_cached(self, chain: Chain, place: str) -> None:
+        kept = [n for n, s in enumerate(chain) if isinstance(s.spec, Cache) and s.spec.store.complete]
+        for stage in chain[: kept[-1]] if kept else ():
+            note = f"not run: {chain[kept[-1]].name!r} is complete"
+            self._marks[self._book[place + stage.name]].notes.append(note)
+            self._note_all(stage, place, note)
+
+    def _note_all(self, stage: Stage, place: str, note: str) -> None:
+        for number, inner in enumerate(stage.inputs):
+            for part, where in _parts(inner, _inside(stage, place, number)):
+                for one in part:
+                    self._marks[self._book[where + one.name]].notes.append(note)
+
+    def gave(self, address: str, entries: Iterable[Entry]) -> None:
+        """Note what a stage gave; the first item is described before anyone changes it."""
+        for entry in entries:
+            for name, wrapped in self._together.get(address, ((address, 0),)):
+                mark = self._marks[name]
+                mark.items += 1
+                if mark.output is None:
+                    value = entry[1]
+                    for _ in range(wrapped):
+                        value = value[1]
+                    mark.output, mark.thumbnail = describe(value), _picture(value)
+
+    def failed(self, failure: Failure) -> None:
+        """Note an item that failed."""
+        self._marks[failure.stage].failures.append(failure)
+
+    def rows(self, lanes: dict[str, Lane]) -> Iterator[StagePeek]:
+        """Give what was noted, stage by stage."""
+        for address, stage in self._stages.items():
+            mark = self._marks[address]
+            counters = lanes[address].counters if address in lanes else None
+            calls = counters.items_in if counters and counters.busy_ns else 0
+            if counters and counters.retries:
+                mark.notes.append(f"{counters.retries} tried again")
+            if mark.failures:
+                mark.notes.append(f"{len(mark.failures)} skipped, last: {mark.failures[-1].error}")
+            yield StagePeek(
+                address=address,
+                op=stage.op,
+                items=mark.items,
+                calls=calls,
+                time_s=counters.busy_ns / calls / 1e9 if counters and calls else 0.0,
+                output=mark.output,
+                thumbnail=mark.thumbnail,
+                note="; ".join(dict.fromkeys(mark.notes)),
+            )
+
+
+def _parts(chain: Chain, place: str) -> Iterator[tuple[Chain, str]]:
+    """Give a chain and all chains that are joined in it, with their places."""
+    yield chain, place
+    for stage in chain:
+        for number, inner in enumerate(stage.inputs):
+            yield from _parts(inner, _inside(stage, place, number))
+
+
+def _inside(stage: Stage, place: str, number: int) -> str:
+    return place if isinstance(stage.spec, Route) else f"{place}{number}/"
+
+
+# -- the work -----------------------------------------------------------------------------
+
+
+class _InlineEngine:
+    """Works off one epoch in the calling thread; coroutines on a loop that it closes again.
+
+    Attributes:
+        lanes: counters by address.
+    """
+
+    def __init__(self, chain: Chain, table: _Table) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self._table = table
+        self._loop = EventLoop(self)
+        self._answered = allocate_lock()
+        self._answered.acquire()
+        self._task: Task | None = None
+        self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.failed)
+        Builder(chain, self._epoch, self._lane).build()
+
+    def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
+        lane = self.lanes.get(address)
+        if lane is None:
+            lane = Lane(address, stage, prefetch=0, now_ns=perf_counter_ns())
+            lane.concurrency, lane.prefetch = 1, 0  # one item at a time, whatever the knobs say
+            self.lanes[address] = lane
+        lane.cost_ns = float("inf")  # never chunks of several
+        return lane
+
+    def items(self, n: int) -> list[Any]:
+        """Give the first `n` items, or fewer where the epoch has fewer; then close everything."""
+        given: list[Any] = []
+        try:
+            while len(given) < n and (entry := self._next()) is not None:
+                given.append(entry[1])
+        finally:
+            self._close()
+        return given
+
+    def _next(self) -> Entry | None:
+        epoch = self._epoch
+        while True:
+            epoch.changed = False
+            self._pump()
+            if epoch.sink and not epoch.urgent:
+                return epoch.sink.popleft()
+            if epoch.exhausted:
+                if epoch.error is not None:
+                    raise epoch.error
+                return None
+            task = self._take()
+            if task is not None:
+                self._do(task)
+            elif not epoch.changed:
+                raise RuntimeError("no stage can go on, and none has ended: please report this")
+
+    def _pump(self) -> None:
+        """Let the joins move what they can, and see what it is."""
+        epoch = self._epoch
+        now_ns = epoch.now_ns = perf_counter_ns()
+        moved = True
+        while moved:
+            moved = False
+            for pump in tuple(epoch.pumps):
+                before = pump.lane.counters.items_out
+                moved = pump.pump(now_ns) or moved
+                fresh = pump.lane.counters.items_out - before
+                if fresh:
+                    self._table.gave(pump.lane.address, list(pump.out)[-fresh:])
+
+    def _take(self) -> Task | None:
+        below: dict[int, list[Node]] = {}
+        for node in self._epoch.order:
+            for above in node.upstream:
+                below.setdefault(id(above), []).append(node)
+        now_ns = perf_counter_ns()
+        for node in self._epoch.order:
+            task = node.take(now_ns) if _is_wanted(node, below) else None
+            if task is not None:
+                return task
+        return None
+
+    def _do(self, task: Task) -> None:
+        node = task.node
+        self._watch_fused(node)
+        self._task = task
+        if node.remote:
+            self._loop.submit(task)
+            self._answered.acquire()
+        else:
+            task.run()
+        for result in task.results:
+            _raise_interrupt(result)
+        if not _chooses(node):
+            lane = node.rest_lanes[-1] if node.rest_lanes else node.lane
+            self._table.gave(lane.address, (r for r in task.results if type(r) is tuple))
+        node.settle(task)
+        self._task = None
+
+    def _watch_fused(self, node: Node) -> None:
+        if not node.rest or isinstance(node.rest[0], _SeenStep):
+            return
+        above = (node.lane, *node.rest_lanes)
+        steps = [
+            _SeenStep(step, place, above[place].address, self._table)
+            for place, step in enumerate(node.rest)
+        ]
+        node.rest = cast("tuple[Step, ...]", tuple(steps))
+
+    def advance_loop(self, done: Work) -> Iterable[Work]:
+        """Hear, in the loop's thread, that a call ended."""
+        self._answered.release()
+        return ()
+
+    def _close(self) -> None:
+        litter = self._epoch.end()
+        if self._task is not None and self._task.expansion is not None:
+            litter.append(self._task.expansion)
+        self._loop.close(_CLOSE_S)
+        for expansion in litter:
+            try:
+                expansion.close()
+            except Exception:
+                LOG.warning("closing an iterator after a peek failed", exc_info=True)
+
+
+class _SeenStep:
+    """A fused step that shows what the stage before it gave; the time of that counts for none."""
+
+    def __init__(self, step: Step, place: int, above: str, table: _Table) -> None:
+        self._step = step
+        self._place = place
+        self._above = above
+        self._table = table
+
+    def apply(self, entry: Entry, task: Task) -> Any:
+        """Note the entry, then do the step."""
+        begun_ns = perf_counter_ns()
+        self._table.gave(self._above, (entry,))
+        spent_ns = perf_counter_ns() - begun_ns
+        task.started_ns += spent_ns
+        if task.tally is not None:
+            task.tally[self._place][2] -= spent_ns
+        return self._step.apply(entry, task)
+
+
+def _is_wanted(node: Node, below: dict[int, list[Node]]) -> bool:
+    """Say whether the joins below wait for this node's input, as far as they let see."""
+    following = below.get(id(node), ())
+    return not following or any(
+        _is_wanted(one, below) for one in following if not (node.out and isinstance(one, PumpNode))
+    )
+
+
+def _chooses(node: Node) -> bool:
+    """Say whether a node only finds the branches of a route; its items show behind them."""
+    return isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
+
+
+def _raise_interrupt(result: Any) -> None:
+    """Let through the interrupt that hit a function: it was meant for this thread."""
+    cause = getattr(getattr(result, "exception", None), "__cause__", None)
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+
+
+# -- caches -------------------------------------------------------------------------------
+
+
+class _PrivateStore(Store):
+    """Reads a cache; writes to memory of its own, for the later passes of a `repeat`."""
+
+    def __init__(self, store: Store) -> None:
+        self._stores = (store, MemoryStore())
+        self.place = store.place
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a whole pass to read."""
+        return any(store.complete for store in self._stores)
+
+    def recorder(self) -> Recorder:
+        """Record into memory."""
+        return self._stores[1].recorder()
+
+    def entries(self) -> Iterator[tuple[Path, Any]]:
+        """Read what is complete."""
+        return next(store for store in self._stores if store.complete).entries()
+
+
+def _with_private_caches(chain: Chain, known: dict[int, _PrivateStore]) -> Chain:
+    return tuple(_with_private_cache(stage, known) for stage in chain)
+
+
+def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
+    spec = stage.spec
+    if isinstance(spec, Cache):
+        store = known.setdefault(id(spec.store), _PrivateStore(spec.store))
+        spec = dataclasses.replace(spec, store=store)
+    inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
+    if spec is stage.spec and inputs == stage.inputs:
+        return stage
+    return Stage(
+        spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs
+    )
