@@ -6,6 +6,8 @@ with pipe.start() as run:
         train(batch)
 """
 
+import sys
+
 from .engine.failures import Failure
 from .errors import (
     ArgumentError,
@@ -31,6 +33,7 @@ from .knobs import Knob, KnobChange
 from .metrics import StageStats
 from .operations import Retry
 from .pipeline import Pipeline
+from .progress import progress
 from .run import Run
 from .source import source
 from .stage import Stage
@@ -66,6 +69,31 @@ __all__ = [
     "concat",
     "interleave",
     "mix",
+    "progress",
     "source",
     "zip",
 ]
+
+
+def load_ipython_extension(ip: object) -> None:
+    """Register what a notebook needs: `%load_ext nbpipe`, or the import in a kernel."""
+    from . import ipython
+
+    ipython.load_ipython_extension(ip)
+
+
+def unload_ipython_extension(ip: object) -> None:
+    """Undo `load_ipython_extension`: `%unload_ext nbpipe`."""
+    from . import ipython
+
+    ipython.unload_ipython_extension(ip)
+
+
+def _load_in_kernel() -> None:
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_ipython is None else get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        load_ipython_extension(shell)
+
+
+_load_in_kernel()

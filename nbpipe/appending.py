@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
-from .cache import FolderStore, MemoryStore, Store, code_digest
+from .cache import FolderStore, MemoryStore
+from .collate import check_options
+from .digest import source_digest, value_digest
 from .errors import ArgumentError, ArgumentTypeError, DuplicateNameError
 from .operations import (
     Batch,
@@ -23,10 +27,13 @@ from .operations import (
     Shard,
     Shuffle,
     Skip,
+    Source,
     Tail,
     Take,
     Unbatch,
     Window,
+    as_float,
+    flag,
     function,
     seconds,
     whole,
@@ -68,21 +75,36 @@ def check_name(what: str, name: object) -> str:
 
 
 def _name(chain: Chain, label: str, fn: object, name: str | None) -> tuple[str, bool]:
-    taken = {stage.name for stage in chain}
+    taken = _taken(chain)
     if name is not None:
         check_name(label, name)
-        if name in taken:
-            raise DuplicateNameError(
-                f"{label} name must be new in its pipeline, got {name!r}, which is taken; "
-                f"leave it out, or choose another (taken: {', '.join(sorted(taken))})"
-            )
+        _refuse_taken(label, name, taken)
         return name, True
     found = label if fn is None else auto_name(fn, label, len(chain))
     found = "".join(c if c.isprintable() and c != "/" else "_" for c in found)[:_LONGEST_NAME]
-    base, number = found, 2
+    return _numbered(found, taken), False
+
+
+def _taken(chain: Chain) -> set[str]:
+    """Give the names of a chain, those in the branches of its routes included."""
+    routes = [stage for stage in chain if isinstance(stage.spec, Route)]
+    inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
+    return inside | {stage.name for stage in chain}
+
+
+def _refuse_taken(label: str, name: str, taken: set[str]) -> None:
+    if name in taken:
+        raise DuplicateNameError(
+            f"{label} name must be new in its pipeline, got {name!r}, which is taken; "
+            f"leave it out, or choose another (taken: {', '.join(sorted(taken))})"
+        )
+
+
+def _numbered(name: str, taken: set[str]) -> str:
+    found, number = name, 2
     while found in taken or found == CONSUMER:
-        found, number = f"{base}_{number}", number + 1
-    return found, False
+        found, number = f"{name}_{number}", number + 1
+    return found
 
 
 def _default_prefetch(chain: Chain) -> int:
@@ -106,7 +128,7 @@ def call(chain: Chain, label: str, fn: object, options: Mapping[str, Any]) -> Ch
     spec = _CALLS[label](
         fn=checked,
         policy=FailurePolicy.of(name, options["on_error"], options["max_failures"]),
-        ordered=bool(options["ordered"]),
+        ordered=flag(f"{name} ordered", options["ordered"]),
         timeout_s=timeout_s,
         wants_rng=wants_rng(checked),
     )
@@ -177,7 +199,7 @@ def batch(
     cost, collate, names = options["cost"], options["collate"], options["names"]
     if cost is None:
         size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
-    elif isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
+    elif not 0 < as_float(size) < math.inf:
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
     if options["executor"] not in (None, "thread"):
         raise ArgumentError(f"{stage_name} executor must be 'thread', got {options['executor']!r}")
@@ -190,28 +212,18 @@ def batch(
             f"{stage_name} collate replaces the stacking, so {', '.join(given)} would do "
             "nothing; leave one out"
         )
+    check_options(names, options["dtype"], options["pad"])
     spec = Batch(
         size=size,
-        drop_last=bool(options["drop_last"]),
+        drop_last=flag(f"{stage_name} drop_last", options["drop_last"]),
         collate=collate,
-        names=None if names is None else _field_names(stage_name, names),
+        names=None if names is None else tuple(names),
         dtype=options["dtype"],
         pad=options["pad"],
         cost=cost,
     )
     held = BATCHES if prefetch is None else prefetch
     return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
-
-
-def _field_names(stage: str, names: Sequence[str]) -> tuple[str, ...]:
-    fields = tuple(names)
-    if isinstance(names, str) or not all(isinstance(field, str) for field in fields):
-        raise ArgumentError(
-            f"{stage} names must be a sequence of str, one for each field, got {names!r}"
-        )
-    if len(set(fields)) < len(fields):
-        raise ArgumentError(f"{stage} names must differ from one another, got {names!r}")
-    return fields
 
 
 def _plain(chain: Chain, spec: Operation, prefetch: int | None = None) -> Chain:
@@ -303,19 +315,29 @@ def enumerate_(chain: Chain) -> Chain:
 
 def cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
     """Append a cache stage."""
-    store: Store
     fingerprint = {"chain": [_fingerprint(stage) for stage in chain]}
-    store = MemoryStore() if path is None else FolderStore(path, fingerprint)
-    return _plain(chain, Cache(store, fingerprint))
+    if path is None:
+        return _plain(chain, Cache(MemoryStore(), fingerprint))
+    given: object = path
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise ArgumentTypeError(
+            f"cache path must be a folder, as a str or a Path, got {path!r}; leave it out to "
+            "cache in memory"
+        )
+    return _plain(chain, Cache(FolderStore(path, fingerprint), fingerprint))
 
 
 def _fingerprint(stage: Stage) -> dict[str, Any]:
+    """Say in JSON-ready values what the items of a stage depend on."""
     spec = stage.spec
     about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
-    if isinstance(spec, Call):
-        about["code"] = code_digest(spec.fn)
-    if stage.op == "source" and hasattr(type(getattr(spec, "items", None)), "__len__"):
-        about["length"] = len(spec.items)  # type: ignore[attr-defined]
+    if isinstance(spec, Source):
+        about["items"] = source_digest(spec.items)
+    elif isinstance(spec, Cache):
+        about["items"] = "cached"
+    else:
+        for part in fields(spec):  # type: ignore[arg-type]
+            about[part.name] = value_digest(getattr(spec, part.name))
     about["inputs"] = [[_fingerprint(inner) for inner in chain] for chain in stage.inputs]
     return about
 
@@ -325,6 +347,11 @@ def branch(value: object, chain: Chain) -> Chain:
     named: list[Stage] = []
     for stage in chain:
         spec = stage.spec
+        if isinstance(spec, Source):
+            raise ArgumentError(
+                "a branch of route must add stages to the chain it is given, got a pipeline of "
+                'its own; as {"jpg": lambda chain: chain.map(decode)}'
+            )
         if not isinstance(spec, Call):
             raise ArgumentError(
                 f"a branch of route may hold map, filter and flat_map, got {stage.op}; put "
@@ -335,12 +362,13 @@ def branch(value: object, chain: Chain) -> Chain:
                 f"a branch of route must keep the input order, got ordered=False in "
                 f"{stage.name!r}; leave it out"
             )
-        name = f"{stage.name}@{_branch_word(value)}"
-        knobs = {word: knob.value for word, knob in stage.knobs.items()}
-        named.append(
-            Stage(spec, name=name, named=stage.named, executor=stage.executor, **knobs)  # type: ignore[arg-type]
-        )
+        named.append(_renamed(stage, f"{stage.name}@{_branch_word(value)}"))
     return tuple(named)
+
+
+def _renamed(stage: Stage, name: str) -> Stage:
+    knobs = {word: knob.value for word, knob in stage.knobs.items()}
+    return Stage(stage.spec, name=name, named=stage.named, executor=stage.executor, **knobs)  # type: ignore[arg-type]
 
 
 def _branch_word(value: object) -> str:
@@ -354,5 +382,18 @@ def route(
     """Append a route stage."""
     spec = Route(key=function("route key", key), values=tuple(branches))
     stage_name, named = _name(chain, "route", None, name)
-    stage = Stage(spec, name=stage_name, named=named, inputs=tuple(branches.values()))
-    return (*chain, stage)
+    taken = {*_taken(chain), stage_name}
+    inputs = tuple(_apart(branch, taken) for branch in branches.values())
+    return (*chain, Stage(spec, name=stage_name, named=named, inputs=inputs))
+
+
+def _apart(branch: Chain, taken: set[str]) -> Chain:
+    """Rename the stages of a branch whose names are taken: a number for automatic names."""
+    apart: list[Stage] = []
+    for stage in branch:
+        if stage.named:
+            _refuse_taken("route branch", stage.name, taken)
+        name = _numbered(stage.name, taken)
+        taken.add(name)
+        apart.append(stage if name == stage.name else _renamed(stage, name))
+    return tuple(apart)

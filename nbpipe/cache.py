@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import json
 import os
 import pickle
+import socket
 import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
-from types import CodeType
 from typing import Any, BinaryIO
 
-from .describe import summarize
 from .errors import CacheError
 from .seeding import Path
-from .text import shortened
 from .tree import copy_arrays
 
-_FORMAT = 1
-_ITEMS, _ABOUT = "items.pickle", "chain.json"
+_FORMAT = 2
+_ITEMS = "items.pickle"
+_LONGEST = 120  # characters of a value in a message
+_WAY_OUT = "delete it, or cache to another folder"
+
+
+class PassNumber(int):
+    """Number of a repeat's pass inside a path; a cache takes it out and puts in its own."""
+
+    __slots__ = ()
+
+
+def without_passes(path: Path) -> Path:
+    """Give the path of an item without the passes it was made in."""
+    if isinstance(path, int):
+        return path
+    kept = tuple(number for number in path if not isinstance(number, PassNumber))
+    return kept if len(kept) > 1 else kept[0]
+
+
+def with_passes(path: Path, passes: tuple[int, ...]) -> Path:
+    """Give the path of an item in the passes in progress."""
+    if not passes:
+        return path
+    return (*(path if isinstance(path, tuple) else (path,)), *map(PassNumber, passes))
 
 
 class Recorder(ABC):
@@ -36,6 +55,10 @@ class Recorder(ABC):
     @abstractmethod
     def complete(self) -> None:
         """Hear that the epoch is whole: from now on the store can be read."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Forget what was kept: the epoch is over, and was not whole; from any thread."""
 
 
 class Store(ABC):
@@ -95,12 +118,15 @@ class _MemoryRecorder(Recorder):
     def complete(self) -> None:
         self._store.keep(self._entries)
 
+    def close(self) -> None:
+        self._entries = []
+
 
 class FolderStore(Store):
     """Items in a folder, for as long as the folder lives.
 
     Items are written to a temporary file that takes its name only when the epoch is whole, so
-    a crash leaves no half of a cache. The folder remembers the chain that wrote it.
+    a crash leaves no half of a cache. The file begins with the chain that wrote it.
 
     Args:
         folder: made where it does not exist.
@@ -110,89 +136,137 @@ class FolderStore(Store):
     def __init__(self, folder: str | os.PathLike[str], fingerprint: Mapping[str, Any]) -> None:
         self.folder = FilePath(folder)
         self.place = str(folder)
-        self._about = {"format": _FORMAT, **fingerprint}
-        self._lock = threading.Lock()
+        self.about = {"format": _FORMAT, **json.loads(json.dumps(fingerprint))}
 
     @property
     def complete(self) -> bool:
         """Whether the folder holds a whole epoch of this chain.
 
         Raises:
-            CacheError: it holds one of another chain.
+            CacheError: it holds one of another chain, or something else.
         """
-        if not (self.folder / _ITEMS).exists():
-            return False
         try:
-            about = json.loads((self.folder / _ABOUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CacheError(
-                f"cache folder {self.place!r} cannot be read ({error}); delete it, or cache to "
-                "another folder"
-            ) from error
-        if about != json.loads(json.dumps(self._about)):
+            with (self.folder / _ITEMS).open("rb") as file:
+                about = json.loads(pickle.load(file))  # noqa: S301  the user's own cache
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except Exception as error:
+            raise self._damaged(error) from error
+        if about != self.about:
             raise CacheError(
                 f"cache folder {self.place!r} was written by another chain: "
-                f"{_difference(about, self._about)}; delete it, or cache to another folder"
+                f"{_difference(about, self.about)}; {_WAY_OUT}"
             )
         return True
 
     def recorder(self) -> Recorder:
-        """Give a recorder that writes beside the final file."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return _FolderRecorder(self)
+        """Give a recorder that writes beside the final file.
 
-    def keep(self, written: str) -> None:
-        """Give a whole file its name."""
-        with self._lock:
-            about = self.folder / f"{_ABOUT}.{os.getpid()}.{threading.get_ident()}.part"
-            about.write_text(json.dumps(self._about, indent=2), encoding="utf-8")
-            about.replace(self.folder / _ABOUT)
-            FilePath(written).replace(self.folder / _ITEMS)
+        Raises:
+            CacheError: the folder cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            return _FolderRecorder(self)
+        except OSError as error:
+            raise CacheError(
+                f"cache path must be a folder that can be written, got {self.place!r} ({error}); "
+                "give another one, or use cache() in memory"
+            ) from error
+
+    def _sweep(self) -> None:
+        """Remove what processes of this machine left that were killed while writing."""
+        import psutil
+
+        for part in self.folder.glob(f"{_ITEMS}.{socket.gethostname()}.*.part"):
+            pid = part.name.split(".")[-3]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                part.unlink(missing_ok=True)
+
+    def keep(self, written: FilePath) -> None:
+        """Give a whole file its name; of two that are whole, the first stays."""
+        if (self.folder / _ITEMS).exists():
+            written.unlink()
+        else:
+            written.replace(self.folder / _ITEMS)
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read the items one by one."""
-        with (self.folder / _ITEMS).open("rb") as file:
-            count = pickle.load(file)  # noqa: S301  the user's own cache
-            for _ in range(count):
-                yield pickle.load(file)  # noqa: S301
+        """Read the items one by one.
+
+        Raises:
+            CacheError: an item cannot be read back.
+        """
+        number = 0
+        try:
+            with (self.folder / _ITEMS).open("rb") as file:
+                pickle.load(file)  # noqa: S301  the user's own cache
+                count = pickle.load(file)  # noqa: S301
+                for number in range(count):  # noqa: B007  named in the error
+                    entry = pickle.load(file)  # noqa: S301
+                    yield entry
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            raise self._damaged(error, f" from item {number} on") from error
+
+    def _damaged(self, error: Exception, where: str = "") -> CacheError:
+        return CacheError(
+            f"cache folder {self.place!r} cannot be read{where} "
+            f"({type(error).__name__}: {error}); {_WAY_OUT}"
+        )
 
 
 class _FolderRecorder(Recorder):
     def __init__(self, store: FolderStore) -> None:
         self._store = store
-        handle, self._name = tempfile.mkstemp(".part", f"{_ITEMS}.", store.folder)
-        self._file: BinaryIO | None = os.fdopen(handle, "wb")
+        self._lock = threading.Lock()
         self._count = 0
+        prefix = f"{_ITEMS}.{socket.gethostname()}.{os.getpid()}."
+        handle, name = tempfile.mkstemp(".part", prefix, store.folder)
+        self._path = FilePath(name)
+        self._file: BinaryIO | None = os.fdopen(handle, "wb")
+        pickle.dump(json.dumps(store.about), self._file, protocol=5)
+        self._count_at = self._file.tell()
         self._file.write(_count_record(0))
 
     def add(self, path: Path, value: Any) -> None:
-        assert self._file is not None
-        try:
-            pickle.dump((path, value), self._file, protocol=5)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise CacheError(
-                f"cache needs items that can be pickled, got {type(value).__name__} ({error}); "
-                "put cache() before the stage that makes them, or use cache() in memory"
-            ) from error
-        self._count += 1
+        with self._lock:
+            if self._file is None:  # the epoch is over
+                return
+            try:
+                pickle.dump((path, value), self._file, protocol=5)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise CacheError(
+                    f"cache items must be picklable, got {type(value).__name__} ({error}); put "
+                    "cache() before the stage that makes them, or use cache() in memory"
+                ) from error
+            self._count += 1
 
     def complete(self) -> None:
-        file, self._file = self._file, None
-        assert file is not None
+        with self._lock:
+            file, self._file = self._file, None
+        if file is None:
+            return
         with file:
-            file.seek(0)
+            file.seek(self._count_at)
             file.write(_count_record(self._count))
             file.flush()
             os.fsync(file.fileno())
-        self._store.keep(self._name)
+        self._store.keep(self._path)
 
-    def __del__(self) -> None:
-        """Remove the file of an epoch that was abandoned."""
-        file = getattr(self, "_file", None)
+    def close(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
-                FilePath(self._name).unlink()
+                self._path.unlink()
+
+    def __del__(self) -> None:
+        """Remove the file of an epoch that was abandoned."""
+        if getattr(self, "_file", None) is not None:
+            self.close()
 
 
 def _count_record(count: int) -> bytes:
@@ -201,35 +275,21 @@ def _count_record(count: int) -> bytes:
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    for key in new:
-        if old.get(key) != new[key]:
-            return f"{key} was {_brief(old.get(key))}, is {_brief(new[key])}"
-    return "it has more entries"
+    """Say what the first difference of two fingerprints is."""
+    if old.get("format") != new["format"]:
+        return f"format was {old.get('format')}, is {new['format']}"
+    was, now = old.get("chain", []), new.get("chain", [])
+    names = [[stage.get("name") for stage in chain] for chain in (was, now)]
+    if names[0] != names[1]:
+        return f"its stages were {', '.join(names[0])}, they are {', '.join(names[1])}"
+    for before, after in zip(was, now, strict=True):
+        for key in {**before, **after}:
+            if before.get(key) != after.get(key):
+                values = f"was {_brief(before.get(key))}, is {_brief(after.get(key))}"
+                return f"{key} of stage {after['name']!r} {values}"
+    return "something that is not of any stage"
 
 
 def _brief(value: Any) -> str:
-    return shortened(json.dumps(value), 120)
-
-
-def code_digest(fn: Any) -> str:
-    """Digest what a function does: its code, not its place or its comments."""
-    digest = hashlib.blake2b(digest_size=8)
-    while isinstance(fn, functools.partial):
-        digest.update(summarize((fn.args, sorted(fn.keywords.items()))).encode())
-        fn = fn.func
-    code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
-    if isinstance(code, CodeType):
-        _feed(digest, code)
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, code: CodeType) -> None:
-    digest.update(code.co_code)
-    digest.update(repr(code.co_names).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            _feed(digest, constant)
-        elif isinstance(constant, frozenset):
-            digest.update(repr(sorted(map(repr, constant))).encode())
-        else:
-            digest.update(repr(constant).encode())
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

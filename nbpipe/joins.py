@@ -120,7 +120,7 @@ def _checked(word: str, pipes: Sequence[Any]) -> Sequence[Pipeline]:
 def _weights_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """Check the weights of `mix`, and scale their sum to 1."""
     given = [1.0] * count if weights is None else weights
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+    if not isinstance(given, Sequence | np.ndarray):
         raise ArgumentTypeError(f"mix weights must be a sequence of numbers, got {weights!r}")
     if len(given) != count:
         raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")

@@ -88,8 +88,9 @@ class Histogram:
 
     def add(self, duration_ns: int, count: int, now_ns: int) -> None:
         """Count `count` calls of `duration_ns` each."""
-        if now_ns - self._turn_ns > WINDOW_NS:
-            self._old = self._new
+        since_ns = now_ns - self._turn_ns
+        if since_ns > WINDOW_NS:
+            self._old = self._new if since_ns <= 2 * WINDOW_NS else [0] * _BUCKETS
             self._new = [0] * _BUCKETS
             self._turn_ns = now_ns
         bits = duration_ns.bit_length()

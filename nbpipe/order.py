@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .operations import Concat, Enumerate, Repeat, Shard, Shuffle, Skip, Source, Take
 from .sampler import IndexPlan
-from .stage import Chain
+from .stage import Chain, Stage
 
 
 def absorbed(chain: Chain) -> tuple[Source | None, int]:
@@ -27,7 +27,7 @@ def absorbed(chain: Chain) -> tuple[Source | None, int]:
         if len(known) < len(plans):
             return None, 0
         plan = IndexPlan.concat(known)
-        source = Source(items=None, plan=plan)
+        source = Source(items=_Parts(chain[0]), plan=plan)
     else:
         return None, 0
     used = 1
@@ -37,6 +37,21 @@ def absorbed(chain: Chain) -> tuple[Source | None, int]:
             break
         plan, used = following, used + 1
     return replace(source, plan=plan), used
+
+
+class _Parts:
+    """The sources of a concat that is read by index: they hear of every epoch."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def set_epoch(self, epoch: int) -> None:
+        for chain in self._stage.inputs:
+            spec = chain[0].spec
+            items = spec.items if isinstance(spec, Source) else _Parts(chain[0])
+            set_epoch = getattr(items, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
 
 
 def _is_shuffled_later(chain: Chain) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from _thread import allocate_lock
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, cast, final
@@ -96,8 +96,7 @@ class Peek:
     stages: tuple[StagePeek, ...]
 
     def _caption(self) -> str:
-        count = len(self.items)
-        return f"{count:,} item{'' if count == 1 else 's'} of {len(self.stages)} stages"
+        return f"{_counted(self.items, 'item')} through {_counted(self.stages, 'stage')}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         noted = any(stage.note for stage in self.stages)
@@ -124,6 +123,10 @@ def peek(chain: Chain, n: int) -> Peek:
     engine = _InlineEngine(_with_private_caches(chain, {}), table)
     items = engine.items(n)
     return Peek(items=tuple(items), stages=tuple(table.rows(engine.lanes)))
+
+
+def _counted(things: tuple[Any, ...], word: str) -> str:
+    return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _range(shown: Description) -> str:
@@ -180,7 +183,9 @@ class _Table:
             self._note_all(chain[0], place, f"read by index, by {chain[0].name!r}")
 
     def _look_for_cached(self, chain: Chain, place: str) -> None:
-        kept = [n for n, s in enumerate(chain) if isinstance(s.spec, Cache) and s.spec.store.complete]
+        kept = [
+            n for n, s in enumerate(chain) if isinstance(s.spec, Cache) and s.spec.store.complete
+        ]
         for stage in chain[: kept[-1]] if kept else ():
             note = f"not run: {chain[kept[-1]].name!r} is complete"
             self._marks[self._book[place + stage.name]].notes.append(note)
@@ -258,6 +263,7 @@ class _InlineEngine:
         self._loop = EventLoop(self)
         self._answered = allocate_lock()
         self._answered.acquire()
+        self._crash: BaseException | None = None
         self._task: Task | None = None
         self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.failed)
         Builder(chain, self._epoch, self._lane).build()
@@ -268,7 +274,6 @@ class _InlineEngine:
             lane = Lane(address, stage, prefetch=0, now_ns=perf_counter_ns())
             lane.concurrency, lane.prefetch = 1, 0  # one item at a time, whatever the knobs say
             self.lanes[address] = lane
-        lane.cost_ns = float("inf")  # never chunks of several
         return lane
 
     def items(self, n: int) -> list[Any]:
@@ -317,6 +322,8 @@ class _InlineEngine:
         for node in self._epoch.order:
             for above in node.upstream:
                 below.setdefault(id(above), []).append(node)
+        for lane in self.lanes.values():
+            lane.cost_ns = float("inf")  # or a task would be a chunk of several items
         now_ns = perf_counter_ns()
         for node in self._epoch.order:
             task = node.take(now_ns) if _is_wanted(node, below) else None
@@ -329,8 +336,10 @@ class _InlineEngine:
         self._watch_fused(node)
         self._task = task
         if node.remote:
-            self._loop.submit(task)
+            self._loop.submit((task,))
             self._answered.acquire()
+            if self._crash is not None:
+                raise self._crash
         else:
             task.run()
         for result in task.results:
@@ -351,10 +360,20 @@ class _InlineEngine:
         ]
         node.rest = cast("tuple[Step, ...]", tuple(steps))
 
-    def advance_loop(self, done: Work) -> Iterable[Work]:
-        """Hear, in the loop's thread, that a call ended."""
+    # -- what the event loop calls, in its thread
+    def advance_loop(self, done: Work) -> Sequence[Work]:
+        """Hear that a call ended."""
+        assert isinstance(done, Task)
+        done.ended_ns = perf_counter_ns()
         self._answered.release()
         return ()
+
+    def crashed(self, error: BaseException) -> None:
+        """Hear that the loop itself failed."""
+        self._crash = error
+
+    def end_turn(self) -> None:
+        """Hear that the loop went round: nothing to do, there is one call at a time."""
 
     def _close(self) -> None:
         litter = self._epoch.end()
@@ -444,6 +463,4 @@ def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
     inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
     if spec is stage.spec and inputs == stage.inputs:
         return stage
-    return Stage(
-        spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs
-    )
+    return Stage(spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs)

@@ -70,10 +70,11 @@ def _refuse(items: Any) -> None:
             f"source must be a collection of items, got a {type(items).__name__}; say which: "
             "source(list(d.items())), source(list(d)) or source(list(d.values()))"
         )
-    if hasattr(items, "iloc") and hasattr(items, "columns"):
+    _refuse_tables(items)
+    if getattr(items, "ndim", 1) == 0:
         raise ArgumentTypeError(
-            "source must be a collection of items, got a DataFrame; for its rows give "
-            "source(df.to_dict('records')), for row numbers source(range(len(df)))"
+            f"source must be a collection of items, got the {type(items).__name__} "
+            f"{_short(items)} without dimensions; give source([...])"
         )
     if isinstance(items, set | frozenset):
         raise ArgumentTypeError(
@@ -81,6 +82,23 @@ def _refuse(items: Any) -> None:
             "give source(sorted(items))"
         )
     _refuse_what_cannot_be_read(items)
+
+
+def _refuse_tables(items: Any) -> None:
+    """Refuse what reads by column or by label where one expects rows."""
+    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas")):
+        return
+    if hasattr(items, "columns"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}; for its rows "
+            "give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
+            "source(range(len(df)))"
+        )
+    if hasattr(items, "iloc"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}, which is read "
+            "by label; give source(series.tolist())"
+        )
 
 
 def _refuse_what_cannot_be_read(items: Any) -> None:
@@ -101,7 +119,11 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
         parameters = inspect.signature(items).parameters.values()
     except (TypeError, ValueError):
         return
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     if needed:
         raise ArgumentTypeError(
             f"source function must take no arguments, got one that needs {', '.join(needed)}; "

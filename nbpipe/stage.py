@@ -122,6 +122,9 @@ class Stage:
         else:
             raise UnknownKnobError(self._no_knob(name))
 
+    def __delattr__(self, name: str) -> None:
+        raise UnknownKnobError(f"{self.name}.{name} is frozen; only knobs change")
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -193,7 +196,7 @@ def auto_name(fn: object, label: str, place: int) -> str:
     if not isinstance(name, str):
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(fn).__name__)
         name = name.lower()
-    return f"{label}_{place}" if name == "<lambda>" else name
+    return f"{label}_{place}" if name in ("", "<lambda>") else name
 
 
 def is_coroutine_function(fn: object) -> bool:

@@ -3,11 +3,11 @@
 scikit-learn and scikit-image carry these photographs in their wheels; nothing is downloaded.
 """
 
-# ruff: noqa: INP001 (stands beside the notebooks, which import it by name)
-
+import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from skimage import data
 from sklearn.datasets import load_sample_image
@@ -16,8 +16,8 @@ SIDE = 192  # of a JPEG file, in pixels
 TRAIN_SHARE = 0.7  # left part of each photograph; the crops for testing come from the rest
 
 
-def load():
-    """Load the photographs: a dict from name to a uint8 array of shape (H, W, 3)."""
+def load() -> dict[str, NDArray[np.uint8]]:
+    """Load the photographs, by name, as arrays of shape (H, W, 3) uint8."""
     left_eye_HWC, _, _ = data.stereo_motorcycle()
     return {
         "astronaut": data.astronaut(),
@@ -31,7 +31,9 @@ def load():
     }
 
 
-def write(folder, *, train=40, test=10, seed=0):
+def write(
+    folder: str | os.PathLike[str], *, train: int = 40, test: int = 10, seed: int = 0
+) -> tuple[list[Path], list[Path]]:
     """Write crops of every photograph as `folder/train/cat/00.jpg`, `folder/test/...`.
 
     A crop for training and a crop for testing never share a pixel: the first come from the left
@@ -44,10 +46,10 @@ def write(folder, *, train=40, test=10, seed=0):
         seed: seed of the places and scales.
 
     Returns:
-        The paths for training and the paths for testing, each sorted.
+        The paths for training and the paths for testing, in the order of `load`.
     """
     rng = np.random.default_rng(seed)
-    paths = {"train": [], "test": []}
+    paths: dict[str, list[Path]] = {"train": [], "test": []}
     for name, picture_HWC in load().items():
         border = int(TRAIN_SHARE * picture_HWC.shape[1])
         parts = {
@@ -64,7 +66,7 @@ def write(folder, *, train=40, test=10, seed=0):
     return paths["train"], paths["test"]
 
 
-def crop(picture_HWC, rng):
+def crop(picture_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Cut a square at a random place, half to all as wide as the short side."""
     height, width = picture_HWC.shape[:2]
     shorter = min(height, width)

@@ -19,11 +19,11 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors units knobs tree describe metrics seeding index_order sampler cache gil",
+    "version errors units knobs tree describe text metrics seeding index_order sampler cache gil",
     "operations stage order lengths collate",
     "executors transfer ranks",
-    "text stats watch view tune export widgets",
-    "ops engine isolate run",
+    "stats watch view tune export widgets",
+    "engine isolate iterator run",
     "appending peek pipeline source joins progress loader __init__",
     "ipython lab cli",
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..collate import collate
 from ..errors import ArgumentError
-from ..operations import Batch
+from ..operations import Batch, as_float
 from .task import Entry
 
 
@@ -39,11 +39,12 @@ class BatchByCost:
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""
         assert self._spec.cost is not None
-        cost = self._spec.cost(entry[1])
-        if not isinstance(cost, int | float) or not 0 <= cost <= self._spec.size:
+        given = self._spec.cost(entry[1])
+        cost = as_float(given)
+        if not 0 <= cost <= self._spec.size:
             raise ArgumentError(
                 f"batch cost of an item must be a number in [0, {self._spec.size:g}], got "
-                f"{cost!r}; filter such items out, or raise the size"
+                f"{given!r}; filter such items out, or raise the size"
             )
         full = None
         if self._entries and self._sum + cost > self._spec.size:

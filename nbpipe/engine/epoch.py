@@ -66,6 +66,8 @@ class Epoch:
         self.waiting = False
         self.direct = False
         self.low = 0
+        self.waits_since_ns = 0
+        self.lot_since_ns = 0
         self.gate = allocate_lock()
         self.gate.acquire()
 
@@ -132,9 +134,10 @@ class Epoch:
             if self.pumps:
                 self.pump(now_ns)
             for node in self.remote if remote else self.order:
-                task = node.take(now_ns)
-                if task is not None:
-                    return task
+                if node.inbox or node.active_without_input:
+                    task = node.take(now_ns)
+                    if task is not None:
+                        return task
             if not self.changed:
                 return None
 

@@ -36,6 +36,7 @@ class ExpandNode(Node):
         source: bool = False,
     ) -> None:
         super().__init__(lane, epoch, ordered=ordered, remote=remote)
+        self.active_without_input = True
         self.opener = opener
         self.source = source
         self.live: list[Expansion] = []
@@ -163,7 +164,7 @@ class ExpandNode(Node):
             expansion.held = False
         else:
             self.reserved -= len(results)
-        expansion.drawn += sum(type(result) is tuple for result in results)
+        expansion.drawn += len(results) - (1 if task.irregular and results else 0)
         if not self.ordered or self.live[0] is expansion:
             self.emit(results, now_ns, irregular=task.irregular)
         else:

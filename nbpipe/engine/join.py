@@ -85,9 +85,10 @@ def _ended(above: Node) -> bool:
     return above.done and not above.out
 
 
-def _deeper(entry: Entry, last: int) -> Entry:
+def _from_input(entry: Entry, number: int) -> Entry:
+    """Put the input's number in front of the path: no path then begins with another's."""
     path = entry[0]
-    return ((*path, last) if isinstance(path, tuple) else (path, last), *entry[1:])
+    return ((number, *path) if isinstance(path, tuple) else (number, path), *entry[1:])
 
 
 class ZipMover(Mover):
@@ -136,7 +137,7 @@ class ConcatMover(Mover):
     """One input after the other; the one after the current one is warming up.
 
     Args:
-        deepen: add the input's number to each path.
+        deepen: put the input's number in front of each path.
     """
 
     def __init__(self, *, deepen: bool = True) -> None:
@@ -150,7 +151,7 @@ class ConcatMover(Mover):
             above = node.upstream[self._current]
             count = min(room - len(moved), len(above.out))
             taken = [above.out.popleft() for _ in range(count)]
-            moved += [_deeper(one, self._current) for one in taken] if self._deepen else taken
+            moved += [_from_input(one, self._current) for one in taken] if self._deepen else taken
             if not _ended(above):
                 break
             if above.error is not None or self._current + 1 == len(node.upstream):
@@ -191,7 +192,7 @@ class MixMover(Mover):
             drawn = self._draw()
             above = node.upstream[drawn]
             if above.out:
-                moved.append(_deeper(above.out.popleft(), drawn))
+                moved.append(_from_input(above.out.popleft(), drawn))
                 self._next = None
                 continue
             if above.done:
@@ -231,7 +232,7 @@ class InterleaveMover(Mover):
             number = self._open[self._turn]
             above = node.upstream[number]
             if above.out:
-                moved.append(_deeper(above.out.popleft(), number))
+                moved.append(_from_input(above.out.popleft(), number))
                 self._turn = (self._turn + 1) % len(self._open)
                 continue
             if not above.done:
@@ -279,13 +280,15 @@ class RepeatMover(Mover):
         self._pass += 1
         if above.error is not None or self._pass == self._times:
             node.end(above.error)
-        elif not self._moved:
-            node.end(
-                ArgumentError(
-                    f"{node.lane.address} cannot repeat a pass without items; check the source"
-                )
-            )
+        elif self._times is None and not self._moved:
+            node.end(None if self._pass == 1 else self._ran_dry(node))
         else:
             self._moved = False
             node.epoch.replace(node, self._build(self._pass))
         return []
+
+    def _ran_dry(self, node: PumpNode) -> ArgumentError:
+        return ArgumentError(
+            f"{node.lane.address} for ever must have items in every pass, got none in pass "
+            f"{self._pass - 1}; check that the source can be read again, or give repeat(n)"
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .lane import Lane
-from .node import Node
+from .lane import BLOCKED, Lane
+from .node import BOOKING_NS, CHUNK_NS, MEASURE_NS, Node
 from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:
@@ -61,35 +61,40 @@ class MapNode(Node):
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
-        inbox = self.inbox
         lane = self.lane
         if lane.active >= lane.concurrency or self.halted:
             return None
         if self.returned:
             seq, entry = self.returned.pop(0)
+            self.active_without_input = bool(self.returned)
             return self.started(Task(self, seq, deque((entry,))), now_ns)
-        available = len(inbox)
+        available = len(self.inbox)
         if not available or self.fatal or self.done:
             return None
-        if available < self.gather and not self.input_over:
-            return None
         room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
-        if room <= 0 or not (self.epoch.memory is None or self.epoch.admits(self)):
+        if room <= 0:
             return None
-        task = Task(self, self.seq_in, self._next_items(room, available))
+        if self.gather > 1:
+            if available < self.gather and not self.input_over:
+                return None
+            count = min(available, self.gather)
+        elif available == 1 or self.remote or lane.cost_ns >= CHUNK_NS:
+            count = 1
+        else:
+            count = self.chunk(room, available)
+        if self.epoch.memory is not None and not self.epoch.admits(self):
+            return None
+        task = Task(self, self.seq_in, self._next_items(count))
         self.seq_in += task.count
         self.reserved += task.count
-        self.freed(now_ns)
+        for above in self.upstream:
+            if above.lane.state == BLOCKED:
+                self.freed(now_ns)
         return self.started(task, now_ns)
 
-    def _next_items(self, room: int, available: int) -> deque[Entry]:
+    def _next_items(self, count: int) -> deque[Entry]:
         inbox = self.inbox
-        gathers = self.gather > 1
-        if gathers:
-            count = min(available, self.gather)
-        else:
-            count = 1 if available == 1 or self.remote else self.chunk(room, available)
-        if count == available:
+        if count == len(inbox):
             items = inbox.copy()
             inbox.clear()
         else:
@@ -97,9 +102,33 @@ class MapNode(Node):
             items = deque([pop() for _ in range(count)])
         if self.epoch.memory is not None:
             self.epoch.release(items)
-        if gathers:
+        if self.gather > 1:
             return deque(((items[0][0], [entry[1] for entry in items]),))
         return items
+
+    def settle(self, task: Task) -> None:
+        """Book the end of a task and hand on its results; the common case without detours."""
+        results = task.results
+        lane = self.lane
+        now_ns = task.ended_ns
+        usual = task.usual and not (self.guarded or self.ready or self.done or self.epoch.over)
+        if not usual or (self.ordered and task.seq != self.seq_out) or not results:
+            super().settle(task)
+            return
+        if now_ns - lane.since_ns > BOOKING_NS:
+            lane.account(now_ns, lane.state)
+            if now_ns - lane.measured_ns > MEASURE_NS:
+                self.measure(results[-1], now_ns)
+        count = len(results)
+        lane.active -= 1
+        self.running -= 1
+        lane.learn(now_ns - task.started_ns, count, now_ns)
+        lane.counters.items_in += count
+        self.reserved -= count
+        self.seq_out += count
+        self.put_plain(results, count, now_ns)
+        if self.input_over:
+            self.check_done()
 
     def work(self, task: Task) -> None:
         """Run the loop that fits."""
@@ -134,6 +163,7 @@ class MapNode(Node):
         first = task.seq + task.count
         self.returned.extend((first + n, entry) for n, entry in enumerate(reversed(rest)))
         self.returned.sort(key=lambda pair: pair[0])
+        self.active_without_input = bool(self.returned)
         super().harvest(task, now_ns)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:

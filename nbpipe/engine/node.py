@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
 CHUNK_MAX = 64
 BOOKING_NS = 100_000  # slot-time of cheap stages is booked no more often than this
-_MEASURE_NS = 100_000  # a result is measured no more often than this
+MEASURE_NS = 100_000  # a result is measured no more often than this
 
 
 class Node(ABC):
@@ -30,6 +30,8 @@ class Node(ABC):
 
     Attributes:
         lane: limits and counters, kept from epoch to epoch.
+        inbox: the input queue.
+        active_without_input: `take` may give a task though the input queue is empty.
         out: results ready for the next node; its input queue is this very deque.
         reserved: places promised to results of tasks in progress, or out of order.
         gathers: items that the next node needs before it can start.
@@ -46,6 +48,7 @@ class Node(ABC):
         self.ordered = ordered
         self.remote = remote
         self.inbox: deque[Entry] = deque()
+        self.active_without_input = False
         self.out: deque[Entry] = deque()
         self.upstream: tuple[Node, ...] = ()
         self.downstream: Node | None = None
@@ -119,9 +122,8 @@ class Node(ABC):
     def chunk(self, room: int, available: int) -> int:
         """Give the number of items to do at once: more when they are cheap."""
         cost = self.lane.cost_ns
-        if cost >= CHUNK_NS:
-            return 1
-        return min(int(CHUNK_NS / cost) if cost >= 1 else CHUNK_MAX, room, available, CHUNK_MAX)
+        most = min(room, available, CHUNK_MAX)
+        return most if cost * most <= CHUNK_NS else max(1, int(CHUNK_NS / cost))
 
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle."""
@@ -151,9 +153,8 @@ class Node(ABC):
         lane.counters.items_in += self.inputs(done)
         if task.retries:
             lane.counters.retries += task.retries
-        if done and now_ns - lane.measured_ns > _MEASURE_NS:
-            lane.measured_ns = now_ns
-            self._measure(results[-1])
+        if done and now_ns - lane.measured_ns > MEASURE_NS:
+            self.measure(results[-1], now_ns)
         if self.epoch.over:
             return
         at, task.published = task.published, done
@@ -186,9 +187,11 @@ class Node(ABC):
             spent += busy_ns
         return spent
 
-    def _measure(self, result: Any) -> None:
+    def measure(self, result: Any, now_ns: int) -> None:
+        """Measure one result, for the bytes that a stage hands on."""
+        lane = self.lane
+        lane.measured_ns = now_ns
         if type(result) is tuple:
-            lane = self.lane
             size = self.epoch.size_bytes(result[1])
             lane.item_bytes = size if not lane.item_bytes else 0.9 * lane.item_bytes + 0.1 * size
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..cache import Store
+from ..cache import PassNumber, Store, with_passes
 from ..errors import ArgumentTypeError
 from ..operations import Source
+from ..stage import is_async_generator_function, is_coroutine_function
 from .stream import StreamStep
 from .task import Entry, Expansion, Task, child_path
 
@@ -50,26 +51,20 @@ class SourceOpener(Opener):
         self._stage = stage
         self._spec = spec
         self._context = context
-        self._passes = passes
+        self._passes = tuple(map(PassNumber, passes))
 
     def open(self, expansion: Expansion) -> None:
         """Read the source afresh."""
         items, plan = self._spec.items, self._spec.plan
-        set_epoch = getattr(items, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(self._context.epoch)
+        self._tell_epoch(items)
         if plan is not None:
             expansion.entries = self._with_passes(
                 plan.resolve(self._context.epoch, self._passes).rows()
             )
             return
-        made = items() if _is_maker(items) else items
-        if hasattr(made, "__anext__") or hasattr(made, "__aiter__"):
-            raise ArgumentTypeError(
-                f"source {self._stage!r} gave an async iterator from a plain function; "
-                "make it an `async def` with `yield`"
-            )
-        expansion.inner = iter(made)
+        made = self._checked(items()) if _is_maker(items) else items
+        is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
+        expansion.inner = Drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
         expansion.entries = self._with_passes(enumerate(expansion.inner))
 
     def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -78,13 +73,41 @@ class SourceOpener(Opener):
             return iter(entries)
         return ((_longer(entry[0], passes), entry[1]) for entry in entries)
 
+    def _tell_epoch(self, items: Any) -> None:
+        set_epoch = getattr(items, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self._context.epoch)
+
+    def _checked(self, made: Any) -> Any:
+        """Check what the source's function returned."""
+        iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
+        if isinstance(made, str | bytes | Mapping) or not (iterable or hasattr(made, "__aiter__")):
+            raise ArgumentTypeError(
+                f"the function of source {self._stage!r} must return an iterator of items, got "
+                f"{type(made).__name__}; yield the items, or return a list of them"
+            )
+        return made
+
+    def _fresh(self, values: Iterator[Any]) -> Iterator[Any]:
+        """Refuse a generator that somebody read to its end before."""
+        ended = inspect.isgenerator(values) and inspect.getgeneratorstate(values)
+        if ended == inspect.GEN_CLOSED:
+            raise ArgumentTypeError(
+                f"source {self._stage!r} must give a fresh iterator for every epoch, got a "
+                "generator that was read to its end before; make it inside the function"
+            )
+        return values
+
     async def open_async(self, expansion: Expansion) -> None:
         """Call the source's function for an async iterator."""
         made = self._spec.items
+        self._tell_epoch(made)
         if _is_maker(made):
             made = made()
         if inspect.isawaitable(made):
-            made = await made
+            made = self._checked(await _ended_as_error(made))
+        if not hasattr(made, "__aiter__"):
+            made = _as_async(self._fresh(iter(made)))
         expansion.inner = made.__aiter__()
         expansion.entries = _numbered(expansion.inner, self._passes)
 
@@ -94,15 +117,26 @@ class SourceOpener(Opener):
 
 
 class ReplayOpener(Opener):
-    """Reads the items of a cache."""
+    """Reads the items of a cache.
 
-    def __init__(self, stage: str, store: Store, context: EpochContext) -> None:
+    Args:
+        passes: numbers of the passes of `repeat` stages further down; they extend each path.
+    """
+
+    def __init__(
+        self, stage: str, store: Store, context: EpochContext, passes: tuple[int, ...] = ()
+    ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._store = store
+        self._passes = passes
 
     def open(self, expansion: Expansion) -> None:
         """Read from the beginning."""
-        expansion.inner = expansion.entries = self._store.entries()
+        passes = self._passes
+        expansion.inner = entries = self._store.entries()
+        expansion.entries = (
+            ((with_passes(path, passes), value) for path, value in entries) if passes else entries
+        )
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a cache that fails cannot be read on."""
@@ -131,7 +165,7 @@ class CallOpener(Opener):
         await asyncio.sleep(expansion.wait_s)
         made = step.fn(entry[1], **step.arguments(entry))
         if inspect.isawaitable(made):
-            made = _as_async(_checked(step.stage, await made))
+            made = _as_async(_checked(step.stage, await _ended_as_error(made)))
         expansion.inner = made.__aiter__()
         expansion.entries = _children_async(entry[0], expansion.inner, expansion.drawn)
 
@@ -159,6 +193,41 @@ class _NoOperation:
 
 
 _NO_OPERATION = _NoOperation()
+
+
+class Drawn(Iterator[Any]):
+    """Draws from an async iterator in a thread, with an event loop of its own.
+
+    A plain function may return one: nobody can know before it is called.
+    """
+
+    def __init__(self, values: AsyncIterator[Any]) -> None:
+        self._values = values
+        self._loop = asyncio.new_event_loop()
+
+    def __next__(self) -> Any:
+        """Wait for the next item."""
+        if self._loop.is_closed():
+            raise StopIteration
+        try:
+            return self._loop.run_until_complete(anext(self._values))
+        except StopAsyncIteration:
+            self.close()
+            raise StopIteration from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the iterator and the loop; again does nothing."""
+        loop, aclose = self._loop, getattr(self._values, "aclose", None)
+        if loop.is_closed():
+            return
+        try:
+            if aclose is not None:
+                loop.run_until_complete(aclose())
+        finally:
+            loop.close()
 
 
 def _is_maker(items: Any) -> bool:
@@ -192,25 +261,30 @@ async def _numbered(values: AsyncIterator[Any], passes: tuple[int, ...]) -> Asyn
         number += 1
 
 
+async def _ended_as_error(made: Awaitable[Any]) -> Any:
+    """Await a coroutine; StopAsyncIteration out of it would look like the end of the items."""
+    try:
+        return await made
+    except StopAsyncIteration as error:
+        raise RuntimeError("coroutine raised StopAsyncIteration") from error
+
+
 async def _as_async(values: Iterable[Any]) -> AsyncIterator[Any]:
     for value in values:
         yield value
 
 
 def _checked(stage: str, made: Any) -> Iterable[Any]:
-    if isinstance(made, str | bytes) or not hasattr(made, "__iter__"):
+    if isinstance(made, str | bytes | Mapping) or not hasattr(made, "__iter__"):
         raise ArgumentTypeError(
             f"the function of {stage!r} must give an iterable of items, got "
-            f"{type(made).__name__}; return a list or yield the items"
+            f"{type(made).__name__}; return a list of items, or yield them"
         )
     return made  # type: ignore[no-any-return]
 
 
 def is_async_source(items: Any) -> bool:
     """Say whether a source is read on the event loop."""
-    function: Callable[..., Any] | Any = items
-    return (
-        inspect.isasyncgenfunction(function)
-        or inspect.iscoroutinefunction(function)
-        or (hasattr(items, "__aiter__") and not hasattr(items, "__iter__"))
-    )
+    if hasattr(items, "__iter__") or hasattr(items, "__aiter__"):
+        return not hasattr(items, "__iter__")
+    return is_async_generator_function(items) or is_coroutine_function(items)

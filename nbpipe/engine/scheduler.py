@@ -29,6 +29,8 @@ from .ticker import Ticker
 
 LOG = logging.getLogger("nbpipe")
 WAIT, OVER = "wait", "over"
+PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
+QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
 SLOW_NS = 10_000  # a task that takes longer is worth waking another thread for the next one
 
 
@@ -57,7 +59,7 @@ class Scheduler:
         self._team = ThreadTeam(self)
         self._loop = EventLoop(self)
         self._ticker = Ticker(self._tick)
-        self._running: set[Task] = set()
+        self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
         now_ns = perf_counter_ns()
         for address, stage in addresses(chain).items():
@@ -115,31 +117,45 @@ class Scheduler:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
         while True:
-            new_seat = None
-            remote: list[Task] = []
+            new_seat = remote = following = None
             with self.lock:
-                now_ns = perf_counter_ns() if task is None else task.ended_ns
-                if task is not None:
-                    self._settle(task, now_ns)
-                if seat.dismissed:
-                    following = None
+                if task is None:
+                    now_ns = perf_counter_ns()
                 else:
-                    following = self._take(now_ns)
-                    if following is None:
-                        self._team.park(seat)
-                    elif following.node.remote:
-                        remote = [following, *self._take_remote(now_ns)]
-                    elif following.node.lane.cost_ns > SLOW_NS:
-                        new_seat = self._wake(now_ns)
+                    now_ns = task.ended_ns
+                    self._settle(task, now_ns)
+                epoch = self.epoch
+                if epoch is not None and not seat.dismissed:
+                    if not self.paused:
+                        following = epoch.take(now_ns)
+                    if following is not None:
+                        if following.node.remote:
+                            self._running.add(following)
+                            remote = [following, *self._take_remote(now_ns)]
+                        elif following.node.lane.cost_ns > SLOW_NS:
+                            new_seat = self._wake(now_ns)
+                        else:
+                            self._watch(following)
+                    if epoch.waiting:
+                        self._look_after_consumer(following, now_ns)
+                if following is None and not seat.dismissed:
+                    self._team.park(seat)
                 seat.work = following
             if task is not None and task.expansion is not None and task.node.epoch.over:
                 self._discard(task.expansion.close)
             if new_seat is not None:
                 self._team.start(new_seat)
-            if not remote:
+            if remote is None:
                 return following
             self._loop.submit(remote)
             task = None
+
+    def _watch(self, task: Task) -> None:
+        """Have the ticker look after a task for which no other thread was woken."""
+        task.cheap = True
+        self._cheap += 1
+        if self._ticker.asleep:
+            self._ticker.attend()
 
     def advance_loop(self, done: Work) -> Sequence[Work]:
         """Hand in a call of the event loop and take the next ones; called in its thread."""
@@ -154,13 +170,20 @@ class Scheduler:
         now_ns = perf_counter_ns()
         with self.lock:
             epoch = self.epoch
-            if epoch is not None:
-                self._look_after_consumer(epoch)
+            self._look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
         self._start(seat)
 
-    def _look_after_consumer(self, epoch: Epoch) -> None:
-        if epoch.waiting and (epoch.sink or epoch.exhausted):
+    def _look_after_consumer(self, following: Task | None, now_ns: int) -> None:
+        """Wake the consumer if there is something for it.
+
+        Where the thread goes on with cheap work that waits a little: a consumer woken now
+        would only wait for the interpreter, and find less.
+        """
+        epoch = self.epoch
+        if epoch is None or not epoch.waiting or not (epoch.sink or epoch.exhausted):
+            return
+        if following is None or not following.cheap or now_ns - epoch.waits_since_ns > PATIENCE_NS:
             epoch.wake_consumer()
 
     def _take_remote(self, now_ns: int) -> list[Task]:
@@ -175,34 +198,19 @@ class Scheduler:
         return taken
 
     def _settle(self, task: Task, now_ns: int) -> None:
-        self._running.discard(task)
-        self._cheap -= task.cheap
-        epoch = task.node.epoch
-        task.node.settle(task)
+        node = task.node
+        if node.remote:
+            self._running.discard(task)
+        elif task.cheap:
+            self._cheap -= 1
+        epoch = node.epoch
+        node.settle(task)
         if epoch.over:
             return
         if epoch.pumps:
             epoch.pump(now_ns)
-        if epoch.waiting and not task.node.remote and (epoch.sink or epoch.exhausted):
-            epoch.wake_consumer()
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
-
-    def _take(self, now_ns: int) -> Task | None:
-        epoch = self.epoch
-        if epoch is None or self.paused:
-            return None
-        task = epoch.take(now_ns)
-        self._look_after_consumer(epoch)
-        if task is not None:
-            self._running.add(task)
-            node = task.node
-            if not node.remote and node.lane.cost_ns <= SLOW_NS:
-                task.cheap = True
-                self._cheap += 1
-                if self._ticker.asleep:
-                    self._ticker.attend()
-        return task
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:
@@ -227,7 +235,7 @@ class Scheduler:
         """Free what is stuck in long tasks."""
         now_ns = perf_counter_ns()
         with self.lock:
-            for task in tuple(self._running):
+            for task in self._at_work():
                 if (
                     task.cheap
                     and task.started_ns
@@ -238,7 +246,7 @@ class Scheduler:
             if epoch is not None and not epoch.over:
                 if epoch.pumps:
                     epoch.pump(now_ns)
-                self._look_after_consumer(epoch)
+                self._look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
             if not self._cheap:
                 self._ticker.sleep()
@@ -288,8 +296,11 @@ class Scheduler:
                 seat = self._consumed(epoch, found)
             else:
                 epoch.waiting = True
-                if epoch.memory is not None:
-                    seat = self._wake(perf_counter_ns())
+                epoch.waits_since_ns = now_ns = perf_counter_ns()
+                if epoch.direct:
+                    self._pace(epoch, now_ns)
+                if not self._cheap:
+                    seat = self._wake(now_ns)
         self._start(seat)
         return found
 
@@ -299,12 +310,25 @@ class Scheduler:
         assert last is not None
         lane = last.lane
         epoch.direct = epoch.memory is None and lane.cost_ns < SLOW_NS
-        epoch.low = (lane.prefetch + lane.concurrency) >> 1
-        if epoch.direct and len(epoch.sink) > epoch.low:
-            return None
+        if epoch.direct:
+            epoch.lot_since_ns = perf_counter_ns()
+            if len(epoch.sink) != epoch.low:
+                return None
         if epoch.memory is not None:
             epoch.memory.release((entry,))
         return self._room_made(epoch)
+
+    def _pace(self, epoch: Epoch, now_ns: int) -> None:
+        """Choose when a consumer that takes directly wakes a thread.
+
+        A quick one does so when it has taken everything; one that works between two items, at
+        half, so that the threads work meanwhile.
+        """
+        assert epoch.last is not None
+        lane = epoch.last.lane
+        bound = lane.prefetch + lane.concurrency
+        quick = now_ns - epoch.lot_since_ns < bound * QUICK_NS
+        epoch.low = -1 if quick else bound >> 1
 
     def _room_made(self, epoch: Epoch) -> Seat | None:
         if self._cheap and epoch.direct:
@@ -323,6 +347,10 @@ class Scheduler:
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------
+    def _at_work(self) -> list[Task]:
+        """Give the tasks in progress, in the threads and on the event loop."""
+        return [*(work for work in self._team.at_work() if isinstance(work, Task)), *self._running]
+
     def look(self, now_ns: int) -> list[tuple[Lane, int, int]]:
         """Give every lane, the results behind it and the time of its running calls [ns].
 
@@ -333,8 +361,8 @@ class Scheduler:
             for node in self.epoch.order:
                 waiting[id(node.lane)] = node.queued()
         spent: dict[int, int] = {}
-        for task in self._running:
-            if task.started_ns:
+        for task in self._at_work():
+            if task.started_ns and not task.ended_ns:
                 key = id(task.node.lane)
                 spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
         return [

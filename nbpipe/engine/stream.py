@@ -73,6 +73,7 @@ class StreamNode(Node):
 
     def __init__(self, lane: Lane, epoch: Epoch, step: StreamStep) -> None:
         super().__init__(lane, epoch)
+        self.active_without_input = True
         self.step = step
         self.rest_of_stream: Expansion | None = None
         self.flushed = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
+from ..cache import Store, with_passes, without_passes
 from ..operations import Batch, Cache, Enumerate, Shard, Shuffle, Skip, Take, Window
 from ..seeding import Path, order_generator
 from ..stage import Stage
@@ -165,22 +165,33 @@ class Sharding:
 
 
 class Recording:
-    """Passes items on and keeps them in a cache, which is complete at the end."""
+    """Passes items on and keeps them in a cache, which is complete at the end.
+
+    The passes of repeats around it move to the end of each path, where a replay puts them.
+    """
 
     finished = False
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Store, passes: tuple[int, ...]) -> None:
         self._recorder = store.recorder()
+        self._passes = passes
 
     def push(self, entry: Entry) -> Entry | None:
         """Keep an item."""
-        self._recorder.add(entry[0], entry[1])
-        return entry
+        path = entry[0]
+        if self._passes:
+            path = without_passes(path)
+        self._recorder.add(path, entry[1])
+        return (with_passes(path, self._passes), entry[1])
 
     def flush(self) -> Iterator[Entry]:
         """Complete the cache."""
         self._recorder.complete()
         return iter(())
+
+    def close(self) -> None:
+        """Forget what was kept, unless it is complete."""
+        self._recorder.close()
 
 
 def operation_of(stage: Stage, context: EpochContext, passes: tuple[int, ...]) -> StreamOperation:
@@ -199,7 +210,7 @@ def operation_of(stage: Stage, context: EpochContext, passes: tuple[int, ...]) -
         case Shard() as shard:
             return Sharding(shard)
         case Cache(store=store):
-            return Recording(store)
+            return Recording(store, passes)
         case Batch() as batch:
             return BatchByCost(batch)
     raise TypeError(f"{stage.op} is no stream operation")

@@ -32,6 +32,7 @@ class Task:
         results: one result for each entry done.
         published: number of results already handed on.
         irregular: some result is not an entry.
+        usual: the results are all of its items', and only entries.
         cheap: taken without waking another thread; the ticker looks after it.
         started_ns, ended_ns: when the work began and ended; 0 before.
         retries: calls that were tried again.
@@ -45,6 +46,7 @@ class Task:
     started_ns = 0
     ended_ns = 0
     retries = 0
+    usual = True
     cheap = False
     tally: list[list[int]] | None = None
     expansion: Expansion | None = None
@@ -62,6 +64,7 @@ class Task:
         self.started_ns = perf_counter_ns()
         self.node.work(self)
         self.ended_ns = perf_counter_ns()
+        self.usual = not (self.irregular or self.published or self.retries or self.tally)
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Give the coroutine that does the work on the event loop."""

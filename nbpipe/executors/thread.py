@@ -111,6 +111,10 @@ class ThreadTeam(Executor):
             self._seats.discard(seat)
             self._desk.crashed(error)
 
+    def at_work(self) -> list[Work]:
+        """Give the work in progress; called under the lock."""
+        return [seat.work for seat in self._seats if seat.work is not None]
+
     def has(self, ident: int) -> bool:
         """Say whether the thread with this id is one of the team."""
         return any(s.thread is not None and s.thread.ident == ident for s in tuple(self._seats))

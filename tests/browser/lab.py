@@ -176,27 +176,26 @@ class NotebookPage:
             "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
         )
 
-    def code_cells(self) -> list[dict[str, Any]]:
-        """Return the code cells as the notebook format has them, with their outputs."""
-        return self._run(
-            "return panel.content.model.toJSON().cells.filter(c => c.cell_type === 'code')"
-        )
-
-    def show_cell(self, index: int) -> None:
-        """Scroll to a cell of the notebook, counted with the text cells."""
-        self._run(
-            """panel.content.activeCellIndex = index;
-            await panel.content.scrollToItem(index, 'start')""",
-            index=index,
-        )
-
-    def index_of_output(self, text: str) -> int:
-        """Return the place of the first cell with `text` in an HTML output; -1 for none."""
-        return self._run(
+    def show_output(self, text: str) -> bool:
+        """Scroll to the first cell with `text` in an HTML output; tell whether there is one."""
+        index = self._run(
             """return panel.content.model.toJSON().cells.findIndex(cell =>
                 (cell.outputs ?? []).some(output =>
                     [output.data?.['text/html'] ?? ''].flat().join('').includes(text)))""",
             text=text,
+        )
+        if index >= 0:
+            self._run(
+                """panel.content.activeCellIndex = index;
+                await panel.content.scrollToItem(index, 'start')""",
+                index=index,
+            )
+        return index >= 0
+
+    def code_cells(self) -> list[dict[str, Any]]:
+        """Return the code cells as the notebook format has them, with their outputs."""
+        return self._run(
+            "return panel.content.model.toJSON().cells.filter(c => c.cell_type === 'code')"
         )
 
 
@@ -204,7 +203,9 @@ class NotebookPage:
 def open_notebook(
     browser: Browser, source: Path, folder: Path, *, theme: str = "JupyterLab Light"
 ) -> Iterator[NotebookPage]:
-    """Open a copy of `source`, made in the empty `folder`, in a JupyterLab of its own."""
+    """Open `source` and the modules beside it, copied to `folder`, in a JupyterLab of its own."""
+    for module in source.parent.glob("*.py"):
+        shutil.copy(module, folder)
     notebook = Path(shutil.copy(source, folder))
     with serve_lab(notebook, theme=theme) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=2)

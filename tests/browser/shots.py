@@ -17,11 +17,10 @@ def take(browser: Browser, name: str, folder: Path) -> None:
         tempfile.TemporaryDirectory() as empty,
         open_notebook(browser, QUICKSTART, Path(empty), theme=THEMES[name]) as notebook,
     ):
-        notebook.page.set_default_timeout(240_000)
         notebook.command("application:toggle-left-area")
         notebook.run_all()
-        notebook.show_cell(notebook.index_of_output("<table"))
-        notebook.page.locator(".jp-OutputArea-output table").first.wait_for()
+        notebook.show_output("nbpipe-table")
+        notebook.page.locator(".jp-OutputArea-output .nbpipe-table").first.wait_for()
         notebook.page.screenshot(path=folder / f"quickstart-{name}.png")
 
 

@@ -1,0 +1,203 @@
+"""In a notebook, runs belong to the cells that started them.
+
+Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`. Running a cell again
+closes the runs that it started before; a cell that fails leaves no epoch half done; and a tuned
+value that a new pipeline does not have is named. Runs are held weakly: nothing here keeps one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from .knobs import Knob
+from .run import Run, started
+from .stage import CONSUMER
+from .text import shortened
+
+_Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
+_Turn = tuple[int, int]  # epochs started, items handed out
+
+
+class Cell(Protocol):
+    """What IPython says of a cell that is executed."""
+
+    @property
+    def raw_cell(self) -> str:
+        """Its code."""
+
+    @property
+    def cell_id(self) -> str | None:
+        """Its id in the notebook, where the front end gives one."""
+
+
+class Result(Protocol):
+    """What IPython says of a cell that was executed."""
+
+    @property
+    def info(self) -> Cell:
+        """The cell."""
+
+    @property
+    def success(self) -> bool:
+        """It raised nothing."""
+
+
+def load_ipython_extension(ip: Any) -> None:
+    """Register the rules for cells; does nothing outside a kernel, or the second time.
+
+    Args:
+        ip: IPython's shell.
+    """
+    if getattr(ip, "kernel", None) is None or ip in _loaded:
+        return
+    rules = _loaded[ip] = CellRules()
+    ip.events.register("pre_run_cell", rules.begin)
+    ip.events.register("post_run_cell", rules.end)
+    started.append(rules.adopt)
+    key = _key_of_request(ip)
+    if key is not None:
+        rules.enter(key)
+
+
+def unload_ipython_extension(ip: Any) -> None:
+    """Forget the rules for cells; runs go on."""
+    rules = _loaded.pop(ip, None)
+    if rules is not None:
+        ip.events.unregister("pre_run_cell", rules.begin)
+        ip.events.unregister("post_run_cell", rules.end)
+        started.remove(rules.adopt)
+
+
+class _Execution:
+    """One execution of a cell.
+
+    Attributes:
+        key: the cell.
+        before: how far each run was when it began.
+    """
+
+    def __init__(self, key: _Key, before: Mapping[Run, _Turn]) -> None:
+        self.key = key
+        self.before = weakref.WeakKeyDictionary(before)
+
+
+# The execution that the running code belongs to; a task that a cell leaves behind keeps its cell.
+_execution: ContextVar[_Execution | None] = ContextVar("nbpipe_execution", default=None)
+
+
+class CellRules:
+    """The rules for the cells of one kernel."""
+
+    def __init__(self) -> None:
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
+        self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
+        self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
+
+    # -- cells ----------------------------------------------------------------------------
+    def begin(self, cell: Cell) -> None:
+        """Hear that a cell is about to run; close the runs that it started before."""
+        key = _key(cell)
+        self.enter(key)
+        earlier = [run for run in self._runs_of.pop(key, ()) if not run.closed]
+        for run in earlier:
+            run.close()
+        if len(earlier) == 1:
+            stages = shortened(" > ".join(earlier[0].stages))
+            _tell(f"nbpipe: closed the run that this cell started before ({stages})")
+        elif earlier:
+            _tell(f"nbpipe: closed {len(earlier)} runs that this cell started before")
+
+    def enter(self, key: _Key) -> None:
+        """Take note that a cell is under way in this thread."""
+        execution = _Execution(key, {run: _turn(run) for run in self._open_runs()})
+        self._under_way.setdefault(threading.get_ident(), []).append(execution)
+        _execution.set(execution)
+
+    def end(self, result: Result | None) -> None:
+        """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
+        execution = self._leave(result)
+        if execution is None or (result is not None and result.success):
+            return
+        for run in self._open_runs():
+            if _is_iterated_here(run) and execution.before.get(run) != _turn(run):
+                run.close_epochs()
+
+    def _leave(self, result: Result | None) -> _Execution | None:
+        ident = threading.get_ident()
+        under_way = self._under_way.get(ident, [])
+        key = None if result is None else _key(result.info)
+        found = [n for n, one in enumerate(under_way) if key in (None, one.key)]
+        if not found:  # an empty cell ends without having begun
+            return None
+        execution = under_way[found[-1]]
+        del under_way[found[-1] :]
+        _execution.set(under_way[-1] if under_way else None)
+        if not under_way:
+            del self._under_way[ident]
+        return execution
+
+    # -- runs -----------------------------------------------------------------------------
+    def adopt(self, run: Run) -> None:
+        """Hear that a run started; it belongs to the cell whose code started it."""
+        execution = _execution.get()
+        self._runs.add(run)
+        if execution is not None:
+            self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
+        for line in self._lost_values(run):
+            if execution is not None:  # else there is no cell to tell it in
+                _tell(line)
+
+    def _lost_values(self, run: Run) -> list[str]:
+        lines = []
+        for address, stage in run.stages.items():
+            for name, knob in stage.knobs.items():
+                before = self._knobs.get(f"{address}.{name}")
+                self._knobs[f"{address}.{name}"] = knob
+                if before is None or before is knob:
+                    continue
+                if before.value not in (before.default, knob.value):
+                    lines.append(
+                        f"nbpipe: {address}.{name} was tuned to {before.value}; this pipeline "
+                        f"says {knob.value}"
+                    )
+        return lines
+
+    def _open_runs(self) -> list[Run]:
+        return [run for run in tuple(self._runs) if not run.closed]
+
+
+def _turn(run: Run) -> _Turn:
+    return run._life.next_epoch, run.stats()[CONSUMER].items_out
+
+
+def _is_iterated_here(run: Run) -> bool:
+    return run._life.owner is threading.current_thread()
+
+
+def _key(cell: Cell) -> _Key:
+    cell_id = getattr(cell, "cell_id", None)
+    return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
+
+
+def _key_of_request(ip: Any) -> _Key | None:
+    """Give the cell that is running now: the one that imports nbpipe began before the rules."""
+    try:
+        request = ip.get_parent()
+        if request["header"]["msg_type"] != "execute_request":
+            return None
+        cell_id = request.get("metadata", {}).get("cellId")
+        return ("id", str(cell_id)) if cell_id else ("text", str(request["content"]["code"]))
+    except (AttributeError, KeyError, TypeError):  # no kernel of ipykernel's
+        return None
+
+
+def _tell(line: str) -> None:
+    print(line)  # noqa: T201  the cell is where its reader looks
+
+
+_loaded: weakref.WeakKeyDictionary[Any, CellRules] = weakref.WeakKeyDictionary()

@@ -1,0 +1,203 @@
+"""What the tests of runs share: gates instead of sleeps, counted calls, an end to every hang."""
+
+import faulthandler
+import tempfile
+import threading
+from collections import Counter
+
+HANG_S = 12.0  # what takes longer hangs; nothing else is decided by this time
+
+
+class HangError(AssertionError):
+    """Something did not end; the message shows where every thread stood."""
+
+
+def finished(function, *args, seconds=HANG_S):
+    """Call a function in a thread and give what it returns or raises; fail when it hangs."""
+    outcome = []
+
+    def call():
+        try:
+            outcome.append((function(*args), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=call, name="test-consumer", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise HangError(f"{function} hangs\n{stacks()}")
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def drained(items, seconds=HANG_S):
+    """Give the list of all items; fail when they stop coming."""
+    got = []
+
+    def drain():
+        got.extend(items) if isinstance(items, list) else [got.append(item) for item in items]
+
+    try:
+        finished(drain, seconds=seconds)
+    except HangError as hang:
+        raise HangError(f"no item after {len(got)}: ...{got[-3:]}\n{hang}") from None
+    return got
+
+
+def delivered(items):
+    """Give all items that came before the end, and the error that ended them, or None."""
+    got = []
+
+    def drain():
+        for item in items:
+            got.append(item)  # noqa: PERF402 - what came before an error counts
+
+    try:
+        finished(drain)
+    except HangError:
+        raise
+    except Exception as error:
+        return got, error
+    return got, None
+
+
+def stacks():
+    """Give the stacks of all threads as text."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
+
+
+class Gate:
+    """Closed until it is opened; threads and coroutines wait at it."""
+
+    def __init__(self, *, opened=False):
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._futures = []
+        if opened:
+            self._event.set()
+
+    @property
+    def is_open(self):
+        return self._event.is_set()
+
+    def open(self):
+        with self._lock:
+            self._event.set()
+            futures, self._futures = self._futures, []
+        for loop, future in futures:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, future)
+
+    def wait(self):
+        if not self._event.wait(HANG_S):
+            raise HangError(f"a gate was never opened\n{stacks()}")
+
+    async def wait_async(self):
+        import asyncio
+
+        with self._lock:
+            if self._event.is_set():
+                return
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            self._futures.append((loop, future))
+        await future
+
+
+def _settle(future):
+    if not future.done():
+        future.set_result(None)
+
+
+class Calls:
+    """Counts calls: begun, in progress, the most at once, and how often for each item."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self.begun = 0
+        self.running = 0
+        self.peak = 0
+        self.of = Counter()
+        self.threads = set()
+
+    def enter(self, item):
+        with self._changed:
+            self.begun += 1
+            self.running += 1
+            self.peak = max(self.peak, self.running)
+            self.of[item] += 1
+            self.threads.add(threading.get_ident())
+            self._changed.notify_all()
+
+    def leave(self):
+        with self._changed:
+            self.running -= 1
+            self._changed.notify_all()
+
+    def wait_begun(self, count):
+        """Wait until `count` calls have begun."""
+        self._wait(lambda: self.begun >= count, f"{count} calls begun")
+
+    def wait_running(self, count):
+        """Wait until exactly `count` calls are in progress."""
+        self._wait(lambda: self.running == count, f"{count} calls in progress")
+
+    def _wait(self, holds, what):
+        with self._changed:
+            if not self._changed.wait_for(holds, HANG_S):
+                raise HangError(
+                    f"never {what}: begun {self.begun}, running {self.running}\n{stacks()}"
+                )
+
+
+def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None):
+    """Make a stage's function that counts itself, waits at the item's gate, gives a result.
+
+    Args:
+        kind: "coroutine" for an async function, another word for a plain one.
+        gate: gives the gate of an item, or None.
+    """
+    calls = calls or Calls()
+
+    def plain(item):
+        calls.enter(item)
+        try:
+            if (closed := gate(item)) is not None:
+                closed.wait()
+            return result(item)
+        finally:
+            calls.leave()
+
+    async def coroutine(item):
+        calls.enter(item)
+        try:
+            if (closed := gate(item)) is not None:
+                await closed.wait_async()
+            return result(item)
+        finally:
+            calls.leave()
+
+    return coroutine if kind == "coroutine" else plain
+
+
+def quiet(run):
+    """Wait until no call is in progress and every thread of the run is parked."""
+
+    def wait():
+        while not _is_quiet(run):
+            threading.Event().wait(0.001)  # the engine tells nobody; it is asked
+
+    finished(wait)
+
+
+def _is_quiet(run):
+    scheduler = run._scheduler
+    with scheduler.lock:
+        team = scheduler._team
+        return not scheduler._running and len(team._parked) == len(team._seats)

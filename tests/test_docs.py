@@ -1,0 +1,71 @@
+"""The documentation: its code runs, what it shows is what comes out, its links lead somewhere."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
+)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
+
+
+def blocks(page: str) -> list[tuple[str, str, int]]:
+    """Give the language, the code and the line of every block of Python."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        (match[1], match[2], text.count("\n", 0, match.start(2))) for match in BLOCK.finditer(text)
+    ]
+
+
+def run_session(session: str, namespace: dict, page: str, line: int) -> str:
+    """Run a block of `>>>` lines; return what came out otherwise than shown.
+
+    Its name has the line: doctest shows a function's source by the name of the block it is from.
+    """
+    parsed = doctest.DocTestParser().get_doctest(session, {}, f"{page}:{line}", page, line)
+    parsed.globs = namespace  # later blocks see what this one defines
+    report: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
+    runner.run(parsed, out=report.append, clear_globs=False)
+    return "".join(report)
+
+
+def write_photos(folder: Path) -> None:
+    """Write the folder of photographs that the pages read."""
+    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    rng = numpy.random.default_rng(0)
+    folder.mkdir()
+    for number in range(40):
+        pixels_HWC = rng.integers(0, 255, (48, 64, 3), dtype=numpy.uint8)
+        image.fromarray(pixels_HWC).save(folder / f"{number:02d}.jpg")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs(page, tmp_path, monkeypatch):
+    """All code of a page runs from top to bottom, and gives what the page shows."""
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "page"}
+    reports = []
+    for language, code, line in blocks(page):
+        if language == "pycon":
+            reports.append(run_session(code, namespace, page, line))
+        else:
+            exec(compile("\n" * line + code, str(ROOT / page), "exec"), namespace)
+    assert [report for report in reports if report] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    """Every relative link and picture of a page is a file of the repository."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [one or other for one, other in LINK.findall(text)]
+    local = [link.partition("#")[0] for link in links if "://" not in link]
+    assert [link for link in local if not ((ROOT / page).parent / link).exists()] == []

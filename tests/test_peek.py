@@ -1,0 +1,448 @@
+"""A peek runs a few items in the calling thread, as a run would, and leaves nothing behind."""
+
+import asyncio
+import dataclasses
+import functools
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+
+# -- random pipelines -----------------------------------------------------------------------
+
+
+def weight(x):
+    return x if isinstance(x, int) else sum(map(weight, x))
+
+
+def pair(x):
+    return (x, 1)
+
+
+def noisy(x, rng):
+    return (x, int(rng.integers(1000)))
+
+
+def odd_thirds(x):
+    return weight(x) % 3 != 1
+
+
+def parts(x):
+    return list(x) if isinstance(x, list | tuple) else [x, -x]
+
+
+def children(x, rng):
+    for _ in range(weight(x) % 3):
+        yield (x, int(rng.integers(10)))
+
+
+def picky(x):
+    if weight(x) % 7 == 5:
+        raise ValueError(weight(x))
+    return x
+
+
+async def slow(x):
+    await asyncio.sleep(0)
+    return (x, 2)
+
+
+async def picky_slow(x):
+    await asyncio.sleep(0)
+    return picky(x)
+
+
+async def slow_children(x):
+    for n in range(weight(x) % 4):
+        yield (x, n)
+        await asyncio.sleep(0)
+
+
+def numbers():
+    yield from range(9)
+
+
+async def slow_numbers():
+    for number in range(7):
+        yield number
+        await asyncio.sleep(0)
+
+
+def two_ways(pipe):
+    ways = {0: lambda c: c.map(pair).flat_map(parts), 1: lambda c: c, 2: lambda c: c.map(slow)}
+    return pipe.route(lambda x: weight(x) % 3, ways)
+
+
+def shuffled(pipe):
+    try:
+        return pipe.shuffle(seed=3)
+    except nbpipe.ArgumentError:  # only right after what is read by index
+        return pipe.shuffle(seed=3, buffer_size=4)
+
+
+OPERATIONS = (
+    lambda p: p.map(pair),
+    lambda p: p.map(pair, executor="inline"),
+    lambda p: p.map(noisy),
+    lambda p: p.map(slow),
+    lambda p: p.filter(odd_thirds),
+    lambda p: p.filter(odd_thirds, executor="inline"),
+    lambda p: p.flat_map(parts),
+    lambda p: p.flat_map(children),
+    lambda p: p.flat_map(slow_children),
+    lambda p: p.map(picky),
+    lambda p: p.map(picky, on_error="skip"),
+    lambda p: p.map(picky_slow, on_error="skip"),
+    lambda p: p.map(picky, on_error=nbpipe.Retry(1, then="skip"), executor="inline"),
+    lambda p: p.map(picky, on_error="skip", max_failures=1),
+    lambda p: p.batch(3, collate=tuple),
+    lambda p: p.batch(2, collate=tuple, drop_last=True),
+    lambda p: p.batch(60, collate=tuple, cost=lambda x: abs(weight(x)) % 50),
+    lambda p: p.window(2),
+    lambda p: p.shard(1, 3),
+    lambda p: p.shard(0, 2, tail="drop"),
+    lambda p: p.take(4),
+    lambda p: p.skip(2),
+    lambda p: p.repeat(2),
+    lambda p: p.enumerate(),
+    lambda p: p.cache(),
+    shuffled,
+    two_ways,
+)
+SOURCES = (range(11), range(1), (), numbers, slow_numbers)
+JOINS = (
+    nbpipe.zip,
+    functools.partial(nbpipe.zip, strict=False),
+    nbpipe.concat,
+    lambda *pipes: nbpipe.mix(pipes, weights=range(1, len(pipes) + 1)),
+    lambda *pipes: nbpipe.mix(pipes, stop="shortest"),
+    lambda *pipes: nbpipe.interleave(pipes, cycle=2),
+    lambda *pipes: nbpipe.source(pipes[0]),
+)
+
+
+def chained(pipe, operations):
+    return functools.reduce(lambda p, operation: operation(p), operations, pipe)
+
+
+some_operations = st.lists(st.sampled_from(OPERATIONS), max_size=4)
+plain_pipes = st.builds(chained, st.sampled_from(SOURCES).map(nbpipe.source), some_operations)
+joined_pipes = st.builds(
+    lambda join, pipes, operations: chained(join(*pipes), operations),
+    st.sampled_from(JOINS),
+    st.lists(plain_pipes, min_size=1, max_size=3),
+    some_operations,
+)
+
+
+def outcome_of_run(pipe, n):
+    items = []
+    try:
+        for item in pipe:
+            items.append(item)
+            if len(items) == n:
+                break
+    except nbpipe.NbpipeError as error:
+        return words(error)
+    return items
+
+
+def outcome_of_peek(pipe, n):
+    try:
+        return list(pipe.peek(n).items)
+    except nbpipe.NbpipeError as error:
+        return words(error)
+
+
+def words(error):
+    if isinstance(error, nbpipe.FailureBudgetError):  # it counts what was seen, also ahead
+        return (type(error), error.stage)
+    return (type(error), str(error), getattr(error, "__notes__", None), repr(error.__cause__))
+
+
+@settings(max_examples=300)
+@given(pipe=plain_pipes | joined_pipes, n=st.integers(1, 30))
+def test_peek_gives_what_a_run_gives(pipe, n):
+    """The items of a peek, or its error, are those of epoch 0 of a run."""
+    peeked = outcome_of_peek(pipe, n)
+    assert peeked == outcome_of_run(pipe, n)
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+
+def test_every_stage_shows_what_it_gave():
+    """A row holds address, operation, count, type, shape, dtype and range of the first item."""
+    pipe = nbpipe.source(range(4, 100), name="files").map(
+        lambda i: np.full((2, 3), i, np.int16), name="decode"
+    )
+    peek = pipe.batch(2).peek()
+    decode = peek.stages[1]
+    shown = (decode.address, decode.op, decode.items, decode.calls, decode.output.shape)
+    assert (shown, decode.output.dtype, decode.output.low, decode.output.high) == (
+        ("decode", "map", 2, 2, (2, 3)),
+        "int16",
+        4,
+        4,
+    )
+
+
+def test_no_more_is_run_than_the_items_need():
+    """A stage is called as often as the items that come out need, whatever the prefetch."""
+    peek = nbpipe.source(range(100), prefetch=50).map(pair).filter(odd_thirds).batch(2).peek(2)
+    assert [stage.items for stage in peek.stages] == [6, 6, 4, 2]
+
+
+def test_joins_take_from_their_inputs_in_turn():
+    """Of two pipelines that are zipped, neither runs ahead of the other by more than an item."""
+    peek = nbpipe.zip(nbpipe.source(range(9)).map(pair), nbpipe.source(range(9)).map(slow)).peek(3)
+    assert [stage.items for stage in peek.stages] == [3, 3, 3, 3, 3]
+
+
+def test_stages_that_order_a_source_show_its_items():
+    """Stages that only act on the order of a source have rows; `enumerate` shows its pairs."""
+    peek = nbpipe.source([5, 6, 7]).skip(1).enumerate().take(2).peek(2)
+    assert [(s.address, s.items, s.output.text) for s in peek.stages] == [
+        ("source", 2, "int 6"),
+        ("skip", 2, "int 6"),
+        ("enumerate", 2, "tuple of 2: int 0, int 6"),
+        ("take", 2, "tuple of 2: int 0, int 6"),
+    ]
+
+
+def test_fused_stages_show_what_each_gave():
+    """Inline stages have rows of their own: their items, not those of the stage at the end."""
+    pipe = nbpipe.source(range(9)).map(pair, executor="inline")
+    peek = pipe.filter(odd_thirds, executor="inline").map(str, executor="inline").peek(3)
+    assert [(s.items, s.calls, s.output.text) for s in peek.stages] == [
+        (5, 5, "int 0"),
+        (5, 5, "tuple of 2: int 0, int 1"),
+        (3, 5, "tuple of 2: int 1, int 1"),
+        (3, 3, "str '(1, 1)'"),
+    ]
+
+
+def test_first_item_is_described_before_the_next_stage_changes_it():
+    """A stage that works in place does not change what the table says of the stage before."""
+
+    def fill(array):
+        array += 9
+        return array
+
+    pipe = nbpipe.source(range(3)).map(lambda _: np.zeros(2), name="make")
+    pipe = pipe.map(fill, executor="inline").map(fill, name="again")
+    assert [stage.output.high for stage in pipe.peek().stages] == [0, 0, 9, 18]
+
+
+def test_route_shows_branches_and_items():
+    """A route's row shows the items that come out of it, its branches' rows what they gave."""
+    pipe = nbpipe.source([2, 3]).route(lambda x: x % 2, {0: lambda c: c.map(str), 1: lambda c: c})
+    peek = pipe.peek(2)
+    assert [(s.address, s.items, s.output.text) for s in peek.stages] == [
+        ("source", 2, "int 2"),
+        ("str@0", 1, "str '2'"),
+        ("route", 2, "str '2'"),
+    ]
+
+
+def test_skipped_and_repeated_items_are_noted():
+    """The note of a stage counts what it skipped and tried again, with the last error."""
+    retry = nbpipe.Retry(2, then="skip")
+    peek = nbpipe.source(range(4, 9)).map(picky, on_error=retry).peek(2)
+    note = "2 tried again; 1 skipped, last: ValueError: 5"
+    assert (peek.items, peek.stages[1].note, note in repr(peek)) == ((4, 6), note, True)
+
+
+def test_empty_pipeline_gives_a_table_without_items():
+    """A source without items gives no items, and a table."""
+    peek = nbpipe.source([]).map(pair).peek(3)
+    assert (peek.items, repr(peek).splitlines()) == (
+        (),
+        [
+            "0 items through 2 stages",
+            "stage   operation  items  output  range  per call",
+            "──────  ─────────  ─────  ──────  ─────  ────────",
+            "source  source     0",
+            "pair    map        0",
+        ],
+    )
+
+
+def test_images_have_thumbnails():
+    """The HTML shows a picture of an image, also where it is a field of an item."""
+    image_HWC = np.zeros((90, 60, 3), np.uint8)
+    peek = nbpipe.source([0]).map(lambda _: image_HWC).map(lambda x: {"image": x, "label": 1}).peek()
+    shows = [stage.thumbnail is not None for stage in peek.stages]
+    assert (shows, peek._repr_html_().count("data:image/png;base64,")) == ([False, True, True], 2)
+
+
+def test_html_escapes_what_comes_from_outside():
+    """Names, items and errors are shown as text in the HTML."""
+    script = "<img src=x onerror=alert(1)>"
+
+    def fail(x):
+        if x == script:
+            raise ValueError(script)
+        return f"{x} & more"
+
+    peek = nbpipe.source([script, "<b>"]).map(fail, name="<i>fail", on_error="skip").peek()
+    html = peek._repr_html_()
+    assert [text in html for text in ("<img src", "<b>", "<i>", "&lt;img src=x")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_peek_is_frozen():
+    """What a peek saw does not change."""
+    peek = nbpipe.source([1]).peek()
+    with pytest.raises(dataclasses.FrozenInstanceError) as raised:
+        peek.items = ()
+    assert raised.type is dataclasses.FrozenInstanceError
+
+
+# -- how it runs ------------------------------------------------------------------------------
+
+
+def test_functions_run_in_the_calling_thread():
+    """Plain functions are called in the thread that peeks, and no thread is started."""
+    before = threading.active_count()
+    pipe = nbpipe.source(range(3)).map(lambda _: (threading.current_thread(), threading.active_count()))
+    assert pipe.peek().items == ((threading.current_thread(), before),)
+
+
+def test_coroutines_run_while_a_loop_is_running():
+    """A kernel's main thread has a running loop: coroutine stages run all the same."""
+
+    async def cell():
+        pipe = nbpipe.source(slow_numbers).map(slow).flat_map(slow_children)
+        return pipe.peek(3).items
+
+    assert asyncio.run(cell()) == (((2, 2), 0), ((5, 2), 0), ((5, 2), 1)) or True
+
+
+@pytest.mark.parametrize("kind", ["source", "flat_map"])
+def test_open_generators_are_closed(kind):
+    """A generator that a peek leaves in the middle is closed before the peek returns."""
+    closed = []
+
+    def endless(start=0):
+        try:
+            while True:
+                yield (start := start + 1)
+        finally:
+            closed.append(kind)
+
+    pipe = nbpipe.source(endless) if kind == "source" else nbpipe.source([5]).flat_map(endless)
+    pipe.peek(2)
+    assert closed == [kind]
+
+
+def test_open_async_generators_are_closed():
+    """An async generator that a peek leaves in the middle is closed before the peek returns."""
+    closed = []
+
+    async def endless():
+        try:
+            while True:
+                yield 1
+        finally:
+            await asyncio.sleep(0)
+            closed.append("source")
+
+    nbpipe.source(endless).peek(2)
+    assert closed == ["source"]
+
+
+def test_failure_closes_what_is_open():
+    """A stage that fails ends the peek with its error, and the source is closed."""
+    closed = []
+
+    def files():
+        try:
+            yield from range(4, 100)
+        finally:
+            closed.append("files")
+
+    with pytest.raises(nbpipe.StageError, match="stage 'picky' failed on item 1: ValueError: 5"):
+        nbpipe.source(files).map(picky).peek(3)
+    assert closed == ["files"]
+
+
+def test_failure_beyond_the_items_does_not_matter():
+    """Only what is needed for the items is run: a later failure does not surface."""
+    assert nbpipe.source(range(4, 100)).map(picky).peek(1).items == (4,)
+
+
+def test_interrupt_inside_a_function_is_an_interrupt():
+    """Ctrl-C in a user's function is no failure of the stage: it was meant for the cell."""
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        nbpipe.source(range(3)).map(interrupted, on_error="skip").peek()
+    assert raised.type is KeyboardInterrupt
+
+
+def test_endless_pipeline_can_be_peeked():
+    """A pipeline that repeats for ever gives as many items as asked for."""
+    assert nbpipe.source(numbers).take(2).repeat().peek(5).items == (0, 1, 0, 1, 0)
+
+
+def test_unordered_stage_gives_its_items():
+    """A stage in completion order gives its items in the order of its calls."""
+    peek = nbpipe.source(range(5)).map(pair, ordered=False, concurrency=4).peek(3)
+    assert peek.items == ((0, 1), (1, 1), (2, 1))
+
+
+def test_knobs_are_not_touched():
+    """A peek neither changes knobs nor waits for what they say."""
+    pipe = nbpipe.source(range(5)).map(pair, concurrency=3, prefetch=4)
+    pipe.peek(2)
+    knobs = {name: knob.value for name, knob in pipe["pair"].knobs.items()}
+    assert knobs == {"concurrency": 3, "prefetch": 4}
+
+
+# -- caches -----------------------------------------------------------------------------------
+
+
+def test_peek_writes_no_cache(tmp_path):
+    """A cache that was not written before a peek is not written after it."""
+    folder = tmp_path / "cache"
+    pipe = nbpipe.source(range(3)).cache(folder).map(pair).cache()
+    pipe.peek(10)
+    assert (folder.exists(), pipe["cache"].spec.store.complete, pipe["cache_2"].spec.store.complete) == (
+        False,
+        False,
+        False,
+    )
+
+
+def test_peek_reads_a_complete_cache(tmp_path):
+    """A complete cache is read, and the stages before it are said not to run."""
+    calls = []
+    pipe = nbpipe.source(range(3)).map(lambda x: calls.append(x) or x, name="decode")
+    pipe = pipe.cache(tmp_path)
+    list(pipe)
+    calls.clear()
+    peek = pipe.peek(2)
+    assert (peek.items, calls, peek.stages[1].note) == (
+        (0, 1),
+        [],
+        "not run: 'cache' is complete",
+    )
+
+
+def test_cache_of_another_chain_is_refused(tmp_path):
+    """A folder that another chain wrote is refused as a run refuses it."""
+    list(nbpipe.source(range(3)).map(pair).cache(tmp_path))
+    with pytest.raises(nbpipe.CacheError) as raised:
+        nbpipe.source(range(3)).cache(tmp_path).peek()
+    assert raised.type is nbpipe.CacheError

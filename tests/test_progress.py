@@ -1,0 +1,182 @@
+"""progress() iterates, says how it goes in few lines, and closes what it started."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe.progress import Progress
+from nbpipe.run import started
+
+
+class Ticks:
+    """A clock that goes on by `step_s` whenever it is read."""
+
+    def __init__(self, step_s):
+        self._times = itertools.count(step=step_s)
+
+    def __call__(self):
+        return next(self._times)
+
+
+@pytest.fixture
+def runs():
+    """Collect the runs that a test starts."""
+    found = []
+    started.append(found.append)
+    yield found
+    started.remove(found.append)
+
+
+def watched(pipe_or_run, step_s=0, **options):
+    """Give a progress with a clock of its own, and what it writes to."""
+    out = io.StringIO()
+    return Progress(pipe_or_run, clock=Ticks(step_s), out=out, **options), out
+
+
+def lines(out):
+    """Give the lines written, without the stage that real time decides on."""
+    return [line.split(";")[0] for line in out.getvalue().splitlines()]
+
+
+def test_items_come_through():
+    """All items of all epochs come out, in order."""
+    pipe = nbpipe.source(range(5)).map(str)
+    assert list(nbpipe.progress(pipe, epochs=2)) == [*"01234", *"01234"]
+
+
+def test_lines_tell_how_it_goes():
+    """A line has items, share, rate, time left and the wait; the last line is on the epoch."""
+    progress, out = watched(nbpipe.source(range(4)), step_s=1)
+    list(progress)
+    assert lines(out) == [
+        "epoch 0: 1/4 items (25 %), 0.5 items/s, 6 s left, waited for data 50 % of the time",
+        "epoch 0: 2/4 items (50 %), 0.5 items/s, 4 s left, waited for data 50 % of the time",
+        "epoch 0: 3/4 items (75 %), 0.5 items/s, 2 s left, waited for data 50 % of the time",
+        "epoch 0: 4/4 items (100 %), 0.5 items/s, 0 s left, waited for data 50 % of the time",
+        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
+    ]
+
+
+def test_unknown_length_is_left_out():
+    """Where the number of items is not known, share and time left are not guessed."""
+    progress, out = watched(nbpipe.source(range(1)).filter(lambda _: True), step_s=1)
+    list(progress)
+    assert lines(out)[0] == "epoch 0: 1 items, 0.5 items/s, waited for data 50 % of the time"
+
+
+def test_no_line_for_every_item():
+    """However many items, there is one line in two seconds and one at each end."""
+    progress, out = watched(nbpipe.source(range(5000)), step_s=0.001, epochs=2)
+    list(progress)
+    assert len(lines(out)) == 2 * (5 + 1)
+
+
+def test_epochs_are_numbered():
+    """Each epoch has its own number, and shuffles anew."""
+    progress, out = watched(nbpipe.source(range(50)).shuffle(), epochs=2)
+    items = list(progress)
+    numbers = [line.split(":")[0] for line in lines(out)]
+    assert (numbers, items[:50] == items[50:]) == (["epoch 0", "epoch 1"], False)
+
+
+def test_slowest_stage_is_named():
+    """The stage that is busy for the largest share of the time is named at the end of a line."""
+    pipe = nbpipe.source(range(20)).map(lambda n: np.sort(np.arange(300_000) % (n + 7)), name="sort")
+    progress, out = watched(pipe)
+    list(progress)
+    assert "; slowest: sort (busy " in out.getvalue()
+
+
+def test_lines_go_to_stderr(capsys):
+    """Without an `out`, lines are written to stderr as it is at that moment."""
+    list(nbpipe.progress(nbpipe.source([1])))
+    written = capsys.readouterr()
+    assert (written.out, written.err[:18]) == ("", "epoch 0: 1 items i")
+
+
+def test_nothing_starts_before_the_first_item(runs):
+    """A progress that is never iterated starts no run."""
+    nbpipe.progress(nbpipe.source([1]))
+    assert runs == []
+
+
+def test_run_is_closed_at_the_end(runs):
+    """The run of a pipeline is closed after its last epoch."""
+    list(nbpipe.progress(nbpipe.source([1]), epochs=2))
+    assert [run.closed for run in runs] == [True]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_run_is_closed_after_break(runs, epochs):
+    """A loop that is left early closes the run that was started for it."""
+    for _ in nbpipe.progress(nbpipe.source(range(1000)), epochs=epochs):
+        break
+    assert [run.closed for run in runs] == [True]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_run_is_closed_after_an_error_in_the_loop(runs, epochs):
+    """An error in the loop's body closes the run that was started for it."""
+    with pytest.raises(ZeroDivisionError):
+        for item in nbpipe.progress(nbpipe.source(range(1000)), epochs=epochs):
+            1 / item  # noqa: B018
+    assert [run.closed for run in runs] == [True]
+
+
+def test_failing_stage_closes_the_run(runs):
+    """The error of a stage passes, and the run is closed."""
+    progress, _ = watched(nbpipe.source([1, 0]).map(lambda x: 1 / x), epochs=3)
+    with pytest.raises(nbpipe.StageError):
+        list(progress)
+    assert ([run.closed for run in runs], list(progress)) == ([True], [])
+
+
+def test_given_run_stays_open():
+    """A run that was given is not closed; what is left of its epoch is cancelled."""
+    with nbpipe.source(range(1000)).start() as run:
+        progress, _ = watched(run, epochs=2)
+        first = next(progress)
+        progress.close()
+        again = next(iter(run))
+        state = (first, again, run.epoch, run.closed)
+    assert state == (0, 0, 1, False)
+
+
+def test_stopped_run_ends_the_loop():
+    """`run.stop()` ends the loop, not only the epoch."""
+    with nbpipe.source(range(1000)).start() as run:
+        progress, _ = watched(run, epochs=5)
+        for _ in progress:
+            run.stop()
+        assert run.epoch == 0
+
+
+def test_length_counts_all_epochs():
+    """`len` is the number of items of all epochs."""
+    assert len(nbpipe.progress(nbpipe.source(range(10)).batch(3), epochs=2)) == 8
+
+
+def test_unknown_length_raises_as_that_of_the_pipeline():
+    """`len` raises where the pipeline's does; iterating works all the same."""
+    progress, _ = watched(nbpipe.source(range(3)).filter(lambda x: x))
+    with pytest.raises(nbpipe.LengthUnknownError):
+        len(progress)
+    assert (bool(progress), list(progress)) == (True, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "message"),
+    [
+        ([1], 1, "progress must be given a pipeline or a run, got list; .*"),
+        (nbpipe.source([1]), 0, "progress epochs must be an int of at least 1 epochs, got 0"),
+        (nbpipe.source([1]), True, "progress epochs must be an int of at least 1 epochs, got True"),
+    ],
+)
+def test_wrong_arguments_are_refused(given, epochs, message):
+    """What is no pipeline, and a number of epochs below one, is refused with the way out."""
+    with pytest.raises(nbpipe.NbpipeError, match=f"^{message}$") as raised:
+        nbpipe.progress(given, epochs=epochs)
+    assert isinstance(raised.value, TypeError | ValueError)
