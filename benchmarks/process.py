@@ -12,7 +12,6 @@ from pathlib import Path
 from .job import Job
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TAIL = 400
 
 
 class ChildError(RuntimeError):
@@ -37,13 +36,18 @@ def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
         try:
             answer, errors = child.communicate(job.to_json(), timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise ChildError(f"ended after {limit_s:.0f} s") from None
+            raise ChildError(f"ended after {limit_s:g} s") from None
         finally:
             _end(child)
     if child.returncode != 0:
-        raise ChildError(f"exit code {child.returncode}: {errors.strip()[-_TAIL:]}")
+        raise ChildError(f"exit code {child.returncode}: {_last_line(errors)}")
     numbers: dict[str, float] = json.loads(answer)
     return numbers
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def _end(child: subprocess.Popen[str]) -> None:

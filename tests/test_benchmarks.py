@@ -11,7 +11,7 @@ from benchmarks.catalogue import BY_NAME, CONTENDERS, Contender
 from benchmarks.goals import Goal, verdict
 from benchmarks.job import Job
 from benchmarks.measurement import FAILED, MISSING, OK, REFUSED, Measurement
-from benchmarks.process import ChildError
+from benchmarks.process import ChildError, measure_in_process
 from benchmarks.ratios import median, percentile, ratio
 from benchmarks.results import Results
 from benchmarks.selection import chosen
@@ -196,6 +196,26 @@ def test_measure_says_why_there_is_no_number():
     assert found[1].note == "no-such-package is not installed: pip install x"
     assert found[2].note == "ended after 60 s"
     assert found[3].values == {"items": 10_000}
+
+
+def test_child_process_answers():
+    """A fresh process takes a job and gives numbers."""
+    numbers = measure_in_process(Job("W1", "bare", items=100), 30)
+    assert numbers["items"] == 100
+
+
+def test_child_process_fails_in_one_line():
+    """A child that fails is described by the last line it wrote."""
+    with pytest.raises(ChildError) as caught:
+        measure_in_process(Job("W9", "bare", items=1), 30)
+    assert str(caught.value) == "exit code 1: KeyError: 'W9'"
+
+
+def test_child_process_is_ended_in_time():
+    """A child that takes too long is ended."""
+    with pytest.raises(ChildError) as caught:
+        measure_in_process(Job("W1", "bare", items=10**12), 0.3)
+    assert str(caught.value) == "ended after 0.3 s"
 
 
 def test_job_survives_json():

@@ -308,6 +308,5 @@ def connect(above: Sequence[Node], node: Node) -> None:
     for one in above:
         one.downstream = node
     node.inbox = above[0].out
-    gather = getattr(node, "gather", 1)
-    if gather > 1:
-        above[0].gathers = gather
+    if isinstance(node, MapNode):
+        above[0].gathers = node.gather

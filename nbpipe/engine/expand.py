@@ -78,14 +78,16 @@ class ExpandNode(Node):
             calls += not expansion.over
             if expansion.held or expansion.over:
                 continue
-            first = place == 0 or not self.ordered
-            allowed = room if first else room - 1
-            if first and not self.out and not self.reserved:
-                allowed = max(allowed, 1)  # after a knob was lowered the first must go on
+            if not self.ordered:
+                allowed = room
+            elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
+                allowed = max(room, (self.gathers or 1) - len(self.out))
+            else:
+                allowed = room - self.gathers - 1
             if allowed > 0:
                 return expansion, allowed
         fresh = bool(self.inbox) and calls < lane.concurrency
-        allowed = room if not self.live or not self.ordered else room - 1
+        allowed = room if not self.live or not self.ordered else room - self.gathers - 1
         if fresh and allowed > 0 and len(self.live) < lane.prefetch + lane.concurrency:
             return None, allowed
         return None

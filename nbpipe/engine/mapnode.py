@@ -22,7 +22,7 @@ class MapNode(Node):
 
     Args:
         first: the stage's step.
-        gather: items that one call takes together (a batch).
+        gather: items that one call takes together (a batch); 0 where it takes them singly.
         drop_last: leave out a last batch that is not full.
     """
 
@@ -34,7 +34,7 @@ class MapNode(Node):
         *,
         ordered: bool = True,
         remote: bool = False,
-        gather: int = 1,
+        gather: int = 0,
         drop_last: bool = False,
     ) -> None:
         super().__init__(lane, epoch, ordered=ordered, remote=remote)
@@ -48,7 +48,7 @@ class MapNode(Node):
 
     def has_input(self) -> bool:
         """Say whether a call could start, but for room and slots."""
-        return bool(self.returned) or len(self.inbox) >= (1 if self.input_over else self.gather)
+        return bool(self.returned) or len(self.inbox) >= (1 if self.input_over else self.gather or 1)
 
     def runnable(self) -> bool:
         """Say whether `take` would give a task."""
@@ -74,7 +74,7 @@ class MapNode(Node):
         room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
         if room <= 0:
             return None
-        if self.gather > 1:
+        if self.gather:
             if available < self.gather and not self.input_over:
                 return None
             count = min(available, self.gather)
@@ -102,7 +102,7 @@ class MapNode(Node):
             items = deque([pop() for _ in range(count)])
         if self.epoch.memory is not None:
             self.epoch.release(items)
-        if self.gather > 1:
+        if self.gather:
             return deque(((items[0][0], [entry[1] for entry in items]),))
         return items
 
@@ -111,8 +111,12 @@ class MapNode(Node):
         results = task.results
         lane = self.lane
         now_ns = task.ended_ns
-        usual = task.usual and not (self.guarded or self.ready or self.done or self.epoch.over)
-        if not usual or (self.ordered and task.seq != self.seq_out) or not results:
+        if (
+            not results
+            or (self.ordered and task.seq != self.seq_out)
+            or (task.irregular or task.published or task.retries or task.tally is not None)
+            or (self.guarded or self.ready or self.done or self.epoch.over)
+        ):
             super().settle(task)
             return
         if now_ns - lane.since_ns > BOOKING_NS:

@@ -64,5 +64,4 @@ class Memory:
 
 def input_bytes(node: Node) -> float:
     """Estimate the bytes that one call of `node` takes from its buffers."""
-    gather = getattr(node, "gather", 1)
-    return gather * sum(above.lane.item_bytes for above in node.upstream)
+    return (getattr(node, "gather", 0) or 1) * sum(above.lane.item_bytes for above in node.upstream)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .failures import Budget
+from .failures import Budget, Failed
 from .lane import BLOCKED, READY, STARVED, Lane
 from .task import Entry, Task
 
@@ -197,12 +197,17 @@ class Node(ABC):
 
     def emit(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
         """Put results into `out`, in the order given; drop what was dropped or failed."""
-        entries: Sequence[Entry] = self._sift(results) if irregular else results
+        entries: Sequence[Entry] = results
+        failures: list[Failed] = []
+        if irregular:
+            entries, failures = _sifted(results)
         budget = self.budget
         if entries:
             memory = self.epoch.memory
             sized = entries if memory is None else memory.hold(entries)
             self.put_plain(sized, len(entries), now_ns)
+        for failed in failures:
+            self._count_failure(failed)
         if budget is not None:
             budget.seen += len(results)
             if (error := budget.exceeded()) is not None:
@@ -221,20 +226,7 @@ class Node(ABC):
             if lane.state == STARVED and now_ns - lane.since_ns > BOOKING_NS:
                 following.note_state(now_ns)
 
-    def _sift(self, results: Sequence[Any]) -> list[Entry]:
-        entries: list[Entry] = []
-        for result in results:
-            if self.done:
-                break
-            if result is None:
-                continue
-            if type(result) is tuple:
-                entries.append(result)
-            else:
-                self._count_failure(result)
-        return entries
-
-    def _count_failure(self, failed: Any) -> None:
+    def _count_failure(self, failed: Failed) -> None:
         lanes, budgets = (self.lane, *self.rest_lanes), (self.budget, *self.rest_budgets)
         for lane, budget in zip(lanes, budgets, strict=True):
             if lane.address == failed.record.stage:
@@ -306,3 +298,17 @@ class Node(ABC):
         self.epoch.changed = True
         self.epoch.release(self.inbox)
         self.inbox.clear()
+
+
+def _sifted(results: Sequence[Any]) -> tuple[list[Entry], list[Failed]]:
+    """Part entries and failures, up to the first fatal one; leave out what was dropped."""
+    entries: list[Entry] = []
+    failures: list[Failed] = []
+    for result in results:
+        if type(result) is tuple:
+            entries.append(result)
+        elif result is not None:
+            failures.append(result)
+            if result.fatal:
+                break
+    return entries, failures

@@ -130,12 +130,16 @@ class Scheduler:
                         following = epoch.take(now_ns)
                     if following is not None:
                         if following.node.remote:
-                            self._running.add(following)
                             remote = [following, *self._take_remote(now_ns)]
-                        elif following.node.lane.cost_ns > SLOW_NS:
-                            new_seat = self._wake(now_ns)
+                            self._note_remote(remote)
                         else:
-                            self._watch(following)
+                            if following.node.lane.cost_ns > SLOW_NS:
+                                new_seat = self._wake(now_ns)
+                            else:
+                                following.cheap = True
+                                self._cheap += 1
+                            if following.cheap or following.several:
+                                self._watch(following)
                     if epoch.waiting:
                         self._look_after_consumer(following, now_ns)
                 if following is None and not seat.dismissed:
@@ -151,9 +155,10 @@ class Scheduler:
             task = None
 
     def _watch(self, task: Task) -> None:
-        """Have the ticker look after a task for which no other thread was woken."""
-        task.cheap = True
-        self._cheap += 1
+        """Have the ticker look after a task that may hold results back, or for which no other
+        thread was woken.
+        """
+        task.watched = True
         if self._ticker.asleep:
             self._ticker.attend()
 
@@ -163,7 +168,9 @@ class Scheduler:
         done.ended_ns = now_ns = perf_counter_ns()
         with self.lock:
             self._settle(done, now_ns)
-            return self._take_remote(now_ns)
+            following = self._take_remote(now_ns)
+            self._note_remote(following)
+        return following
 
     def end_turn(self) -> None:
         """Wake the consumer and a thread, for all calls that ended in one turn of the loop."""
@@ -193,9 +200,14 @@ class Scheduler:
             task = epoch.take(now_ns, remote=True)
             if task is None:
                 break
-            self._running.add(task)
             taken.append(task)
         return taken
+
+    def _note_remote(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._running.add(task)
+            if task.several:
+                self._watch(task)
 
     def _settle(self, task: Task, now_ns: int) -> None:
         node = task.node
@@ -221,8 +233,9 @@ class Scheduler:
         if epoch.pumps:
             epoch.pump(now_ns)
         for node in epoch.order:
-            if node.lane.cost_ns <= SLOW_NS and node.out and node.downstream is not None:
-                continue  # cheap: whoever comes next does it, unless the next stage starves
+            cheap = node.lane.cost_ns <= SLOW_NS and node.downstream is not None
+            if cheap and len(node.out) > node.gathers:
+                continue  # whoever comes next does it, unless the next stage starves
             if node.runnable():
                 return self._team.unpark()
         return None
@@ -237,7 +250,7 @@ class Scheduler:
         with self.lock:
             for task in self._at_work():
                 if (
-                    task.cheap
+                    task.watched
                     and task.started_ns
                     and now_ns - task.started_ns > self._ticker.period_ns // 2
                 ):
@@ -248,7 +261,7 @@ class Scheduler:
                     epoch.pump(now_ns)
                 self._look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
-            if not self._cheap:
+            if not any(task.watched for task in self._at_work()):
                 self._ticker.sleep()
         self._start(seat)
 

@@ -32,8 +32,8 @@ class Task:
         results: one result for each entry done.
         published: number of results already handed on.
         irregular: some result is not an entry.
-        usual: the results are all of its items', and only entries.
-        cheap: taken without waking another thread; the ticker looks after it.
+        cheap: taken without waking another thread.
+        watched: the ticker looks after it.
         started_ns, ended_ns: when the work began and ended; 0 before.
         retries: calls that were tried again.
         tally: for each fused step, calls, results and time [ns].
@@ -46,8 +46,8 @@ class Task:
     started_ns = 0
     ended_ns = 0
     retries = 0
-    usual = True
     cheap = False
+    watched = False
     tally: list[list[int]] | None = None
     expansion: Expansion | None = None
 
@@ -59,12 +59,16 @@ class Task:
         self.quota = quota
         self.results: list[Any] = []
 
+    @property
+    def several(self) -> bool:
+        """Whether it may give more than one result, so that some could be held back."""
+        return self.quota > 1 or self.count > 1
+
     def run(self) -> None:
         """Do the work in this thread."""
         self.started_ns = perf_counter_ns()
         self.node.work(self)
         self.ended_ns = perf_counter_ns()
-        self.usual = not (self.irregular or self.published or self.retries or self.tally)
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Give the coroutine that does the work on the event loop."""

@@ -32,7 +32,8 @@ class Ticker:
         """Start ticking, unless it is under way."""
         if self.asleep:
             self.asleep = False
-            self._gate.release()
+            if self._gate.locked():  # open where the thread had not noticed that it may sleep
+                self._gate.release()
 
     def sleep(self) -> None:
         """Stop ticking when the tick in progress is over."""
@@ -47,7 +48,7 @@ class Ticker:
     def _serve(self) -> None:
         while not self._leave.wait(_PERIOD_S):
             self._tick()
-            if self.asleep:
+            while self.asleep and not self._leave.is_set():
                 self._gate.acquire()
 
     def dismiss(self) -> None:

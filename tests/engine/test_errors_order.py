@@ -1,0 +1,462 @@
+"""What a failing item does: errors in order, skips, retries, budgets, timeouts; completion order."""
+
+import asyncio
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+import nbpipe
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+
+KINDS = ("thread", "coroutine", "inline")
+
+
+def options(kind, **knobs):
+    """Give the arguments of a stage of this kind; inline ones have no knobs."""
+    return {"executor": "inline"} if kind == "inline" else knobs
+
+
+def failing(kind, bad, error=ValueError):
+    """Make a stage's function that fails on the items in `bad`."""
+
+    def result(item):
+        if item in bad:
+            raise error(f"bad item {item}")
+        return item
+
+    return stage(kind, result=result)
+
+
+# -- raise ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [0, 1, 7, 40, 99])
+def test_error_surfaces_after_every_earlier_item(kind, bad):
+    """In order, all items before the failing one come first, then the error, then the end."""
+    chain = nbpipe.source(range(100)).map(failing(kind, {bad}), **options(kind, concurrency=4))
+    chain = chain.map(lambda item: item, name="after")
+    with chain.start() as run:
+        items = iter(run)
+        got, error = delivered(items)
+        assert (got, error.path, list(items)) == (list(range(bad)), bad, [])
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 33])
+def test_items_in_the_chunk_of_a_failing_source_are_delivered(count):
+    """What a source gave in one go with its failure reaches the end of the chain."""
+
+    def items():
+        yield from range(count)
+        raise OSError
+
+    chain = nbpipe.source(items).map(lambda item: item).map(lambda item: item)
+    outcomes = []
+    for _ in range(50):
+        with chain.start() as run:
+            got, error = delivered(run)
+            outcomes.append((got, type(error.__cause__)))
+    assert outcomes == [(list(range(count)), OSError)] * 50
+
+
+def test_cheap_chunks_deliver_all_before_a_failure():
+    """A failure inside a chunk of cheap items loses none of those before it."""
+    bad, outcomes = 0, []
+
+    def work(item):
+        if item == bad:
+            raise ValueError(item)
+        return item
+
+    chain = nbpipe.source(range(1000)).map(work).map(lambda item: item)
+    with chain.start() as run:
+        for number in range(200, 1000, 17):
+            bad = number
+            got, _ = delivered(run)
+            outcomes.append(got == list(range(bad)))
+    assert all(outcomes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_names_stage_item_and_executor(kind):
+    """The cause is the user's exception with its traceback; a note says where."""
+    chain = nbpipe.source(range(9)).map(failing(kind, {5}), **options(kind), name="decode")
+    with chain.start() as run:
+        _, error = delivered(run)
+        kept = run.failures()
+    frames = [frame.name for frame in traceback.extract_tb(error.__cause__.__traceback__)]
+    note = error.__notes__[0]
+    assert isinstance(error, nbpipe.StageError)
+    assert str(error) == "stage 'decode' failed on item 5: ValueError: bad item 5"
+    assert (error.stage, error.path, error.executor) == ("decode", 5, kind)
+    assert frames[-1] == "result"
+    assert all(word in note for word in ("'decode'", "item 5", kind, "int 5"))
+    assert [(f.stage, f.path, f.epoch, f.attempts) for f in kept] == [("decode", 5, 0, 1)]
+    assert "in result" in kept[0].traceback
+
+
+def test_first_failure_in_order_surfaces_though_a_later_one_came_first():
+    """The error of the earliest item is raised, whatever happens first."""
+    gate, calls = Gate(), Calls()
+
+    def work(item):
+        calls.enter(item)
+        if item == 3:
+            gate.wait()
+        if item in (3, 4):
+            raise ValueError(item)
+        return item
+
+    with nbpipe.source(range(20)).map(work, concurrency=4).start() as run:
+        items = iter(run)
+        calls.wait_begun(5)
+        gate.open()
+        got, error = delivered(items)
+        assert (got, error.path) == ([0, 1, 2], 3)
+
+
+def test_error_in_completion_order_surfaces_at_once():
+    """With `ordered=False` an error does not wait for earlier items."""
+    gate = Gate()
+    fn = stage(
+        "thread", gate=lambda item: gate if item == 0 else None, result=lambda item: 1 // (item - 5)
+    )
+    chain = nbpipe.source(range(20)).map(fn, concurrency=2, ordered=False)
+    with chain.start() as run:
+        _, error = delivered(run)
+        gate.open()
+        assert (error.path, type(error.__cause__)) == (5, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_exceptions_that_mean_more_are_stage_errors_in_a_stage(kind, error, on_error):
+    """KeyboardInterrupt and SystemExit in a stage end the epoch, not a thread; skips do not hide them."""
+
+    def result(item):
+        if item == 5:
+            raise error
+        return item
+
+    chain = nbpipe.source(range(9))
+    chain = chain.map(stage(kind, result=result), **options(kind), on_error=on_error)
+    with chain.start() as run:
+        got, raised = delivered(run)
+        again, _ = delivered(run)
+    skipped = on_error == "skip" and issubclass(error, Exception)
+    assert got == again == ([0, 1, 2, 3, 4, 6, 7, 8] if skipped else [0, 1, 2, 3, 4])
+    assert skipped == (raised is None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exceptions_and_none_are_ordinary_items(kind):
+    """An item may be None, an exception object, or an exception class."""
+    odd = [None, ValueError("x"), StopIteration, (), ("wait",), "over", Ellipsis]
+    chain = nbpipe.source(odd).map(stage(kind, calls=Unhashed()), **options(kind))
+    with chain.start() as run:
+        assert drained(run) == odd
+
+
+class Unhashed(Calls):
+    """Counts calls without asking the items for a hash."""
+
+    def enter(self, item):
+        super().enter(id(item))
+
+
+class Evil:
+    """An item that can be neither shown nor measured."""
+
+    def __repr__(self):
+        raise ValueError
+
+    __len__ = __sizeof__ = __bool__ = __repr__
+    nbytes = shape = property(__repr__)
+
+
+def test_items_that_cannot_be_looked_at_pass():
+    """Measuring and describing an item never breaks a run."""
+
+    def fail(item):
+        class Wordless(Exception):
+            __str__ = Evil.__repr__
+
+        raise Wordless
+
+    evil = nbpipe.source(range(5)).map(lambda _: Evil())
+    with evil.start() as run, evil.map(fail).start() as failing_run:
+        assert len(drained(run)) == 5
+        assert delivered(failing_run)[1].path == 0
+
+
+def test_predicate_without_a_truth_value_is_a_failure():
+    """A predicate that gives an array fails as the user's own code would."""
+    chain = nbpipe.source(range(3)).filter(lambda _: np.zeros(2))
+    with chain.start() as run:
+        assert isinstance(delivered(run)[1].__cause__, ValueError)
+
+
+# -- skip and budgets -------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_skip_drops_failed_items_and_counts_them(kind, ordered):
+    """Failed items are left out, counted and remembered."""
+    bad = {0, 5, 6, 63, 64, 199}
+    chain = nbpipe.source(range(200)).map(
+        failing(kind, bad), **options(kind, concurrency=3), ordered=ordered, on_error="skip", name="m"
+    )
+    with chain.start() as run:
+        got = drained(run)
+        errors, kept = run.stats()["m"].errors, {failure.path for failure in run.failures()}
+    assert (sorted(got), errors, kept) == ([n for n in range(200) if n not in bad], 6, bad)
+
+
+def test_only_the_last_hundred_failures_are_kept():
+    """`run.failures()` is bounded: the last 100, oldest first."""
+    chain = nbpipe.source(range(300)).map(failing("thread", range(300)), on_error="skip")
+    with chain.start() as run:
+        drained(run)
+        assert [failure.path for failure in run.failures()] == list(range(200, 300))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limit", [0, 3])
+def test_budget_by_count_ends_the_epoch_at_the_failure_that_exceeds_it(kind, limit):
+    """One failure more than `max_failures` ends the epoch there, in order."""
+    chain = nbpipe.source(range(1000)).map(
+        failing(kind, range(300, 320)), **options(kind), on_error="skip", max_failures=limit, name="m"
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert isinstance(error, nbpipe.FailureBudgetError)
+    assert (error.stage, got) == ("m", list(range(300)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_budget_by_count_is_not_exceeded_by_as_many_failures(kind):
+    """As many failures as allowed are no error, in every epoch anew."""
+    chain = nbpipe.source(range(100)).map(
+        failing(kind, {1, 2, 3}), **options(kind), on_error="skip", max_failures=3
+    )
+    with chain.start() as run:
+        assert [len(drained(run)) for _ in range(3)] == [97] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_budget_by_rate_is_judged_after_a_hundred_items(kind):
+    """The first hundred items may all but fail; then the rate counts."""
+    chain = nbpipe.source(range(2000)).map(
+        failing(kind, range(200, 2000, 2)), **options(kind), on_error="skip", max_failures=0.1
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert isinstance(error, nbpipe.FailureBudgetError)
+    assert 200 <= len(got) < 300
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("bad", "fails"), [(5, False), (6, True)])
+def test_budget_by_rate_is_judged_at_the_end(kind, bad, fails):
+    """A short epoch is judged when it ends: more than a tenth of 50 items is too many."""
+    chain = nbpipe.source(range(50)).map(
+        failing(kind, range(bad)), **options(kind), on_error="skip", max_failures=0.1
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert (len(got), isinstance(error, nbpipe.FailureBudgetError)) == (50 - bad, fails)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_budget_by_rate_counts_each_epoch_alone(kind):
+    """Good items of an earlier epoch do not pay for failures of this one."""
+    bad = set()
+    chain = nbpipe.source(range(1000)).map(
+        failing(kind, bad), **options(kind), on_error="skip", max_failures=0.1
+    )
+    with chain.start() as run:
+        first = len(drained(run))
+        bad.update(range(0, 1000, 5))
+        got, error = delivered(run)
+    assert first == 1000
+    assert isinstance(error, nbpipe.FailureBudgetError)
+    assert len(got) < 200
+
+
+# -- retries and timeouts ---------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_retry_gives_the_item_its_place(kind):
+    """A call that succeeds at the third try gives its item in order; tries are counted."""
+    calls = Calls()
+
+    def result(item):
+        if item % 10 == 0 and calls.of[item] < 3:
+            raise OSError(item)
+        return item
+
+    fn = stage(kind, result=result, calls=calls)
+    chain = nbpipe.source(range(100)).map(
+        fn, **options(kind, concurrency=4), on_error=nbpipe.Retry(2), name="m"
+    )
+    with chain.start() as run:
+        assert drained(run) == list(range(100))
+        assert (run.stats()["m"].retries, run.stats()["m"].errors) == (20, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("then", ["raise", "skip"])
+def test_retry_that_never_succeeds_ends_as_asked(kind, then):
+    """After the last try the item is an error or is left out; the record counts the calls."""
+    chain = nbpipe.source(range(10)).map(
+        failing(kind, {4}), **options(kind), on_error=nbpipe.Retry(3, backoff_s=1e-6, then=then)
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+        assert [failure.attempts for failure in run.failures()] == [4]
+    expected = [n for n in range(10) if n != 4] if then == "skip" else [0, 1, 2, 3]
+    assert (got, error is None) == (expected, then == "skip")
+
+
+def test_retry_draws_the_same_random_numbers():
+    """Each try of an item gets the same generator."""
+    drawn = {}
+
+    def work(item, rng):
+        drawn.setdefault(item, []).append(rng.integers(2**60))
+        if len(drawn[item]) < 3:
+            raise OSError
+        return item
+
+    with nbpipe.source(range(20)).map(work, on_error=nbpipe.Retry(2)).start() as run:
+        drained(run)
+    assert [(len(tries), len(set(tries))) for tries in drawn.values()] == [(3, 1)] * 20
+
+
+def test_retried_flat_map_gives_no_child_twice():
+    """A generator that is begun again leaves out the children it has given."""
+    begun = []
+
+    def children(item):
+        begun.append(item)
+        for child in range(50):
+            if child == 30 and begun.count(item) < 3:
+                raise OSError
+            yield item, child
+
+    chain = nbpipe.source(range(4)).flat_map(children, concurrency=2, on_error=nbpipe.Retry(2))
+    with chain.start() as run:
+        assert drained(run) == [(item, child) for item in range(4) for child in range(50)]
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_end_of_the_epoch_ends_the_wait_before_a_retry(kind):
+    """Closing a run does not wait for a long backoff."""
+    calls = Calls()
+
+    def result(item):
+        raise OSError
+
+    fn = stage(kind, result=result, calls=calls)
+    chain = nbpipe.source([1]).map(fn, on_error=nbpipe.Retry(1, backoff_s=3600))
+    run = chain.start()
+    items = iter(run)
+    calls.wait_begun(1)
+    finished(run.close)
+    assert (calls.begun, list(items)) == (1, [])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(1, then="skip")])
+def test_timeout_cancels_the_call(on_error):
+    """A coroutine that takes too long is cancelled; the timeout is a failure like others."""
+    cancelled = []
+
+    async def work(item):
+        if item == 3:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(item)
+        return item
+
+    chain = nbpipe.source(range(6)).map(work, timeout_s=0.01, on_error=on_error, concurrency=2)
+    with chain.start() as run:
+        got, error = delivered(run)
+    if on_error == "raise":
+        assert (got, type(error)) == ([0, 1, 2], nbpipe.StageTimeoutError)
+        assert isinstance(error, TimeoutError)
+    else:
+        assert (got, error) == ([0, 1, 2, 4, 5], None)
+    assert cancelled == [3] * (2 if isinstance(on_error, nbpipe.Retry) else 1)
+
+
+def test_timeout_of_the_users_own_is_no_stage_timeout():
+    """A TimeoutError that the function raises itself keeps its own meaning."""
+
+    async def work(item):
+        raise TimeoutError("mine")
+
+    with nbpipe.source([1]).map(work, timeout_s=60).start() as run:
+        _, error = delivered(run)
+    assert (type(error), str(error.__cause__)) == (nbpipe.StageError, "mine")
+
+
+def test_timeout_of_a_thread_stage_is_refused():
+    """A thread cannot be killed: the error says so and points to processes."""
+    with pytest.raises(nbpipe.ArgumentError, match=r'thread cannot be killed.*executor="process"'):
+        nbpipe.source([1]).map(lambda item: item, timeout_s=1)
+
+
+# -- completion order -------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_completion_order_delivers_what_is_ready(kind):
+    """An item that takes long is overtaken by all others, within the bound of the buffer."""
+    gate = Gate()
+    fn = stage(kind, gate=lambda item: gate if item == 0 else None)
+    chain = nbpipe.source(range(100)).map(fn, concurrency=2, ordered=False)
+    with chain.start() as run:
+        items = iter(run)
+        first = finished(lambda: [next(items) for _ in range(99)])
+        gate.open()
+        assert (sorted(first), drained(items)) == (list(range(1, 100)), [0])
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_completion_order_of_flat_map_delivers_what_is_ready(kind):
+    """Children of a later item pass those of a slow one."""
+    gate, go = Gate(), threading.Event()
+
+    def children(item):
+        if item == 0:
+            gate.wait()
+        yield from ((item, child) for child in range(10))
+
+    async def children_async(item):
+        if item == 0:
+            await gate.wait_async()
+        for child in range(10):
+            yield item, child
+
+    fn = children_async if kind == "coroutine" else children
+    chain = nbpipe.source(range(5)).flat_map(fn, concurrency=2, ordered=False)
+    with chain.start() as run:
+        items = iter(run)
+        first = finished(lambda: [next(items) for _ in range(40)])
+        gate.open()
+        go.set()
+        assert sorted(first) == [(i, c) for i in range(1, 5) for c in range(10)]
+        assert sorted(drained(items)) == [(0, c) for c in range(10)]
+
+
+def test_quiet_after_an_error():
+    """After an error nothing of the epoch goes on."""
+    calls = Calls()
+
+    def result(item):
+        return 1 // (item - 10)
+
+    fn = stage("thread", result=result, calls=calls)
+    with nbpipe.source(range(10_000)).map(fn, concurrency=2).start() as run:
+        delivered(run)
+        quiet(run)
+        begun = calls.begun
+        assert (begun < 1000, run.stats()["source"].items_out < 1000) == (True, True)

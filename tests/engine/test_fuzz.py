@@ -1,0 +1,199 @@
+"""The resize fuzz: every knob turned thousands of times a second while items are checked.
+
+What is checked, and how honestly:
+
+- Limit and bound are checked under the engine's own lock, at the moment when a call is accepted:
+  a stage whose calls in progress grew is within the limit in force, a stage whose held results
+  grew is within its bound. `Knob.set` has returned only after the new limit is in force.
+- From outside, calls inside the user's functions are counted on entry. A call was accepted after
+  its thread left its last call; so the calls now in progress were once allowed together: their
+  number is at most the highest value the knob had since the latest of these moments.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections import deque
+
+import pytest
+
+import nbpipe
+from nbpipe.engine.epoch import Epoch
+from tests.gates import drained
+
+FUZZ_S = 6.0
+ITEMS = 600
+
+
+class Ceiling:
+    """The highest limit in force over time, and the calls in progress under it."""
+
+    def __init__(self, value):
+        self.lock = threading.Lock()
+        self.values = deque([(0, value)], maxlen=100_000)
+        self.since = {}  # of each call in progress: when its thread left its last call
+        self.left = {}
+        self.problems = []
+
+    def change(self, knob, value):
+        """Set the knob; meanwhile the higher of both values is allowed."""
+        with self.lock:
+            self.values.append((time.perf_counter_ns(), max(knob.value, value)))
+        knob.set(value)
+        with self.lock:
+            self.values.append((time.perf_counter_ns(), value))
+
+    def enter(self):
+        me = threading.get_ident()
+        with self.lock:
+            self.since[me] = self.left.get(me, 0)
+            latest = max(self.since.values())
+            allowed = 0
+            for at, value in reversed(self.values):
+                allowed = max(allowed, value)
+                if at < latest:
+                    break
+            if len(self.since) > allowed:
+                self.problems.append((len(self.since), allowed))
+
+    def leave(self):
+        me = threading.get_ident()
+        with self.lock:
+            del self.since[me]
+            self.left[me] = time.perf_counter_ns()
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Check limit and bound of every stage under the lock, whenever a call is accepted."""
+    found = []
+    take = Epoch.take
+
+    def held(node):
+        return node.reserved + node.held() if hasattr(node, "held") else 0
+
+    def checked(epoch, now_ns, **options):
+        before = {id(node): (node.lane.active, held(node)) for node in epoch.order}
+        task = take(epoch, now_ns, **options)
+        for node in epoch.order:
+            active, holds = before.get(id(node), (0, 0))
+            lane = node.lane
+            if lane.active > max(active, lane.concurrency):
+                found.append(f"{lane.address}: {lane.active} calls, limit {lane.concurrency}")
+            bound = lane.prefetch + lane.concurrency + node.gathers
+            if held(node) > max(holds, bound) and held(node) > 1:
+                found.append(f"{lane.address}: {held(node)} held, bound {bound}")
+        return task
+
+    monkeypatch.setattr(Epoch, "take", checked)
+    return found
+
+
+def chain_of(ordered, ceiling, concurrency):
+    """Make a chain of every kind of stage; the ceiling watches the slow one."""
+
+    def slow(item):
+        ceiling.enter()
+        time.sleep(0.0001)
+        ceiling.leave()
+        return item
+
+    async def wait(item):
+        await asyncio.sleep(0.0005 * (item % 3))
+        return item
+
+    def children(item):
+        for child in range(item % 4):
+            yield item, child
+
+    same = {"ordered": ordered, "concurrency": 2}
+    chain = nbpipe.source(lambda: iter(range(ITEMS)))
+    chain = chain.map(slow, name="slow", ordered=ordered, concurrency=concurrency)
+    chain = chain.map(wait, name="wait", **same).map(lambda n: n, name="cheap", **same)
+    chain = chain.filter(lambda n: n % 5, name="keep", **same)
+    chain = chain.flat_map(children, name="many", **same)
+    chain = chain.map(lambda pair: pair, executor="inline", name="fused")
+    chain = chain.batch(7, collate=list).map(lambda batch: batch, name="last", **same)
+    return chain
+
+
+EXPECTED = [(item, child) for item in range(ITEMS) if item % 5 for child in range(item % 4)]
+
+
+def turn(run, ceiling, over, seed, counts):
+    """Turn every knob at random, as fast as it goes, until the end."""
+    rng = random.Random(seed)
+    knobs = [knob for stage in run.stages.values() for knob in stage.knobs.values()]
+    watched = run["slow"].knob("concurrency")
+    turned = 0
+    while not over.is_set():
+        knob = rng.choice(knobs)
+        value = rng.choice((1, 1, 2, 3, 5, 8, 13))
+        if knob is watched:
+            if seed:  # one thread alone turns what is watched from outside
+                continue
+            ceiling.change(knob, value)
+        else:
+            knob.set(value, by=f"turner {seed}")
+        turned += 1
+        if turned % 4 == 0:
+            time.sleep(0.0002)  # thousands a second, and still some time for the work
+    counts.append(turned)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_resize_fuzz(ordered, broken):
+    """Nothing is lost, doubled or reordered; limits and bounds hold; at thousands of turns."""
+    ceiling, over, turns = Ceiling(4), threading.Event(), []
+    wrong, epochs = [], 0
+    with chain_of(ordered, ceiling, 4).start() as run:
+        turners = [
+            threading.Thread(target=turn, args=(run, ceiling, over, seed, turns)) for seed in (0, 1)
+        ]
+        for turner in turners:
+            turner.start()
+        until = time.monotonic() + FUZZ_S
+        try:
+            while time.monotonic() < until and not wrong:
+                got = [pair for batch in drained(run, seconds=20) for pair in batch]
+                epochs += 1
+                if (got if ordered else sorted(got)) != EXPECTED:
+                    wrong.append(got)
+        finally:
+            over.set()
+            for turner in turners:
+                turner.join()
+    assert (wrong, broken, ceiling.problems) == ([], [], [])
+    assert epochs > 0
+    assert sum(turns) > 5000
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_resize_fuzz_with_broken_epochs(ordered, broken):
+    """Epochs broken off while knobs are turned leave nothing to the next one."""
+    ceiling, over, turns = Ceiling(4), threading.Event(), []
+    rng = random.Random(7)
+    with chain_of(ordered, ceiling, 4).start() as run:
+        turner = threading.Thread(target=turn, args=(run, ceiling, over, 0, turns))
+        turner.start()
+        until = time.monotonic() + FUZZ_S / 2
+        try:
+            while time.monotonic() < until:
+                items = iter(run)
+                count = rng.choice((0, 1, 3, 20))
+                got = drained(_first(items, count), seconds=20)
+                flat = [pair for batch in got for pair in batch]
+                items.close()
+                assert len(set(flat)) == len(flat) == 7 * count
+                assert not ordered or flat == EXPECTED[: 7 * count]
+            got = [pair for batch in drained(run, seconds=20) for pair in batch]
+        finally:
+            over.set()
+            turner.join()
+    assert (sorted(got), broken, ceiling.problems) == (sorted(EXPECTED), [], [])
+
+
+def _first(items, count):
+    for _ in range(count):
+        yield next(items)

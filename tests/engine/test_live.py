@@ -1,0 +1,355 @@
+"""What may happen to a run at any moment, from any thread: knobs, pause, stop, close, memory."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import nbpipe
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+
+KINDS = ("thread", "coroutine")
+
+
+def in_thread(function, *args):
+    """Call a function in another thread and wait for it."""
+    return finished(function, *args)
+
+
+# -- knobs ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_knob_set_from_another_thread_acts_at_once(kind):
+    """A limit raised while every call is held lets more begin, wherever it was set."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with nbpipe.source(range(50)).map(fn, name="work").start() as run:
+        items = iter(run)
+        calls.wait_running(1)
+        in_thread(run["work"].knob("concurrency").set, 9)
+        calls.wait_running(9)
+        gate.open()
+        assert drained(items) == list(range(50))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_raised_prefetch_fills_at_once(kind):
+    """A raised prefetch lets a stage that had no room go on, with nobody taking items."""
+    calls = Calls()
+    with nbpipe.source(range(80)).map(stage(kind, calls=calls), prefetch=1, name="w").start() as run:
+        items = iter(run)
+        calls.wait_begun(2)
+        quiet(run)
+        run["w"].prefetch = 40
+        calls.wait_begun(41)
+        quiet(run)
+        assert (calls.begun, drained(items)) == (41, list(range(80)))
+
+
+def test_knobs_of_every_stage_may_be_turned_while_all_buffers_are_full():
+    """Whatever is raised or lowered while the consumer is away, it finds all items after."""
+    chain = nbpipe.source(range(3000)).map(lambda n: n, name="a").filter(lambda _: True, name="b")
+    chain = chain.flat_map(lambda n: [n], name="c").batch(7, collate=list)
+    with chain.start() as run:
+        items = iter(run)
+        got = [finished(next, items)]
+        for value in (50, 1, 9, 1, 200, 2):
+            for address in run.stages:
+                for knob in run[address].knobs.values():
+                    knob.set(value)
+            quiet(run)
+            got.append(finished(next, items))
+        got += drained(items)
+    assert [n for batch in got for n in batch] == list(range(3000))
+
+
+def test_tuned_knobs_stay_for_the_next_epoch_and_run():
+    """A knob belongs to its stage: later epochs and runs begin with its value."""
+    gate = Gate()
+    calls = Calls()
+    chain = nbpipe.source(range(20)).map(stage("thread", gate=lambda _: gate, calls=calls), name="w")
+    chain["w"].concurrency = 5
+    with chain.start() as first:
+        held = iter(first)
+        calls.wait_running(5)
+        gate.open()
+        assert drained(held) == drained(first) == list(range(20))
+        with chain.start() as second:
+            assert second.stats()["w"].concurrency == 5
+            assert second["w"] is first["w"] is chain["w"]
+
+
+def test_limits_of_a_shared_stage_count_for_each_run():
+    """Two live runs that share a stage share its knob, but each has its own calls."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    chain = nbpipe.source(range(20)).map(fn, concurrency=2, name="w")
+    with chain.start() as one, chain.take(10).start() as two:
+        held = iter(one), iter(two)
+        calls.wait_running(4)
+        one["w"].concurrency = 3
+        calls.wait_running(6)
+        gate.open()
+        assert [drained(items) for items in held] == [list(range(20)), list(range(10))]
+
+
+def test_events_tell_who_turned_what():
+    """Every change of a knob is kept in order: who, from, to, why."""
+    with nbpipe.source(range(5)).map(lambda n: n, name="w").start() as run:
+        run["w"].concurrency = 3
+        in_thread(lambda: run["w"].knob("concurrency").set(3))  # no change
+        in_thread(lambda: run["w"].knob("prefetch").set(4, by="panel", why="slider"))
+        with pytest.raises(nbpipe.KnobError):
+            run["w"].concurrency = 0
+        found = [(e.knob, e.old, e.new, e.by, e.why) for e in run.events]
+    assert found == [
+        ("w.concurrency", 1, 3, "code", ""),
+        ("w.prefetch", 8, 4, "panel", "slider"),
+    ]
+
+
+def test_turning_a_knob_after_close_is_harmless():
+    """The knob lives on with its stage; a closed run hears nothing."""
+    run = nbpipe.source(range(5)).map(lambda n: n, name="w").start()
+    drained(run)
+    run.close()
+    run["w"].concurrency = 4
+    assert (run.events, run["w"].concurrency) == ((), 4)
+
+
+# -- pause ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+def test_pause_lets_no_call_begin(kind):
+    """Paused, calls in progress end, no other begins, and the consumer waits."""
+    gates, calls = [Gate() for _ in range(20)], Calls()
+    fn = stage(kind, gate=lambda item: gates[item], calls=calls)
+    with nbpipe.source(range(20)).map(fn, concurrency=2).start() as run:
+        items = iter(run)
+        calls.wait_running(2)
+        run.pause()
+        for gate in gates:
+            gate.open()
+        calls.wait_running(0)
+        quiet(run)
+        begun, paused = calls.begun, run.paused
+        got, waits = [], threading.Thread(target=lambda: got.extend(items))
+        waits.start()
+        while not items._waits:
+            threading.Event().wait(0.001)
+        before = list(got)
+        run.resume()
+        waits.join()
+        assert (begun, paused, run.paused, before) == (2, True, False, [])
+        assert got == list(range(20))
+
+
+def test_resume_goes_on_behind_a_half_gathered_batch():
+    """Paused at any moment, a run of cheap stages goes on: no buffer has to be empty for it."""
+    chain = nbpipe.source(range(2000)).map(lambda n: n, name="a").batch(32, collate=list)
+    with chain.start() as run:
+        got = []
+
+        def consume():
+            for batch in run:
+                got.extend(batch)
+                run.pause()
+                quiet(run)
+                run.resume()
+
+        for _ in range(5):
+            got.clear()
+            finished(consume)
+            assert got == list(range(2000))
+
+
+def test_pause_and_resume_thousands_of_times():
+    """Pausing and resuming from another thread loses nothing and strands nobody."""
+    over = threading.Event()
+    chain = nbpipe.source(range(20_000)).map(lambda n: n, concurrency=2)
+    with chain.filter(lambda n: n % 3).batch(32, collate=list).start() as run:
+
+        def turn():
+            while not over.is_set():
+                run.pause()
+                run.resume()
+                over.wait(0.0005)
+
+        turner = threading.Thread(target=turn)
+        turner.start()
+        try:
+            got = drained(run, seconds=30)
+        finally:
+            over.set()
+            turner.join()
+    assert [n for batch in got for n in batch] == [n for n in range(20_000) if n % 3]
+
+
+def test_pause_before_the_first_epoch():
+    """A run paused from the start begins when it is resumed."""
+    calls = Calls()
+    with nbpipe.source(range(5)).map(stage("thread", calls=calls)).start() as run:
+        run.pause()
+        items = iter(run)
+        quiet(run)
+        begun = calls.begun
+        run.resume()
+        assert (begun, drained(items)) == (0, list(range(5)))
+
+
+# -- stop and close ---------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_ends_the_epoch_as_if_it_were_exhausted(kind, paused):
+    """A consumer that waits hears the end; the next epoch is whole and not stopped."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with nbpipe.source(range(20)).map(fn).start() as run:
+        items = iter(run)
+        calls.wait_running(1)
+        if paused:
+            run.pause()
+        threading.Timer(0.01, run.stop).start()
+        got, stopped = drained(items), run.stopped
+        gate.open()
+        if paused:
+            run.resume()
+        assert (got, stopped, drained(run), run.stopped) == ([], True, list(range(20)), False)
+
+
+def test_stage_may_stop_its_own_run():
+    """`run.stop()` in a stage ends the epoch without an error."""
+    box = []
+
+    def work(item):
+        if item == 30:
+            box[0].stop()
+        return item
+
+    with nbpipe.source(range(1000)).map(work).start() as run:
+        box.append(run)
+        got, error = delivered(run)
+        assert (error, run.stopped, got) == (None, True, list(range(len(got))))
+
+
+def test_stop_between_epochs_does_nothing():
+    """Without an epoch in progress there is nothing to stop."""
+    with nbpipe.source(range(5)).start() as run:
+        run.stop()
+        drained(run)
+        run.stop()
+        assert run.stopped is False
+
+
+def test_close_from_another_thread_in_mid_epoch():
+    """The loop ends; the run is closed; closing again does nothing."""
+    calls = Calls()
+    run = nbpipe.source(lambda: iter(int, 1)).map(stage("thread", calls=calls)).start()
+    items = iter(run)
+    calls.wait_begun(3)
+    closer = threading.Thread(target=run.close)
+    closer.start()
+    drained(items)
+    closer.join()
+    run.close()
+    assert (run.closed, list(items)) == (True, [])
+
+
+def test_closing_while_threads_are_being_started():
+    """Closing right after a start ends every thread, begun or about to begin."""
+    problems = []
+    chain = nbpipe.source(range(100)).map(lambda n: n, concurrency=8).map(lambda n: n, concurrency=8)
+    for _ in range(100):
+        run = chain.start()
+        items = iter(run)
+        try:
+            finished(run.close)
+        except RuntimeError as error:
+            problems.append(error)
+        items.close()
+    assert problems == []
+
+
+def test_close_in_mid_epoch_is_not_kept_waiting_by_the_ticker():
+    """No thread is left behind by a close at any moment of an epoch of cheap items."""
+    chain = nbpipe.source(range(3000)).map(lambda n: n)
+    left = []
+    for taken in range(0, 1200, 12):
+        run = chain.start()
+        items = iter(run)
+        finished(lambda items=items, taken=taken: [next(items) for _ in range(taken)])
+        run.close(timeout_s=2)
+        ticker = run._scheduler._ticker
+        left.append(ticker._thread is not None and ticker._thread.is_alive())
+        ticker.attend()  # so that this test leaves nothing behind
+    assert not any(left)
+
+
+# -- memory -----------------------------------------------------------------------------------
+MB = 1 << 20
+
+
+def made_of(size_bytes, calls):
+    """Make a function that gives arrays of this size."""
+
+    def work(item):
+        calls.enter(item)
+        calls.leave()
+        return np.full(size_bytes, item % 251, np.uint8)
+
+    return work
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_memory_budget_bounds_what_is_held(concurrency):
+    """With the consumer away, the bytes held stay within the budget and one item for each call."""
+    calls = Calls()
+    work = made_of(MB, calls)
+    chain = nbpipe.source(range(3000)).map(work, prefetch=1000, concurrency=concurrency)
+    with chain.start(memory="8 MB") as run:
+        items = iter(run)
+        held = []
+        for taken in range(1, 2001):
+            finished(next, items) if taken == 1 else next(items)
+            if taken % 500 == 0:
+                quiet(run)
+                held.append(calls.begun - taken)
+    assert max(held) <= 8 + concurrency
+
+
+def test_memory_budget_smaller_than_one_item():
+    """Items larger than the whole budget still come, one by one."""
+    calls = Calls()
+    chain = nbpipe.source(range(20)).map(made_of(MB, calls), concurrency=4, prefetch=16)
+    with chain.start(memory=1000) as run:
+        assert [item[0] for item in drained(run)] == list(range(20))
+
+
+def test_memory_budget_smaller_than_one_batch():
+    """A batch larger than the budget is made item by item instead of never."""
+    calls = Calls()
+    chain = nbpipe.source(range(96)).map(made_of(100_000, calls), concurrency=3)
+    with chain.batch(32).map(lambda batch: batch.shape).start(memory="1 MB") as run:
+        assert [drained(run) for _ in range(2)] == [[(32, 100_000)] * 3] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_budget_with_every_kind_of_stage(kind):
+    """Nothing is lost or stuck under a tight budget, whatever the stages are."""
+    chain = nbpipe.source(range(300)).map(stage(kind), concurrency=4, name="a")
+    chain = chain.flat_map(lambda n: [np.full(5000, n % 100)] * 2, concurrency=2)
+    chain = chain.filter(lambda row: row[0] % 2, name="odd").batch(7, collate=len)
+    with chain.start(memory="300 kB") as run:
+        assert [sum(drained(run)) for _ in range(2)] == [300, 300]
+
+
+def test_memory_in_force_is_given_back():
+    """After an epoch, or a broken one, nothing is counted as held."""
+    chain = nbpipe.source(range(200)).map(lambda n: np.zeros(1000)).batch(8)
+    with chain.start(memory="100 kB") as run:
+        for _ in range(5):
+            items = iter(run)
+            finished(next, items)
+            items.close()
+        items = iter(run)
+        memory = items._epoch.memory
+        drained(items)
+        assert memory.held_bytes == 0

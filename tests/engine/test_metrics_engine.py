@@ -1,0 +1,198 @@
+"""The numbers of a run say the truth. Time passes on a clock that the tests set forward."""
+
+import threading
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe.stage import CONSUMER
+from tests.gates import Calls, Gate, drained, finished, quiet, stage
+
+LATER_S = 1000  # beside it, the time that a test takes is nothing
+FIELDS = ("busy", "starved", "blocked", "waiting")
+
+
+def later(run):
+    """Give the stats as they are when nothing changes for a long time."""
+    now_ns = perf_counter_ns() + LATER_S * 10**9
+    rows = run._scheduler.stats(now_ns)
+    rows[CONSUMER] = run._record.consumer.stats(now_ns)
+    return rows
+
+
+def shares(row):
+    """Give busy, starved, blocked and waiting, rounded to hundredths."""
+    return tuple(round(getattr(row, name), 2) for name in FIELDS)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_call_in_progress_is_busy_and_idle_slots_starve(kind):
+    """Three calls in progress and one slot without input: three quarters busy, one starved."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with nbpipe.source(range(3)).map(fn, concurrency=4, name="w").start() as run:
+        items = iter(run)
+        calls.wait_running(3)
+        row = later(run)["w"]
+        gate.open()
+        assert (shares(row), row.running) == ((0.75, 0.25, 0, 0), 3)
+        assert drained(items) == [0, 1, 2]
+
+
+def test_full_buffer_is_blocked_and_the_consumer_busy():
+    """With nobody taking items every stage is blocked, and the training loop busy."""
+    chain = nbpipe.source(range(500)).map(lambda n: n, name="a").map(lambda n: n, name="b")
+    with chain.start() as run:
+        items = iter(run)
+        finished(next, items)
+        quiet(run)
+        rows = later(run)
+        assert [shares(rows[name]) for name in ("source", "a", "b")] == [(0, 0, 1, 0)] * 3
+        assert shares(rows[CONSUMER]) == (1, 0, 0, 0)
+        assert (rows["b"].queued, rows["source"].queued) == (9, 17)
+
+
+def test_slow_source_starves_all_stages_and_the_consumer():
+    """With the source inside its iterator, it alone is busy; the wait is the consumer's."""
+    gate, inside = Gate(), threading.Event()
+
+    def slow():
+        inside.set()
+        gate.wait()
+        yield 1
+
+    chain = nbpipe.source(slow).map(lambda n: n, name="a", concurrency=4)
+    with chain.start() as run:
+        items = iter(run)
+        got = []
+        consumer = threading.Thread(target=lambda: got.extend(items))
+        consumer.start()
+        inside.wait(10)
+        while not items._waits:
+            threading.Event().wait(0.001)
+        rows = later(run)
+        gate.open()
+        consumer.join()
+    assert [shares(rows[name]) for name in ("source", "a", CONSUMER)] == [
+        (1, 0, 0, 0),
+        (0, 1, 0, 0),
+        (0, 1, 0, 0),
+    ]
+
+
+def test_paused_run_waits():
+    """Paused, a stage with input and room is waiting; one without input starves."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    chain = nbpipe.source(range(500)).map(fn, name="a", prefetch=50).map(lambda n: n, name="b")
+    with chain.start() as run:
+        items = iter(run)
+        calls.wait_running(1)
+        run.pause()
+        gate.open()
+        quiet(run)
+        rows = later(run)
+        run.resume()
+        assert shares(rows["a"]) == (0, 0, 0, 1)
+        assert shares(rows["b"])[0] == 0
+        assert drained(items) == list(range(500))
+
+
+def test_time_between_epochs_does_not_count():
+    """Without an epoch in progress no share changes."""
+    chain = nbpipe.source(range(50)).map(lambda n: n, name="a")
+    with chain.start() as run:
+        drained(run)
+        before = later(run)
+        again = later(run)
+        assert {name: shares(row) for name, row in before.items()} == {
+            name: shares(row) for name, row in again.items()
+        }
+
+
+def test_busy_of_an_inline_stage():
+    """A fused stage that does all the work of a run is busy, not half of it starved."""
+
+    def spin(item):
+        until = perf_counter() + 0.002
+        while perf_counter() < until:
+            pass
+        return item
+
+    chain = nbpipe.source(range(100)).map(spin, executor="inline", name="spin")
+    with chain.start() as run:
+        drained(run)
+        assert run.stats()["spin"].busy > 0.75
+
+
+def test_shares_sum_to_one():
+    """Busy, starved, blocked and waiting are fractions of one whole, in every row."""
+    chain = nbpipe.source(range(2000)).map(stage("coroutine"), concurrency=5, name="a")
+    chain = chain.filter(lambda n: n % 2, executor="inline").map(lambda n: n, concurrency=3)
+    chain = chain.flat_map(lambda n: [n, n], concurrency=2).batch(5, collate=list)
+    with chain.start() as run:
+        sums = []
+        for number, _ in enumerate(iter(run)):
+            if number % 40 == 0:
+                sums += [sum(shares(row)) for row in run.stats().values()]
+    assert all(abs(total - 1) < 0.03 for total in sums)
+
+
+def test_items_are_counted_in_every_row():
+    """What goes in and comes out of each stage adds up over epochs."""
+    chain = nbpipe.source(range(90)).map(lambda n: n, executor="inline", name="in")
+    chain = chain.filter(lambda n: n % 3, name="f").flat_map(lambda n: [n] * 2, name="m")
+    with chain.batch(8, collate=list, name="b").start() as run:
+        drained(run)
+        drained(run)
+        rows = run.stats()
+    counts = {name: (row.items_in, row.items_out) for name, row in rows.items()}
+    assert counts == {
+        "source": (180, 180),
+        "in": (180, 180),
+        "f": (180, 120),
+        "m": (120, 240),
+        "b": (240, 30),
+        CONSUMER: (30, 30),
+    }
+
+
+def test_bytes_and_latency():
+    """Bytes are those of the results; latencies are of single calls and in order."""
+    with nbpipe.source(range(200)).map(lambda n: np.zeros(1000), name="a").start() as run:
+        drained(run)
+        row = run.stats()["a"]
+    assert row.bytes_out == pytest.approx(200 * 8000, rel=0.05)
+    assert 0 < row.latency_p50_s <= row.latency_p95_s <= row.latency_p99_s
+
+
+def test_stats_are_frozen_and_complete():
+    """A row is a value with every field of the contract."""
+    with nbpipe.source(range(5)).map(lambda n: n, name="a").start() as run:
+        row = run.stats()["a"]
+        with pytest.raises(AttributeError):
+            row.busy = 1
+        with pytest.raises(nbpipe.UnknownStageError, match="did you mean 'source'"):
+            run.stats()["sourc"]
+    assert {"items_per_s", "mean_per_s", "bytes_out", "retries", *FIELDS} <= set(row.as_dict())
+
+
+def test_history_has_a_row_for_each_stage_and_the_consumer():
+    """Rows say when, which epoch and stage; they are plain values."""
+    with nbpipe.source(range(5000)).map(lambda n: n, name="a").start() as run:
+        drained(run)
+        rows = run.history()
+    assert {row["stage"] for row in rows} == {"source", "a", CONSUMER}
+    assert {type(value) for row in rows for value in row.values()} <= {int, float, str}
+
+
+def test_number_of_epochs_does_not_grow_what_is_kept():
+    """After many epochs the run holds no more readings than a window needs."""
+    with nbpipe.source(range(3)).map(lambda n: n, name="a").start() as run:
+        for _ in range(300):
+            list(run)
+        kept = run._scheduler.lanes["a"].counters.readings
+        assert len(kept) <= kept.maxlen
+        assert len(run._scheduler.lanes) == 2

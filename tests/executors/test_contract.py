@@ -1,0 +1,330 @@
+"""The contract of everything that does work for a run: the same tests for each kind of stage."""
+
+import logging
+import threading
+
+import pytest
+
+import nbpipe
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+
+KINDS = ("thread", "coroutine", "inline")
+LIVE = ("thread", "coroutine")  # those with knobs of their own
+
+
+def mapped(chain, kind, fn, *, ordered=True, **knobs):
+    """Append a stage of this kind, named "work"; an inline one has no knobs."""
+    if kind == "inline":
+        return chain.map(fn, name="work", executor="inline", ordered=ordered)
+    return chain.map(fn, name="work", ordered=ordered, **knobs)
+
+
+def source(count):
+    return nbpipe.source(range(count))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("knobs", [(1, 1), (1, 8), (4, 1), (16, 16)])
+def test_order(kind, knobs):
+    """Items come in the order of the input, epoch after epoch."""
+    concurrency, prefetch = knobs
+    chain = mapped(source(500), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
+    with chain.start() as run:
+        assert [drained(run) for _ in range(2)] == [list(range(500))] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_completion_order(kind):
+    """In completion order nothing is lost or doubled."""
+    chain = mapped(source(500), kind, stage(kind), ordered=False, concurrency=4)
+    with chain.start() as run:
+        assert sorted(drained(run)) == list(range(500))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_filter_and_flat_map(kind):
+    """The contract holds for all three operations with a function."""
+    kept = stage(kind, result=lambda item: item % 3)
+    many = stage(kind, result=lambda item: [item] * (item % 4))
+    executor = {"executor": "inline"} if kind == "inline" else {"concurrency": 3}
+    chain = source(300).filter(kept, name="keep", **executor).flat_map(many, name="m", **executor)
+    with chain.start() as run:
+        assert drained(run) == [n for n in range(300) if n % 3 for _ in range(n % 4)]
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_limit_goes_up_in_mid_epoch(kind):
+    """A raised limit lets more calls begin at once, while all others are held."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with mapped(source(100), kind, fn, concurrency=1).start() as run:
+        items = iter(run)
+        seen = []
+        for limit in (1, 2, 7, 20):
+            run["work"].concurrency = limit
+            calls.wait_running(limit)
+            seen.append((calls.begun, calls.peak))
+        gate.open()
+        assert drained(items) == list(range(100))
+    assert seen == [(1, 1), (2, 2), (7, 7), (20, 20)]
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_limit_goes_down_in_mid_epoch(kind):
+    """After the limit was lowered no call begins before enough others have ended."""
+    gates, calls = [Gate() for _ in range(40)], Calls()
+    fn = stage(kind, gate=lambda item: gates[item], calls=calls)
+    with mapped(source(40), kind, fn, concurrency=6, prefetch=40).start() as run:
+        items = iter(run)
+        calls.wait_running(6)
+        run["work"].concurrency = 2
+        begun = []
+        for item in range(4):
+            gates[item].open()
+            calls.wait_running(5 - item)
+            begun.append(calls.begun)
+        calls.peak = 0
+        for gate in gates[4:]:
+            gate.open()
+        assert drained(items) == list(range(40))
+    assert (begun, calls.peak) == ([6, 6, 6, 6], 2)
+
+
+@pytest.mark.parametrize("kind", LIVE)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_never_above_the_limit(kind, ordered):
+    """However fast calls end, no more are in progress than allowed."""
+    calls = Calls()
+    fn = stage(kind, calls=calls)
+    with mapped(source(3000), kind, fn, concurrency=3, ordered=ordered).start() as run:
+        assert sorted(drained(run)) == list(range(3000))
+    assert calls.peak <= 3
+
+
+@pytest.mark.parametrize("kind", LIVE)
+@pytest.mark.parametrize(("concurrency", "prefetch"), [(1, 1), (3, 2), (2, 7)])
+def test_backpressure(kind, concurrency, prefetch):
+    """With no consumer, prefetch + concurrency calls begin and not one more."""
+    calls = Calls()
+    fn = stage(kind, calls=calls)
+    chain = mapped(source(200), kind, fn, concurrency=concurrency, prefetch=prefetch)
+    with chain.start() as run:
+        items = iter(run)
+        calls.wait_begun(prefetch + concurrency)
+        quiet(run)
+        held = calls.begun
+        got = drained(items)
+    assert (held, got) == (prefetch + concurrency, list(range(200)))
+
+
+def test_backpressure_of_an_inline_stage():
+    """An inline stage holds nothing itself: the source's bound counts."""
+    calls = Calls()
+    chain = nbpipe.source(range(200), prefetch=5)
+    with mapped(chain, "inline", stage("inline", calls=calls)).start() as run:
+        items = iter(run)
+        calls.wait_begun(6)
+        quiet(run)
+        held = calls.begun
+        got = drained(items)
+    assert (held, got) == (6, list(range(200)))
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_lowered_prefetch_adds_nothing(kind):
+    """Held results may exceed a lowered bound until they drain; nothing is added meanwhile."""
+    calls = Calls()
+    with mapped(source(200), kind, stage(kind, calls=calls), prefetch=30).start() as run:
+        items = iter(run)
+        calls.wait_begun(31)
+        quiet(run)
+        run["work"].prefetch = 2
+        begun = []
+        for _ in range(28):  # 31 are held; with 3 left, the bound is reached
+            next(items)
+            begun.append(calls.begun)
+        quiet(run)
+        assert begun == [31] * 28
+        assert calls.begun == 31
+        assert drained(items) == list(range(28, 200))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exception_of_the_user(kind):
+    """An exception ends the epoch with a StageError; the run can go on."""
+
+    def result(item):
+        return 10 // (item - 60)
+
+    with mapped(source(100), kind, stage(kind, result=result), concurrency=3).start() as run:
+        outcomes = [delivered(run) for _ in range(2)]
+    assert [len(got) for got, _ in outcomes] == [60, 60]
+    assert [type(error.__cause__) for _, error in outcomes] == [ZeroDivisionError] * 2
+    assert [error.executor for _, error in outcomes] == [kind] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("taken", [0, 1, 50])
+def test_cancel_in_mid_epoch(kind, taken):
+    """After `break` the next epoch is whole: no leftover, nothing missing."""
+    calls = Calls()
+    with mapped(source(200), kind, stage(kind, calls=calls), concurrency=4).start() as run:
+        for _ in range(10):
+            items = iter(run)
+            got = finished(lambda items=items: [next(items) for _ in range(taken)])
+            assert got == list(range(taken))
+            items.close()
+        assert drained(run) == list(range(200))
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_cancel_with_calls_in_progress(kind):
+    """Calls of a cancelled epoch count against the limit until they end; nothing of them shows."""
+    gate, calls = Gate(), Calls()
+    epoch = []
+    fn = stage(kind, gate=lambda _: gate if len(epoch) == 1 else None, calls=calls)
+    with mapped(source(50), kind, fn, concurrency=3).start() as run:
+        epoch.append(1)
+        items = iter(run)
+        calls.wait_running(3)
+        epoch.append(2)
+        new = iter(run)
+        items.close()
+        gate.open()
+        assert drained(new) == list(range(50))
+    assert calls.peak <= 3
+
+
+def test_cancelled_calls_take_none_of_the_next_epoch_with_them():
+    """A call that begins in the next epoch is not cancelled with those of the last one."""
+    held, go, drawn, epoch = threading.Event(), threading.Event(), threading.Event(), []
+
+    async def work(item):
+        if len(epoch) == 1 and item == 1:
+            held.set()
+            go.wait(10)  # holds up the event loop itself
+        return item
+
+    def items():
+        for item in range(20):
+            if len(epoch) == 2 and item == 5:
+                drawn.set()
+            yield item
+
+    chain = nbpipe.source(items).map(work, concurrency=2, prefetch=4)
+    for _ in range(5):
+        for event in (held, go, drawn):
+            event.clear()
+        epoch[:] = [1]
+        with chain.start() as run:
+            old = iter(run)
+            held.wait(10)
+            epoch.append(2)
+            new = iter(run)
+            drawn.wait(10)
+            go.set()
+            assert drained(new) == list(range(20))
+            old.close()
+
+
+def test_dropping_an_old_iterator_cancels_nothing_of_the_new_epoch():
+    """`it = iter(run)` twice: the first is dropped after the second epoch has begun."""
+    gate, calls = Gate(), Calls()
+    fn = stage("coroutine", gate=lambda _: gate, calls=calls)
+    with source(30).map(fn, concurrency=4).start() as run:
+        items = iter(run)
+        calls.wait_running(4)
+        new = iter(run)
+        calls.wait_begun(8)
+        del items
+        threading.Event().wait(0.05)  # what would be cancelled by it, is by now
+        gate.open()
+        assert drained(new) == list(range(30))
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_busy_time_of_a_cancelled_call_that_never_began(kind):
+    """A call that was handed over but cancelled before it began counts no time."""
+    held, go = threading.Event(), threading.Event()
+
+    def result(item):
+        if item == 0:
+            held.set()
+            go.wait(10)
+        return item
+
+    with mapped(source(20), kind, stage(kind, result=result), concurrency=4).start() as run:
+        items = iter(run)
+        held.wait(10)
+        items.close()
+        go.set()
+        quiet(run)
+        busy_s = run._scheduler.lanes["work"].counters.busy_ns / 1e9
+    assert busy_s < 40  # the clock's own value, booked by mistake, is the machine's uptime
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_close_names_the_stage_that_does_not_end(kind, caplog):
+    """A stage still inside user code is named, and its thread left alone."""
+    held, go = threading.Event(), threading.Event()
+
+    def result(item):
+        held.set()
+        go.wait(10)
+
+    run = mapped(source(5), kind, stage(kind, result=result)).start()
+    items = iter(run)
+    held.wait(10)
+    with caplog.at_level(logging.WARNING, logger="nbpipe"):
+        run.close(timeout_s=0.05)
+    go.set()
+    del items
+    assert "work" in " ".join(record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_close_in_mid_epoch_ends_the_iterator(kind):
+    """Closing from another thread ends the loop that waits."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    run = mapped(source(5), kind, fn).start()
+    items = iter(run)
+    calls.wait_running(1)
+
+    def close():
+        run.pause()
+        gate.open()
+        run.close()
+
+    threading.Timer(0.01, close).start()
+    assert drained(items) == []
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
+    """Breaking off does not wait for calls; a coroutine is cancelled where it awaits."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with mapped(source(5), kind, fn, concurrency=2).start() as run:
+        items = iter(run)
+        calls.wait_running(2)
+        items.close()
+        if kind == "thread":
+            gate.open()
+        calls.wait_running(0)
+        assert calls.begun == 2
+
+
+def test_inline_stage_has_no_knobs_and_says_so():
+    """An inline stage refuses limits of its own."""
+    chain = mapped(source(5), "inline", stage("inline"))
+    with pytest.raises(nbpipe.UnknownKnobError, match="fused with its neighbour"):
+        chain["work"].concurrency = 2
+    with pytest.raises(nbpipe.ArgumentError, match="inline"):
+        source(5).map(lambda item: item, executor="inline", concurrency=2)
+
+
+def test_coroutine_function_in_a_thread_is_refused():
+    """An async function has its executor already."""
+    with pytest.raises(nbpipe.ArgumentError, match="coroutine"):
+        source(5).map(stage("coroutine"), executor="thread")

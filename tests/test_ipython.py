@@ -1,0 +1,387 @@
+"""The rules for cells, with a shell that does what IPython's does, but without a kernel."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from contextvars import Context, copy_context
+from types import SimpleNamespace
+
+import pytest
+
+import nbpipe
+from nbpipe.run import started
+
+
+class Events:
+    """IPython's register of callbacks."""
+
+    def __init__(self):
+        self.callbacks = {"pre_run_cell": [], "post_run_cell": []}
+
+    def register(self, event, function):
+        if function not in self.callbacks[event]:
+            self.callbacks[event].append(function)
+
+    def unregister(self, event, function):
+        self.callbacks[event].remove(function)
+
+    def trigger(self, event, *arguments):
+        for function in self.callbacks[event][:]:
+            function(*arguments)
+
+
+class Shell:
+    """A shell with a kernel; a cell is a function."""
+
+    def __init__(self, request=None):
+        self.kernel = object()
+        self.events = Events()
+        self.request = request or {}
+
+    def get_parent(self):
+        return self.request
+
+    def run(self, function, cell_id=None, text="run"):
+        """Run a cell, and say whether it failed."""
+        info = SimpleNamespace(raw_cell=text, cell_id=cell_id)
+        self.events.trigger("pre_run_cell", info)
+        try:
+            function()
+        except Exception:
+            success = False
+        else:
+            success = True
+        self.events.trigger("post_run_cell", SimpleNamespace(info=info, success=success))
+        return success
+
+
+@pytest.fixture
+def shell():
+    """Give a shell in which nbpipe is loaded."""
+    shell = Shell()
+    nbpipe.load_ipython_extension(shell)
+    yield shell
+    nbpipe.unload_ipython_extension(shell)
+
+
+@pytest.fixture
+def runs():
+    """Give a list for runs, which are closed in the end."""
+    found = []
+    yield found
+    for run in found:
+        run.close()
+
+
+def starts(runs, stages=("decode",), **knobs):
+    """Give a cell that starts a run."""
+
+    def cell():
+        pipe = nbpipe.source(range(3))
+        for stage in stages:
+            pipe = pipe.map(abs, name=stage, **knobs)
+        runs.append(pipe.start())
+
+    return cell
+
+
+def closed(runs):
+    return [run.closed for run in runs]
+
+
+# -- a run belongs to its cell --------------------------------------------------------------
+
+
+def test_cell_run_again_closes_its_run(shell, runs, capsys):
+    """Running a cell again closes the run that it started, and says so in one line."""
+    for _ in range(2):
+        shell.run(starts(runs), "a")
+    said = "nbpipe: closed the run that this cell started before (source > decode)\n"
+    assert (closed(runs), capsys.readouterr().out) == ([True, False], said)
+
+
+def test_several_runs_are_closed_in_one_line(shell, runs, capsys):
+    """A cell that started two runs closes both, in one line."""
+    cell = starts(runs)
+    for _ in range(2):
+        shell.run(lambda: (cell(), cell()), "a")
+    said = "nbpipe: closed 2 runs that this cell started before\n"
+    assert (closed(runs), capsys.readouterr().out) == ([True, True, False, False], said)
+
+
+def test_other_cells_close_nothing(shell, runs, capsys):
+    """Runs of two cells live side by side, whatever their names and code."""
+    shell.run(starts(runs), "a")
+    shell.run(starts(runs), "b")
+    assert (closed(runs), capsys.readouterr().out) == ([False, False], "")
+
+
+@pytest.mark.parametrize(("texts", "closes"), [(("x", "x"), True), (("x", "y"), False)])
+def test_cells_without_an_id_are_known_by_their_text(shell, runs, texts, closes):
+    """Where the front end gives no ids, a cell of the same text is the same cell."""
+    for text in texts:
+        shell.run(starts(runs), text=text)
+    assert closed(runs) == [closes, False]
+
+
+def test_closed_runs_are_not_spoken_of(shell, runs, capsys):
+    """A run that the user closed is not mentioned when its cell runs again."""
+    for _ in range(2):
+        shell.run(starts(runs), "a")
+        runs[-1].close()
+    assert capsys.readouterr().out == ""
+
+
+def test_cell_inside_a_cell_keeps_runs_apart(shell, runs):
+    """A run started after an inner cell has ended belongs to the outer cell."""
+
+    def outer():
+        shell.run(starts(runs), "inner")
+        starts(runs)()
+
+    shell.run(outer, "outer")
+    shell.run(lambda: None, "outer")
+    assert closed(runs) == [False, True]
+
+
+def test_empty_cell_changes_nothing(shell, runs):
+    """IPython ends an empty cell without having begun it."""
+
+    def outer():
+        empty = SimpleNamespace(raw_cell="", cell_id="empty")
+        shell.events.trigger("post_run_cell", SimpleNamespace(info=empty, success=True))
+        starts(runs)()
+
+    shell.run(outer, "outer")
+    shell.run(lambda: None, "outer")
+    assert closed(runs) == [True]
+
+
+def test_task_left_behind_belongs_to_its_cell(shell, runs):
+    """A run that a background task starts later belongs to the cell that made the task."""
+    contexts = []
+    shell.run(lambda: contexts.append(copy_context()), "a")
+    shell.run(lambda: contexts[0].run(starts(runs)), "b")
+    shell.run(lambda: None, "b")
+    after_b = closed(runs)
+    shell.run(lambda: None, "a")
+    assert (after_b, closed(runs)) == ([False], [True])
+
+
+def test_run_started_outside_cells_is_nobodys(shell, runs):
+    """A run that a thread of its own starts is closed by no cell."""
+
+    def cell():
+        thread = threading.Thread(target=starts(runs), context=None)
+        thread.start()
+        thread.join()
+
+    if sys.version_info < (3, 14):  # threads begin without the context of their cell
+
+        def cell():
+            Context().run(starts(runs))
+
+    for _ in range(2):
+        shell.run(cell, "a")
+    assert closed(runs) == [False, False]
+
+
+def test_cell_that_imports_owns_its_runs(runs):
+    """The cell in which nbpipe is loaded began before the rules; its runs are its own."""
+    request = {
+        "header": {"msg_type": "execute_request"},
+        "metadata": {"cellId": "a"},
+        "content": {"code": "import nbpipe"},
+    }
+    shell = Shell(request)
+
+    def cell():
+        nbpipe.load_ipython_extension(shell)
+        starts(runs)()
+
+    for _ in range(2):
+        shell.run(cell, "a")
+    nbpipe.unload_ipython_extension(shell)
+    assert closed(runs) == [True, False]
+
+
+def test_runs_are_held_weakly(shell):
+    """A run that nobody else holds goes, and its threads with it."""
+    references = []
+
+    def cell():
+        run = nbpipe.source(range(100)).start()
+        next(iter(run))
+        references.append(weakref.ref(run))
+
+    shell.run(cell, "a")
+    gc.collect()
+    assert references[0]() is None
+
+
+# -- a cell that fails ----------------------------------------------------------------------
+
+
+def fails_iterating(run, kept):
+    """Give a cell that fails in mid-epoch while something holds the iterator."""
+
+    def cell():
+        kept.append(iter(run))
+        next(kept[-1])
+        raise ZeroDivisionError
+
+    return cell
+
+
+def test_failed_cell_cancels_its_epoch(shell):
+    """The epoch that a cell was iterating when it failed is over; the run can go on."""
+    kept = []
+    with nbpipe.source(range(3)).start() as run:
+        shell.run(fails_iterating(run, kept), "a")
+        assert (list(kept[0]), list(run)) == ([], [0, 1, 2])
+
+
+def test_cell_that_ends_well_cancels_nothing(shell):
+    """An epoch goes on over several cells, also when one that did not iterate it fails."""
+    kept = []
+    with nbpipe.source(range(3)).start() as run:
+        shell.run(lambda: kept.append(iter(run)), "a")
+        shell.run(lambda: kept.append(next(kept[0])), "b")
+        shell.run(lambda: 1 / 0, "c")
+        assert (kept[1], list(kept[0])) == (0, [1, 2])
+
+
+def test_epoch_of_another_thread_goes_on(shell):
+    """An epoch that a thread iterates in the background survives a cell that fails."""
+    got, first, gate = [], threading.Event(), threading.Event()
+
+    def loop(run):
+        for item in run:
+            got.append(item)
+            first.set()
+            gate.wait()
+
+    with nbpipe.source(range(3)).start() as run:
+        thread = threading.Thread(target=loop, args=(run,))
+
+        def cell():
+            thread.start()
+            first.wait()
+            raise ZeroDivisionError
+
+        shell.run(cell, "a")
+        gate.set()
+        thread.join()
+    assert got == [0, 1, 2]
+
+
+def test_interrupted_await_has_no_result(shell):
+    """IPython gives no result for an awaiting cell that was interrupted: it failed."""
+    kept = []
+    with nbpipe.source(range(3)).start() as run:
+
+        def cell():
+            kept.append(iter(run))
+            next(kept[0])
+
+        shell.events.trigger("pre_run_cell", SimpleNamespace(raw_cell="x", cell_id="a"))
+        cell()
+        shell.events.trigger("post_run_cell", None)
+        assert list(kept[0]) == []
+
+
+def test_awaiting_cell_ends_outside_its_task(shell, runs):
+    """IPython runs an awaiting cell as a task, and says outside of it that it ended."""
+
+    async def cell():
+        info = SimpleNamespace(raw_cell="x", cell_id="a")
+        shell.events.trigger("pre_run_cell", info)
+        await asyncio.sleep(0)
+        starts(runs)()
+        return SimpleNamespace(info=info, success=True)
+
+    async def kernel():
+        for _ in range(2):
+            result = await asyncio.create_task(cell())
+            shell.events.trigger("post_run_cell", result)
+
+    asyncio.run(kernel())
+    assert closed(runs) == [True, False]
+
+
+# -- tuned values ---------------------------------------------------------------------------
+
+
+def said_after_tuning(shell, runs, capsys, **new_knobs):
+    """Tune a stage, build it again and give what is said at the next start."""
+    shell.run(starts(runs, concurrency=4), "a")
+    runs[-1]["decode"].concurrency = 8
+    runs[-1].close()
+    shell.run(starts(runs, **new_knobs), "b")
+    return capsys.readouterr().out
+
+
+def test_lost_value_is_named(shell, runs, capsys):
+    """A tuned value that a pipeline built again does not have is named in one line."""
+    said = "nbpipe: decode.concurrency was tuned to 8; this pipeline says 4\n"
+    assert said_after_tuning(shell, runs, capsys, concurrency=4) == said
+
+
+def test_value_taken_over_is_not_named(shell, runs, capsys):
+    """Nothing is lost where the code now says the tuned value."""
+    assert said_after_tuning(shell, runs, capsys, concurrency=8) == ""
+
+
+def test_untuned_value_is_not_named(shell, runs, capsys):
+    """A value that only the code changed was not tuned."""
+    shell.run(starts(runs, concurrency=4), "a")
+    shell.run(starts(runs, concurrency=2), "b")
+    assert capsys.readouterr().out == ""
+
+
+def test_shared_stage_loses_nothing(shell, runs, capsys):
+    """A pipeline that has the very stage that was tuned has its value."""
+    pipe = nbpipe.source(range(3)).map(abs, name="decode")
+    shell.run(lambda: runs.append(pipe.start()), "a")
+    pipe["decode"].concurrency = 8
+    shell.run(lambda: runs.append(pipe.batch(2).start()), "b")
+    assert capsys.readouterr().out == ""
+
+
+# -- where the rules hold -------------------------------------------------------------------
+
+
+def test_loading_again_does_nothing(shell):
+    """Loading the extension a second time registers nothing twice."""
+    before = len(started)
+    nbpipe.load_ipython_extension(shell)
+    counts = [len(callbacks) for callbacks in shell.events.callbacks.values()]
+    assert (counts, len(started)) == ([1, 1], before)
+
+
+def test_unloading_forgets_the_rules(runs):
+    """After unloading, nothing is registered, and unloading again does nothing."""
+    shell, before = Shell(), len(started)
+    nbpipe.load_ipython_extension(shell)
+    for _ in range(2):
+        nbpipe.unload_ipython_extension(shell)
+    counts = [len(callbacks) for callbacks in shell.events.callbacks.values()]
+    assert (counts, len(started)) == ([0, 0], before)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "from IPython.core.interactiveshell import InteractiveShell as S; S.instance()"],
+    ids=["python", "terminal"],
+)
+def test_import_outside_a_kernel_registers_nothing(before):
+    """Where no kernel runs, the import loads no rules; in plain Python, no IPython either."""
+    code = (
+        f"import sys; {before}\nimport nbpipe, nbpipe.run\n"
+        "print(nbpipe.run.started, 'nbpipe.ipython' in sys.modules, 'IPython' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"[] False {bool(before)}"

@@ -1,0 +1,243 @@
+"""The rules for cells, in a real kernel."""
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ipykernel")
+from jupyter_client import KernelManager
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 30
+
+
+class Kernel:
+    """A kernel and its client."""
+
+    def __init__(self):
+        self._manager = KernelManager()
+        self._manager.start_kernel(
+            cwd=str(ROOT),
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""},
+            extra_arguments=["--HistoryManager.enabled=False"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._client = self._manager.client()
+
+    def connect(self):
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=TIMEOUT_S)
+
+    def close(self):
+        try:
+            self._client.stop_channels()
+        finally:
+            self._manager.shutdown_kernel(now=True)
+
+    def send(self, code, cell_id):
+        """Send a cell as a notebook does, with the cell's id; give the request's id."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        content |= {"user_expressions": {}, "stop_on_error": False}
+        metadata = {"cellId": cell_id} if cell_id else {}
+        message = self._client.session.msg("execute_request", content, metadata=metadata)
+        self._client.shell_channel.send(message)
+        return message["header"]["msg_id"]
+
+    def read(self, request, *, until=None):
+        """Read what a cell prints up to `until`, or to its end; give that and the error's name."""
+        said, error = "", None
+        while until is None or until not in said:
+            message = self._client.get_iopub_msg(timeout=TIMEOUT_S)
+            content, kind = message["content"], message["msg_type"]
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if kind == "stream":
+                said += content["text"]
+            elif kind == "error":
+                error = content["ename"]
+            elif kind == "status" and content["execution_state"] == "idle":
+                break
+        return SimpleNamespace(said=said, error=error)
+
+    def run(self, code, cell_id=None):
+        """Run a cell to its end."""
+        return self.read(self.send(code, cell_id))
+
+    def interrupt(self):
+        """Press the stop button."""
+        self._manager.interrupt_kernel()
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """Give one kernel for all tests."""
+    kernel = Kernel()
+    try:
+        kernel.connect()
+        yield kernel
+    finally:
+        kernel.close()
+
+
+@pytest.fixture
+def notebook(kernel):
+    """Give the kernel with nbpipe imported; close what the test left open."""
+    kernel.run("import gc, threading, nbpipe, nbpipe.run\nruns = []")
+    yield kernel
+    kernel.run("for run in tuple(nbpipe.run._live):\n    run.close()\nrun = it = None")
+
+
+START = "run = nbpipe.source(range(5), name='files').start()\nruns.append(run)"
+CLOSED = "print([run.closed for run in runs])"
+THREADS = "print([t.name for t in threading.enumerate() if t.name.startswith('nbpipe')])"
+
+
+def test_cell_run_again_closes_its_run(notebook):
+    """Running a cell again closes the run that it started, in one line, also when edited."""
+    notebook.run(START, "a")
+    again = notebook.run(f"# edited\n{START}", "a")
+    assert (again.said, notebook.run(CLOSED).said) == (
+        "nbpipe: closed the run that this cell started before (files)\n",
+        "[True, False]\n",
+    )
+
+
+def test_cells_without_ids_are_known_by_their_text(notebook):
+    """A front end that sends no ids: the same text is the same cell, another text is not."""
+    notebook.run(START)
+    notebook.run(START)
+    notebook.run(f"{START}  # another")
+    assert notebook.run(CLOSED).said == "[True, False, False]\n"
+
+
+def test_two_cells_live_side_by_side(notebook):
+    """A training and a validation run of two cells are both open, and both iterate."""
+    notebook.run(START, "train")
+    notebook.run(START, "validate")
+    said = notebook.run("print([list(run) for run in runs])", "loop").said
+    assert said == "[[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]\n"
+
+
+def test_displayed_run_is_closed_too(notebook):
+    """A run that the notebook's output history keeps alive is closed by its cell."""
+    displayed = "runs.append(nbpipe.source(range(5)).start())\nruns[-1]"
+    notebook.run(displayed, "a")
+    notebook.run(displayed, "a")
+    assert notebook.run(CLOSED).said == "[True, False]\n"
+
+
+def test_awaiting_cell_owns_its_runs(notebook):
+    """A cell with a top-level await is run as a task; its run is its own all the same."""
+    code = f"import asyncio\nawait asyncio.sleep(0)\n{START}"
+    notebook.run(code, "a")
+    notebook.run(code, "a")
+    assert notebook.run(CLOSED).said == "[True, False]\n"
+
+
+def test_cell_that_loads_owns_its_runs(notebook):
+    """The run of the cell that imports nbpipe is closed when that cell runs again."""
+    code = f"%unload_ext nbpipe\n%load_ext nbpipe\n{START}"
+    notebook.run(code, "a")
+    notebook.run(START, "a")
+    assert notebook.run(CLOSED).said == "[True, False]\n"
+
+
+WAITS = """
+gate = threading.Event()
+def wait(x):
+    if x == 2:
+        gate.wait()
+    return x
+run = nbpipe.source(range(5)).map(wait).start()
+it = iter(run)
+for x in it:
+    print("got", x, flush=True)
+"""
+
+
+def interrupted(notebook):
+    """Interrupt a cell that waits in mid-epoch; give the name of its error."""
+    request = notebook.send(WAITS, "loop")
+    notebook.read(request, until="got 1")
+    notebook.interrupt()
+    return notebook.read(request).error
+
+
+def test_interrupted_run_iterates_again(notebook):
+    """After the stop button the epoch is over, and the run gives a whole new one."""
+    error = interrupted(notebook)
+    said = notebook.run("gate.set()\nprint(run, list(it), list(run))").said
+    assert (error, said) == (
+        "KeyboardInterrupt",
+        "Run(source > wait; open) [] [0, 1, 2, 3, 4]\n",
+    )
+
+
+def test_interrupted_run_closes(notebook):
+    """After the stop button the run closes, and no thread is left behind."""
+    interrupted(notebook)
+    assert notebook.run(f"gate.set()\nrun.close()\n{THREADS}").said == "[]\n"
+
+
+def test_interrupted_pipeline_leaves_nothing(notebook):
+    """A loop over a pipeline closes its run when it is interrupted."""
+    loop = WAITS.replace(".start()", "").replace("it = iter(run)", "").replace("in it", "in run")
+    request = notebook.send(loop, "loop")
+    notebook.read(request, until="got 1")
+    notebook.interrupt()
+    notebook.read(request)
+    said = notebook.run(f"gate.set()\n{THREADS}\nprint(len(nbpipe.run._live))").said
+    assert said.splitlines()[1] == "0"
+
+
+def test_failed_cell_cancels_its_epoch(notebook):
+    """A cell that fails in mid-epoch leaves none, though its iterator is kept."""
+    failed = notebook.run(f"{START}\nit = iter(run)\nnext(it)\n1 / 0", "a")
+    assert (failed.error, notebook.run("print(list(it), list(run))").said) == (
+        "ZeroDivisionError",
+        "[] [0, 1, 2, 3, 4]\n",
+    )
+
+
+def test_failed_cell_leaves_other_epochs(notebook):
+    """A cell that fails without having iterated leaves the epoch of an earlier cell."""
+    notebook.run(f"{START}\nit = iter(run)\nnext(it)", "a")
+    notebook.run("1 / 0", "b")
+    assert notebook.run("print(list(it))").said == "[1, 2, 3, 4]\n"
+
+
+def test_failed_loop_with_progress_closes_its_run(notebook):
+    """A loop over `progress(pipe)` whose body fails closes the run that it started."""
+    code = "for x in nbpipe.progress(nbpipe.source(range(5)), epochs=2):\n    1 / x"
+    failed = notebook.run(code, "a")
+    said = notebook.run(f"print(len(nbpipe.run._live))\n{THREADS}").said
+    assert (failed.error, said) == ("ZeroDivisionError", "0\n[]\n")
+
+
+def test_lost_value_is_named(notebook):
+    """A tuned value that a pipeline built again does not have is named in one line."""
+    build = "pipe = nbpipe.source(range(5)).map(abs, name='decode', concurrency=4)"
+    notebook.run(build, "build")
+    notebook.run("run = pipe.start()", "start")
+    notebook.run("run['decode'].concurrency = 8\nrun.close()", "tune")
+    notebook.run(build, "build")
+    said = notebook.run("run = pipe.start()", "start").said
+    assert said == "nbpipe: decode.concurrency was tuned to 8; this pipeline says 4\n"
+
+
+def test_dropped_run_goes_with_its_threads(notebook):
+    """Nothing of the rules keeps a run alive: what the user dropped is closed."""
+    notebook.run("import weakref\nrun = nbpipe.source(range(500)).start()\nnext(iter(run))", "a")
+    code = "old = weakref.ref(run)\nteam = [t for t in threading.enumerate() if 'nbpipe' in t.name]"
+    notebook.run(f"{code}\ndel run\ngc.collect()\nfor t in team:\n    t.join()")
+    assert notebook.run("print(old(), len(team) > 0)").said == "None True\n"
+
+
+def test_peek_runs_coroutines_beside_the_kernels_loop(notebook):
+    """The kernel's main thread has a running loop: a peek runs coroutines all the same."""
+    code = "async def load(x):\n    return x + 1\npeek = nbpipe.source(range(5)).map(load).peek(2)"
+    assert notebook.run(f"{code}\nprint(peek.items)\n{THREADS}").said == "(1, 2)\n[]\n"
