@@ -201,4 +201,5 @@ def _is_quiet(run):
     scheduler = run._scheduler
     with scheduler.lock:
         team = scheduler._team
-        return not scheduler._running and len(team._parked) == len(team._seats)
+        parked = len(team._parked) == len(team._seats)
+        return parked and not any(lane.active for lane in scheduler.lanes.values())

@@ -76,11 +76,18 @@ def _processes() -> list[psutil.Process]:
     """Direct children; from the kernel's own list where there is one, which is fast."""
     lists = list(Path("/proc/self/task").glob("*/children"))
     if lists:
-        pids = [int(pid) for path in lists for pid in path.read_text().split()]
+        pids = [int(pid) for path in lists for pid in _read(path).split()]
         found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     else:
         found = psutil.Process().children()
     return [process for process in found if not _is_kept(process)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the thread ended meanwhile
+        return ""
 
 
 def _children() -> frozenset[int]:

@@ -23,7 +23,7 @@ FLOORS = (
     "operations stage order lengths collate",
     "executors transfer ranks",
     "stats watch view tune export widgets",
-    "engine isolate iterator run",
+    "engine inline isolate iterator run",
     "appending peek pipeline source joins progress loader __init__",
     "ipython lab cli",
 )

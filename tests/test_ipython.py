@@ -89,6 +89,7 @@ def starts(runs, stages=("decode",), **knobs):
 
 
 def closed(runs):
+    """Say of each run whether it is closed."""
     return [run.closed for run in runs]
 
 

@@ -16,68 +16,82 @@ import nbpipe
 
 
 def weight(x):
+    """Sum the numbers in an item."""
     return x if isinstance(x, int) else sum(map(weight, x))
 
 
 def pair(x):
+    """Make an item longer."""
     return (x, 1)
 
 
 def noisy(x, rng):
+    """Add a random number."""
     return (x, int(rng.integers(1000)))
 
 
 def odd_thirds(x):
+    """Keep two items of three."""
     return weight(x) % 3 != 1
 
 
 def parts(x):
+    """Take an item apart, or make two of a number."""
     return list(x) if isinstance(x, list | tuple) else [x, -x]
 
 
 def children(x, rng):
+    """Give none to two random children."""
     for _ in range(weight(x) % 3):
         yield (x, int(rng.integers(10)))
 
 
 def picky(x):
+    """Fail on one item of seven."""
     if weight(x) % 7 == 5:
         raise ValueError(weight(x))
     return x
 
 
 async def slow(x):
+    """Give the loop a turn."""
     await asyncio.sleep(0)
     return (x, 2)
 
 
 async def picky_slow(x):
+    """Give the loop a turn, then perhaps fail."""
     await asyncio.sleep(0)
     return picky(x)
 
 
 async def slow_children(x):
+    """Give none to three children, a turn of the loop apart."""
     for n in range(weight(x) % 4):
         yield (x, n)
         await asyncio.sleep(0)
 
 
 def numbers():
+    """Give numbers afresh."""
     yield from range(9)
 
 
 async def slow_numbers():
+    """Give numbers, a turn of the loop apart."""
     for number in range(7):
         yield number
         await asyncio.sleep(0)
 
 
 def two_ways(pipe):
+    """Send items through three branches."""
     ways = {0: lambda c: c.map(pair).flat_map(parts), 1: lambda c: c, 2: lambda c: c.map(slow)}
     return pipe.route(lambda x: weight(x) % 3, ways)
 
 
 def shuffled(pipe):
+    """Shuffle all items, or those in a buffer."""
     try:
         return pipe.shuffle(seed=3)
     except nbpipe.ArgumentError:  # only right after what is read by index
@@ -126,6 +140,7 @@ JOINS = (
 
 
 def chained(pipe, operations):
+    """Add operations to a pipeline."""
     return functools.reduce(lambda p, operation: operation(p), operations, pipe)
 
 
@@ -140,6 +155,7 @@ joined_pipes = st.builds(
 
 
 def outcome_of_run(pipe, n):
+    """Give the first items of a run, or its error."""
     items = []
     try:
         for item in pipe:
@@ -152,6 +168,7 @@ def outcome_of_run(pipe, n):
 
 
 def outcome_of_peek(pipe, n):
+    """Give the items of a peek, or its error."""
     try:
         return list(pipe.peek(n).items)
     except nbpipe.NbpipeError as error:
@@ -159,9 +176,11 @@ def outcome_of_peek(pipe, n):
 
 
 def words(error):
+    """Give what an error says."""
     if isinstance(error, nbpipe.FailureBudgetError):  # it counts what was seen, also ahead
         return (type(error), error.stage)
-    return (type(error), str(error), getattr(error, "__notes__", None), repr(error.__cause__))
+    said = str(error).split(": pipeline")[0]  # of several that are too long, any may be named
+    return (type(error), said, getattr(error, "__notes__", None), repr(error.__cause__))
 
 
 @settings(max_examples=300)
@@ -275,7 +294,9 @@ def test_empty_pipeline_gives_a_table_without_items():
 def test_images_have_thumbnails():
     """The HTML shows a picture of an image, also where it is a field of an item."""
     image_HWC = np.zeros((90, 60, 3), np.uint8)
-    peek = nbpipe.source([0]).map(lambda _: image_HWC).map(lambda x: {"image": x, "label": 1}).peek()
+    peek = (
+        nbpipe.source([0]).map(lambda _: image_HWC).map(lambda x: {"image": x, "label": 1}).peek()
+    )
     shows = [stage.thumbnail is not None for stage in peek.stages]
     assert (shows, peek._repr_html_().count("data:image/png;base64,")) == ([False, True, True], 2)
 
@@ -313,7 +334,9 @@ def test_peek_is_frozen():
 def test_functions_run_in_the_calling_thread():
     """Plain functions are called in the thread that peeks, and no thread is started."""
     before = threading.active_count()
-    pipe = nbpipe.source(range(3)).map(lambda _: (threading.current_thread(), threading.active_count()))
+    pipe = nbpipe.source(range(3)).map(
+        lambda _: (threading.current_thread(), threading.active_count())
+    )
     assert pipe.peek().items == ((threading.current_thread(), before),)
 
 
@@ -324,7 +347,7 @@ def test_coroutines_run_while_a_loop_is_running():
         pipe = nbpipe.source(slow_numbers).map(slow).flat_map(slow_children)
         return pipe.peek(3).items
 
-    assert asyncio.run(cell()) == (((2, 2), 0), ((5, 2), 0), ((5, 2), 1)) or True
+    assert asyncio.run(cell()) == (((0, 2), 0), ((0, 2), 1), ((1, 2), 0))
 
 
 @pytest.mark.parametrize("kind", ["source", "flat_map"])
@@ -418,7 +441,11 @@ def test_peek_writes_no_cache(tmp_path):
     folder = tmp_path / "cache"
     pipe = nbpipe.source(range(3)).cache(folder).map(pair).cache()
     pipe.peek(10)
-    assert (folder.exists(), pipe["cache"].spec.store.complete, pipe["cache_2"].spec.store.complete) == (
+    assert (
+        folder.exists(),
+        pipe["cache"].spec.store.complete,
+        pipe["cache_2"].spec.store.complete,
+    ) == (
         False,
         False,
         False,

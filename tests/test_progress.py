@@ -84,7 +84,9 @@ def test_epochs_are_numbered():
 
 def test_slowest_stage_is_named():
     """The stage that is busy for the largest share of the time is named at the end of a line."""
-    pipe = nbpipe.source(range(20)).map(lambda n: np.sort(np.arange(300_000) % (n + 7)), name="sort")
+    pipe = nbpipe.source(range(20)).map(
+        lambda n: np.sort(np.arange(300_000) % (n + 7)), name="sort"
+    )
     progress, out = watched(pipe)
     list(progress)
     assert "; slowest: sort (busy " in out.getvalue()
@@ -120,9 +122,13 @@ def test_run_is_closed_after_break(runs, epochs):
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_run_is_closed_after_an_error_in_the_loop(runs, epochs):
     """An error in the loop's body closes the run that was started for it."""
-    with pytest.raises(ZeroDivisionError):
+
+    def loop():
         for item in nbpipe.progress(nbpipe.source(range(1000)), epochs=epochs):
-            1 / item  # noqa: B018
+            1 / item
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
     assert [run.closed for run in runs] == [True]
 
 

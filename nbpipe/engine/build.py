@@ -168,6 +168,7 @@ class _Part:
             previous.rest += (step,)
             previous.rest_lanes += (lane,)
             previous.rest_budgets += (budget,)
+            previous.guarded = previous.guarded or spec.policy.max_failures is not None
             return
         if stage.executor == "inline":
             lane.cost_ns = 0.0  # run by whoever comes next

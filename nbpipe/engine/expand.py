@@ -155,13 +155,15 @@ class ExpandNode(Node):
         expansion.over = task.irregular = True
         task.results.append(failure)
 
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+    def accept(
+        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
+    ) -> None:
         """Hand on what was drawn, or keep it until its turn."""
         expansion = task.expansion
         assert expansion is not None
         if self.done:
             return
-        if task.ended_ns:
+        if final:
             self.reserved -= task.quota - at
             expansion.held = False
         else:

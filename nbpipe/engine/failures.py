@@ -102,6 +102,16 @@ class Budget:
         self.failures = 0
         self.seen = 0
 
+    def see(self, items: int) -> FailureBudgetError | None:
+        """Count items that the stage has done; give the error once too many of them failed."""
+        before, self.seen = self.seen, self.seen + items
+        return self.exceeded() if before < _RATE_AFTER <= self.seen else None
+
+    def fail(self) -> FailureBudgetError | None:
+        """Count a failed item; give the error once there are too many."""
+        self.failures += 1
+        return self.exceeded()
+
     def exceeded(self, *, at_end: bool = False) -> FailureBudgetError | None:
         """Give the error to raise when too many items failed, else None."""
         limit = self._limit
@@ -112,7 +122,7 @@ class Budget:
                 return None
             allowed = f"max_failures={limit} items"
         else:
-            enough = self.seen >= _RATE_AFTER or (at_end and self.seen > 0)
+            enough = self.seen >= _RATE_AFTER or at_end
             if not enough or self.failures <= limit * self.seen:
                 return None
             allowed = f"max_failures={limit:g} of the items"

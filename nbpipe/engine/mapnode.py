@@ -85,6 +85,8 @@ class MapNode(Node):
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
         task = Task(self, self.seq_in, self._next_items(count))
+        if self.gather:
+            task.inputs = count
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
@@ -114,7 +116,7 @@ class MapNode(Node):
         if (
             not results
             or (self.ordered and task.seq != self.seq_out)
-            or (task.irregular or task.published or task.retries or task.tally is not None)
+            or (task.irregular or task.published or task.retried or task.tally is not None)
             or (self.guarded or self.ready or self.done or self.epoch.over)
         ):
             super().settle(task)
@@ -127,7 +129,7 @@ class MapNode(Node):
         lane.active -= 1
         self.running -= 1
         lane.learn(now_ns - task.started_ns, count, now_ns)
-        lane.counters.items_in += count
+        lane.counters.items_in += task.inputs or count
         self.reserved -= count
         self.seq_out += count
         self.put_plain(results, count, now_ns)
@@ -170,7 +172,9 @@ class MapNode(Node):
         self.active_without_input = bool(self.returned)
         super().harvest(task, now_ns)
 
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+    def accept(
+        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
+    ) -> None:
         """Hand on results, in input order where that is promised."""
         if self.done or not results:
             return

@@ -86,8 +86,10 @@ class Node(ABC):
         raise TypeError(f"{type(self).__name__} works in threads")
 
     @abstractmethod
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
-        """Hand on results `at`, `at + 1`, ... of a task that goes on or has ended."""
+    def accept(
+        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
+    ) -> None:
+        """Hand on results `at`, `at + 1`, ... of a task that goes on, or has ended (`final`)."""
 
     @abstractmethod
     def has_input(self) -> bool:
@@ -150,15 +152,16 @@ class Node(ABC):
         if task.tally is not None:
             spent -= self._settle_tally(task.tally, now_ns)
         lane.learn(spent, done, now_ns)
-        lane.counters.items_in += self.inputs(done)
-        if task.retries:
-            lane.counters.retries += task.retries
+        lane.counters.items_in += task.inputs or self.inputs(done)
+        if task.retried:
+            for one in (lane, *self.rest_lanes):
+                one.counters.retries += task.retried.count(one.address)
         if done and now_ns - lane.measured_ns > MEASURE_NS:
             self.measure(results[-1], now_ns)
         if self.epoch.over:
             return
         at, task.published = task.published, done
-        self.accept(task, at, results[at:] if at else results, now_ns)
+        self.accept(task, at, results[at:] if at else results, now_ns, final=True)
         if now_ns - lane.since_ns > BOOKING_NS:
             self.note_state(now_ns)
         if self.input_over:
@@ -170,7 +173,7 @@ class Node(ABC):
         fresh = task.results[at:]
         if fresh and not self.epoch.over:
             task.published += len(fresh)
-            self.accept(task, at, fresh, now_ns)
+            self.accept(task, at, fresh, now_ns, final=False)
         self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
 
     def inputs(self, results: int) -> int:
@@ -179,11 +182,16 @@ class Node(ABC):
 
     def _settle_tally(self, tally: list[list[int]], now_ns: int) -> int:
         spent = 0
-        for lane, (calls, results, busy_ns) in zip(self.rest_lanes, tally, strict=True):
+        parts = zip(self.rest_lanes, self.rest_budgets, tally, strict=True)
+        for lane, budget, (calls, results, busy_ns) in parts:
             if calls:
+                lane.account(now_ns, STARVED)
                 lane.learn(busy_ns, calls, now_ns)
-                lane.counters.items_in += calls
-                lane.counters.items_out += results
+                counters = lane.counters
+                counters.starved_ns = max(0, counters.starved_ns - busy_ns)
+                counters.items_in += calls
+                counters.items_out += results
+                budget.seen += calls
             spent += busy_ns
         return spent
 
@@ -198,20 +206,17 @@ class Node(ABC):
     def emit(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
         """Put results into `out`, in the order given; drop what was dropped or failed."""
         entries: Sequence[Entry] = results
-        failures: list[Failed] = []
+        error = None
         if irregular:
-            entries, failures = _sifted(results)
-        budget = self.budget
+            entries, error = self._parted(results)
+        elif self.budget is not None:
+            error = self.budget.see(len(results))
         if entries:
             memory = self.epoch.memory
             sized = entries if memory is None else memory.hold(entries)
             self.put_plain(sized, len(entries), now_ns)
-        for failed in failures:
-            self._count_failure(failed)
-        if budget is not None:
-            budget.seen += len(results)
-            if (error := budget.exceeded()) is not None:
-                self.fail(error)
+        if error is not None:
+            self.fail(error)
 
     def put_plain(self, entries: Sequence[Entry], count: int, now_ns: int) -> None:
         """Make entries ready for the next node, and count them."""
@@ -226,17 +231,31 @@ class Node(ABC):
             if lane.state == STARVED and now_ns - lane.since_ns > BOOKING_NS:
                 following.note_state(now_ns)
 
-    def _count_failure(self, failed: Failed) -> None:
+    def _parted(self, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
+        """Give the entries up to the first failure that ends the epoch, and its error."""
+        entries: list[Entry] = []
+        error: BaseException | None = None
+        for result in results:
+            if type(result) is tuple:
+                entries.append(result)
+            elif result is not None:
+                error = self._count_failure(result)
+            if error is None and self.budget is not None:
+                error = self.budget.see(1)
+            if error is not None:
+                break
+        return entries, error
+
+    def _count_failure(self, failed: Failed) -> BaseException | None:
+        """Count a failed item; give the error if it ends the epoch."""
+        self.epoch.remember(failed.record)
         lanes, budgets = (self.lane, *self.rest_lanes), (self.budget, *self.rest_budgets)
+        error = None
         for lane, budget in zip(lanes, budgets, strict=True):
             if lane.address == failed.record.stage:
                 lane.counters.errors += 1
-                if budget is not None:
-                    budget.failures += 1
-                    budget.seen = max(budget.seen, lane.counters.items_in)
-        self.epoch.remember(failed.record)
-        if failed.fatal:
-            self.fail(failed.exception)
+                error = budget.fail() if budget is not None else None
+        return failed.exception if failed.fatal else error
 
     def fail(self, error: BaseException) -> None:
         """End the stream here with an error: in order, or at once."""
@@ -298,17 +317,3 @@ class Node(ABC):
         self.epoch.changed = True
         self.epoch.release(self.inbox)
         self.inbox.clear()
-
-
-def _sifted(results: Sequence[Any]) -> tuple[list[Entry], list[Failed]]:
-    """Part entries and failures, up to the first fatal one; leave out what was dropped."""
-    entries: list[Entry] = []
-    failures: list[Failed] = []
-    for result in results:
-        if type(result) is tuple:
-            entries.append(result)
-        elif result is not None:
-            failures.append(result)
-            if result.fatal:
-                break
-    return entries, failures

@@ -178,7 +178,7 @@ class CallOpener(Opener):
         if wait_s is None:
             return step.failure(entry, error, expansion.attempts)
         expansion.entries, expansion.wait_s = None, wait_s
-        task.retries += 1
+        task.retried += (step.stage,)
         return None
 
 

@@ -28,7 +28,9 @@ class Outlet(Node):
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+    def accept(
+        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
+    ) -> None:
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 

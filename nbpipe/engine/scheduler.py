@@ -143,6 +143,7 @@ class Scheduler:
                     if epoch.waiting:
                         self._look_after_consumer(following, now_ns)
                 if following is None and not seat.dismissed:
+                    self._note_states(now_ns)
                     self._team.park(seat)
                 seat.work = following
             if task is not None and task.expansion is not None and task.node.epoch.over:
@@ -179,6 +180,7 @@ class Scheduler:
             epoch = self.epoch
             self._look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
+            self._note_states(now_ns)
         self._start(seat)
 
     def _look_after_consumer(self, following: Task | None, now_ns: int) -> None:

@@ -87,7 +87,7 @@ class Step:
             if not self.wait(wait_s):
                 break
             attempts += 1
-            task.retries += 1
+            task.retried += (self.stage,)
             try:
                 return self.produce(entry)
             except BaseException as again:
@@ -176,7 +176,7 @@ class AsyncStep(Step):
                 return self.failure(entry, error, attempts)
             await asyncio.sleep(wait_s)
             attempts += 1
-            task.retries += 1
+            task.retried += (self.stage,)
             try:
                 return await self.call(entry)
             except BaseException as again:

@@ -135,17 +135,19 @@ class StreamNode(Node):
             task.irregular = rest.over = True
             task.results.append(self.step.failure(-1, None, error))
 
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int) -> None:
+    def accept(
+        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
+    ) -> None:
         """Hand on results as they come: there is one task at a time."""
         if self.done:
             return
-        if task.ended_ns:
+        if final:
             self.reserved = 0
         else:
             self.reserved -= len(results)
         if results:
             self.emit(results, now_ns, irregular=task.irregular)
-        if not task.ended_ns:
+        if not final:
             return
         if task.expansion is not None:
             self.flushed = task.expansion.over

@@ -35,7 +35,8 @@ class Task:
         cheap: taken without waking another thread.
         watched: the ticker looks after it.
         started_ns, ended_ns: when the work began and ended; 0 before.
-        retries: calls that were tried again.
+        inputs: number of items, where one entry holds several of them.
+        retried: for each call that was tried again, its stage.
         tally: for each fused step, calls, results and time [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
@@ -45,7 +46,8 @@ class Task:
     irregular = False
     started_ns = 0
     ended_ns = 0
-    retries = 0
+    inputs = 0
+    retried: tuple[str, ...] = ()
     cheap = False
     watched = False
     tally: list[list[int]] | None = None

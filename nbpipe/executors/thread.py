@@ -55,7 +55,7 @@ class ThreadTeam(Executor):
         self._desk = desk
         self._seats: set[Seat] = set()
         self._parked: list[Seat] = []
-        self._coming = 0
+        self._starting = threading.Lock()
         self.limit = 1
 
     @property
@@ -84,16 +84,20 @@ class ThreadTeam(Executor):
 
     def start(self, seat: Seat) -> None:
         """Start the thread of a new seat."""
-        seat.thread = threading.Thread(
+        thread = threading.Thread(
             target=self._serve, args=(seat,), name=f"nbpipe-worker-{next(_numbers)}", daemon=True
         )
-        try:
-            seat.thread.start()
-        except RuntimeError as error:  # no more threads may be started
-            seat.thread = None
-            self._seats.discard(seat)
-            if len(self._seats) == 0:
-                self._desk.crashed(error)
+        with self._starting:
+            if seat.dismissed:
+                return
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads may be started
+                self._seats.discard(seat)
+                if not self._seats:
+                    self._desk.crashed(error)
+                return
+            seat.thread = thread
 
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._desk.advance, seat.gate
@@ -132,7 +136,8 @@ class ThreadTeam(Executor):
 
     def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[str]:
         """Wait for dismissed threads; give the names of those that are still at work."""
-        deadline = time.monotonic() + timeout_s
+        with self._starting:  # whoever was about to start a thread has done so, or will not
+            deadline = time.monotonic() + timeout_s
         late = []
         for seat in seats or []:
             thread = seat.thread

@@ -57,7 +57,7 @@ def test_batch_behind_expansions_that_work_ahead():
         if item == 0:
             gate.wait()
         for child in range(100):
-            if (item, child) == (1, 30):
+            if (item, child) == (1, 1):
                 ahead.set()
             yield item, child
 

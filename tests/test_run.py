@@ -1,0 +1,550 @@
+"""The life of a run: epochs, iteration, closing, forks, interrupts, and what is left behind."""
+
+import gc
+import operator
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+import weakref
+
+import pytest
+
+import nbpipe
+from nbpipe import gil
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+
+FINE_S = 0.005  # CPython's own switch interval
+
+
+@pytest.fixture(autouse=True)
+def switch_interval(monkeypatch):
+    """Every test begins and ends with the interpreter's own switch interval."""
+    monkeypatch.setattr(gil, "_holders", 0)  # one test's failure is not another's
+    monkeypatch.setattr(gil, "_before", None)
+    sys.setswitchinterval(FINE_S)
+    yield
+    found = sys.getswitchinterval()
+    sys.setswitchinterval(FINE_S)
+    assert found == pytest.approx(FINE_S)
+
+
+def chain(count=50, **calls):
+    return nbpipe.source(range(count)).map(stage("thread", **calls), concurrency=2, name="w")
+
+
+# -- epochs -----------------------------------------------------------------------------------
+def test_every_for_is_an_epoch():
+    """Each iteration gives all items; epochs are counted from 0."""
+    with chain().start() as run:
+        before, numbers = run.epoch, []
+        for _ in range(3):
+            assert drained(run) == list(range(50))
+            numbers.append(run.epoch)
+    assert (before, numbers) == (0, [0, 1, 2])
+
+
+def test_epoch_after_break_is_fresh():
+    """After `break` the next epoch begins at the beginning and takes the next number."""
+    with chain().start() as run:
+        for item in run:
+            if item == 7:
+                break
+        assert (drained(run), run.epoch) == (list(range(50)), 1)
+
+
+def test_iterating_again_cancels_what_this_thread_left():
+    """A new iteration ends an old one of the same thread."""
+    with chain().start() as run:
+        old = iter(run)
+        first = [next(old), next(old)]
+        new = iter(run)
+        rest = list(old)
+        assert (first, rest, drained(new)) == ([0, 1], [], list(range(50)))
+
+
+def test_workers_are_kept_between_epochs():
+    """The same threads serve every epoch."""
+    with chain().start() as run:
+        drained(run)
+        quiet(run)
+        before = {t for t in threading.enumerate() if t.name.startswith("nbpipe-worker")}
+        for _ in range(20):
+            drained(run)
+        quiet(run)
+        after = {t for t in threading.enumerate() if t.name.startswith("nbpipe-worker")}
+        assert before <= after
+        assert len(after) <= 2 + 1 + 1
+
+
+def test_set_epoch_gives_the_next_epoch_its_number():
+    """`set_epoch` acts on the next epoch alone; `.epoch` is that of the one in progress."""
+    seen = []
+
+    class Numbered:
+        def set_epoch(self, number):
+            seen.append(number)
+
+        def __iter__(self):
+            return iter(range(3))
+
+    with nbpipe.source(Numbered()).start() as run:
+        drained(run)
+        run.set_epoch(7)
+        between = run.epoch
+        drained(run)
+        during = run.epoch
+        drained(run)
+        assert (between, during, run.epoch, seen) == (0, 7, 8, [0, 7, 8])
+
+
+@pytest.mark.parametrize("number", [-1, 1.0, True, "1", None])
+def test_set_epoch_refuses_what_is_no_number(number):
+    """An epoch's number is an int of at least 0."""
+    with chain().start() as run:
+        with pytest.raises(nbpipe.ArgumentError, match="epoch must be an int"):
+            run.set_epoch(number)
+        assert drained(run) == list(range(50))
+
+
+def test_shuffles_follow_the_epoch_number():
+    """The same number gives the same order, whichever run it is."""
+    shuffled = nbpipe.source(range(100)).shuffle(seed=1)
+    with shuffled.start() as one, shuffled.start() as two:
+        orders = [drained(one) for _ in range(3)]
+        two.set_epoch(2)
+        assert drained(two) == orders[2] != orders[0]
+
+
+def test_length_hint_counts_down_in_every_epoch():
+    """`tqdm` gets the number of items left, in later epochs too."""
+    with chain(10).start() as run:
+        hints = []
+        for _ in range(2):
+            items = iter(run)
+            hints.append(operator.length_hint(items))
+            next(items)
+            hints.append(operator.length_hint(items))
+            drained(items)
+        assert (hints, len(run)) == ([10, 9, 10, 9], 10)
+
+
+def test_a_pipeline_is_one_epoch_and_closes():
+    """`for item in pipe` leaves nothing running, also after `break` and errors."""
+    before = threading.active_count()
+    for item in chain():
+        if item == 3:
+            break
+    _, error = delivered(nbpipe.source([0]).map(lambda n: 1 // n))
+    whole = drained(chain())
+    assert (whole, type(error.__cause__)) == (list(range(50)), ZeroDivisionError)
+    assert threading.active_count() == before
+
+
+def test_run_is_true_and_shows_itself():
+    """A run is true; its text tells its stages and state."""
+    with chain().start() as run:
+        texts = [repr(run)]
+        items = iter(run)
+        next(items)
+        run.pause()
+        texts.append(repr(run))
+        run.resume()
+        items.close()
+    texts.append(repr(run))
+    assert bool(run)
+    assert texts == [
+        "Run(source > w; open)",
+        "Run(source > w; paused, epoch 0 in progress)",
+        "Run(source > w; closed)",
+    ]
+
+
+# -- two threads ------------------------------------------------------------------------------
+def test_iterating_from_two_threads_is_refused():
+    """While one thread iterates, another one is told so; afterwards it may."""
+    with chain().start() as run:
+        items = iter(run)
+        next(items)
+        with pytest.raises(nbpipe.ConcurrentIterationError, match="MainThread"):
+            finished(iter, run)
+        rest = drained(items)
+        assert (rest, drained(run)) == (list(range(1, 50)), list(range(50)))
+
+
+def test_two_threads_that_begin_at_once_get_one_epoch():
+    """Of two threads that start to iterate at the same moment, exactly one is refused."""
+    outcomes = []
+    for _ in range(50):
+        with chain().start() as run:
+            begin, hold, found = threading.Barrier(2), threading.Barrier(2), []
+
+            def iterate(run=run, begin=begin, hold=hold, found=found):
+                begin.wait()
+                try:
+                    items = iter(run)
+                except nbpipe.ConcurrentIterationError:
+                    items = None
+                found.append(items)
+                hold.wait()
+
+            threads = [threading.Thread(target=iterate) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            outcomes.append(sum(items is None for items in found))
+    assert outcomes == [1] * 50
+
+
+def test_waiting_in_one_iterator_from_two_threads_is_refused():
+    """An iterator is for one thread at a time."""
+    gate = Gate()
+    with chain(gate=lambda _: gate).start() as run:
+        items = iter(run)
+        first = threading.Thread(target=lambda: next(items))
+        first.start()
+        while not items._waits:
+            threading.Event().wait(0.001)
+        with pytest.raises(nbpipe.ConcurrentIterationError):
+            finished(next, items)
+        gate.open()
+        first.join()
+        assert drained(items) == list(range(1, 50))
+
+
+def test_the_epoch_of_a_thread_that_ended_may_be_cancelled():
+    """A thread that left its epoch unfinished and ended holds nobody up."""
+    with chain().start() as run:
+        kept = []
+        finished(lambda: kept.append(iter(run)))
+        assert drained(run) == list(range(50))
+
+
+# -- closed, reentrant, forked ----------------------------------------------------------------
+def test_closed_run_refuses_with_the_way_out():
+    """A closed run says how to get another; reading numbers is still allowed."""
+    run = chain().start()
+    drained(run)
+    run.close()
+    run.close()
+    for use in (iter, nbpipe.Run.pause, nbpipe.Run.resume):
+        with pytest.raises(nbpipe.RunClosedError, match=r"pipe\.start\(\)"):
+            use(run)
+    run.stop()
+    assert run.stats()["w"].items_out == 50
+
+
+def test_with_closes_on_an_error():
+    """Leaving `with` closes the run, whatever happened inside."""
+    with pytest.raises(KeyError), chain().start() as run:
+        next(iter(run))
+        raise KeyError
+    assert run.closed
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+@pytest.mark.parametrize("use", [iter, next, nbpipe.Run.close])
+def test_stage_that_calls_into_its_own_run_is_refused(kind, use):
+    """A stage may not iterate or close the run that runs it; it hears so, and nothing hangs."""
+    box, ready = [], Gate()
+
+    def result(item):
+        if item == 3:
+            use(box[1] if use is next else box[0])
+        return item
+
+    fn = stage(kind, result=result, gate=lambda _: ready)
+    with nbpipe.source(range(9)).map(fn).start() as run:
+        items = iter(run)
+        box += [run, items]
+        ready.open()
+        got, error = delivered(items)
+        box.clear()
+        assert got == [0, 1, 2]
+        refusal = nbpipe.RunError if use is next else nbpipe.ReentrantRunError
+        assert isinstance(error.__cause__, refusal)
+
+
+def test_stage_may_run_another_pipeline():
+    """A pipeline inside a stage's function is no reentrance."""
+
+    def inner(item):
+        return sum(nbpipe.source(range(item)).map(lambda n: n))
+
+    with nbpipe.source(range(6)).map(inner, concurrency=2).start() as run:
+        assert drained(run) == [0, 0, 1, 3, 6, 10]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_fork_with_a_live_run():
+    """In a forked child the run refuses, starts nothing, and closing it is harmless."""
+    with chain(1000).start() as run:
+        items = iter(run)
+        next(items)
+        read, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os.write(write, _in_child(run, items).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            said = finished(pipe.read)
+        os.waitpid(pid, 0)
+        assert said == "closed closed closed threads 1"
+        assert drained(items) == list(range(1, 1000))
+
+
+def _in_child(run, items):
+    said = []
+    for use in (lambda: iter(run), lambda: next(items), run.pause):
+        try:
+            use()
+        except nbpipe.RunClosedError:
+            said.append("closed")
+        except BaseException as error:
+            said.append(repr(error))
+    try:
+        run["w"].concurrency = 7  # starts no thread here
+        run["w"].prefetch = 70
+        run.stats()
+        run.close()
+    except BaseException as error:
+        said.append(repr(error))
+    return " ".join([*said, "threads", str(threading.active_count())])
+
+
+# -- the switch interval ----------------------------------------------------------------------
+def test_switch_interval_is_lowered_while_an_epoch_is_in_progress():
+    """Two runs count together: the interval is back when the last epoch ended."""
+    seen = [sys.getswitchinterval()]
+    with chain().start() as one, chain().start() as two:
+        seen.append(sys.getswitchinterval())
+        first, second = iter(one), iter(two)
+        seen.append(sys.getswitchinterval())
+        drained(first)
+        seen.append(sys.getswitchinterval())
+        second.close()
+        seen.append(sys.getswitchinterval())
+    assert seen == pytest.approx([FINE_S, FINE_S, 0.0002, 0.0002, FINE_S])
+
+
+def test_switch_interval_may_be_left_alone(monkeypatch):
+    """A switch in the environment turns the lowering off."""
+    monkeypatch.setenv("NBPIPE_SWITCH_INTERVAL", "off")
+    with chain().start() as run:
+        items = iter(run)
+        during = sys.getswitchinterval()
+        drained(items)
+    assert during == pytest.approx(FINE_S)
+
+
+def test_switch_interval_set_by_others_is_kept():
+    """What somebody set during an epoch is not undone after it."""
+    with chain().start() as run:
+        items = iter(run)
+        sys.setswitchinterval(0.003)
+        drained(items)
+        after = sys.getswitchinterval()
+    sys.setswitchinterval(FINE_S)
+    assert after == pytest.approx(0.003)
+
+
+# -- dropped ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("taken", [None, 0, 3])
+def test_collected_run_closes_itself(taken):
+    """A run that nobody holds ends its threads, in mid-epoch too."""
+    run = chain(1000).start()
+    if taken is not None:
+        items = iter(run)
+        for _ in range(taken):
+            next(items)
+        items = None
+    threads = [t for t in threading.enumerate() if t.name.startswith("nbpipe")]
+    gone = weakref.ref(run)
+    run = items = None
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert (gone(), [t for t in threads if t.is_alive()]) == (None, [])
+
+
+def test_iterator_keeps_its_run():
+    """`iter(pipe.start())` goes on though nobody holds the run."""
+    items = iter(chain().start())
+    gc.collect()
+    assert drained(items) == list(range(50))
+    items = None
+    gc.collect()
+
+
+def test_iterator_collected_in_a_worker_thread():
+    """Garbage found by one of the run's own threads is closed as well, without a word."""
+    gate, collected = Gate(), threading.Event()
+
+    class Cycle:
+        pass
+
+    def work(item):
+        if item == 2:
+            gate.wait()
+            gc.collect()
+            collected.set()
+        return item
+
+    gc.disable()
+    try:
+        cycle = Cycle()
+        cycle.items = iter(nbpipe.source(range(10_000)).map(work, prefetch=2))
+        cycle.self = cycle
+        next(cycle.items)
+        threads = [t for t in threading.enumerate() if t.name.startswith("nbpipe")]
+        gone = weakref.ref(cycle)
+        cycle = None
+        gate.open()
+        finished(collected.wait)
+    finally:
+        gc.enable()
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert (gone(), [t.name for t in threads if t.is_alive()]) == (None, [])
+
+
+# -- in a process of its own ------------------------------------------------------------------
+def script(text, *, interrupt=False):
+    """Run a script; with `interrupt`, send it SIGINT when it has written a line."""
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if interrupt:
+            finished(child.stdout.readline)
+            child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+        child.wait()
+    return child.returncode, out, err
+
+
+INTERRUPTED = """
+    import sys, threading
+    import nbpipe
+
+    gate, where = threading.Event(), {where!r}
+
+    def work(item):
+        if where == "waiting" and item == 40 and not gate.is_set():
+            print("go", flush=True)
+            gate.wait()
+        return item
+
+    run = nbpipe.source(range(100)).map(work, concurrency=2).start()
+    got = []
+    try:
+        for item in run:
+            got.append(item)
+            if where == "consuming" and item == 40:
+                print("go", flush=True)
+                threading.Event().wait()
+    except KeyboardInterrupt:
+        gate.set()
+        print("interrupted", got == list(range(len(got))))
+    print(sys.getswitchinterval())
+    print(list(run) == list(range(100)), run.epoch)
+    run.close()
+    print([t.name for t in threading.enumerate()], sys.getswitchinterval())
+"""
+
+
+@pytest.mark.parametrize("where", ["waiting", "consuming"])
+def test_interrupt_leaves_a_run_that_can_iterate_again(where):
+    """The stop button ends the loop at once, wherever it stands; nothing is left behind."""
+    code, out, err = script(INTERRUPTED.format(where=where), interrupt=True)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "interrupted True",
+        "0.005",
+        "True 1",
+        "['MainThread'] 0.005",
+    ]
+
+
+def test_interrupts_at_any_moment():
+    """Interrupted at hundreds of random moments, a run still iterates, closes and cleans up."""
+    code, out, err = script("""
+        import _thread, random, sys, threading, time
+        import nbpipe
+
+        over, rng = threading.Event(), random.Random(3)
+        armed = threading.Event()
+
+        def disturb():
+            while not over.is_set():
+                armed.wait()
+                time.sleep(rng.random() * 0.003)
+                if armed.is_set():
+                    armed.clear()
+                    _thread.interrupt_main()
+
+        threading.Thread(target=disturb, daemon=True).start()
+        run = nbpipe.source(range(300)).map(lambda n: n, concurrency=2).batch(3, collate=list).start()
+        interrupts = 0
+        while interrupts < 300:
+            try:
+                armed.set()
+                while True:
+                    for batch in run:
+                        pass
+            except KeyboardInterrupt:
+                interrupts += 1
+        armed.clear()
+        got = [n for batch in run for n in batch]
+        print(got == list(range(300)), sys.getswitchinterval())
+        over.set(); armed.set()
+        run.close()
+        left = [t.name for t in threading.enumerate() if t.name.startswith("nbpipe")]
+        print(left, sys.getswitchinterval())
+    """)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["True 0.005", "[] 0.005"]
+
+
+@pytest.mark.parametrize("where", ["between", "waiting", "stuck"])
+def test_interpreter_exit_closes_runs(where):
+    """An interpreter that ends with a live run ends quickly and quietly."""
+    code, out, err = script(f"""
+        import threading, time
+        import nbpipe
+
+        inside = threading.Event()
+
+        def work(item):
+            if {where!r} == "stuck" and item == 3:
+                inside.set()
+                threading.Event().wait()
+            return item
+
+        async def also(item):
+            return item
+
+        run = nbpipe.source(lambda: iter(int, 1)).map(work).map(also).start()
+        run = nbpipe.source(range(10**6)).map(work).map(also, concurrency=3).start()
+        items = iter(run)
+        if {where!r} != "between":
+            next(items)
+        if {where!r} == "stuck":
+            inside.wait()
+        print("end", flush=True)
+    """)
+    assert (code, out) == (0, "end\n")
+    assert err == "" if where != "stuck" else "work" in err
