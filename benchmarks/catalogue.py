@@ -223,7 +223,10 @@ CONTENDERS = (
         "torch_loader",
         packages=("torch",),
         pip="torch",
-        options={"W1": {"workers": 2, "batch": 1024}},
+        options={
+            "W1": {"workers": 2, "batch": 1024},
+            "W5": {"workers": 4, "batch": 64},
+        },
         alternatives={
             "W1": (
                 {},
@@ -235,7 +238,7 @@ CONTENDERS = (
             "W2": ({"workers": 32},),
             "W2b": ({"workers": 32},),
             "W3": ({"numpy": True},),
-            "W5": ({"workers": 1, "batch": 256}, {"workers": 4, "batch": 64}),
+            "W5": ({"workers": 1, "batch": 256}, {"workers": 2, "batch": 128}),
         },
         refusals=_PROCESS_WAITS,
         notes={
@@ -243,7 +246,7 @@ CONTENDERS = (
             "W2": "40 worker processes, each sleeps through its whole batch",
             "W2b": "40 worker processes",
             "W3": "worker processes",
-            "W5": "2 worker processes, each gathers a batch of waits on a loop of its own",
+            "W5": "4 worker processes, each gathers 64 waits on a loop of its own",
         },
         share={"W7": 0.4},
     ),

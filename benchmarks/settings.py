@@ -45,7 +45,7 @@ def render(measurements: Sequence[Measurement]) -> str:
 
 def _words(measurement: Measurement) -> str:
     options = measurement.options
-    return ", ".join(f"{name}={value}" for name, value in options.items()) or "own defaults"
+    return ", ".join(f"{name}={value}" for name, value in options.items()) or "base"
 
 
 def _numbers(group: Sequence[Measurement]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any, final
@@ -47,6 +48,7 @@ class EpochIterator(Iterator[Any]):
         self._before = self._consumer.items
         self._sink = epoch.sink
         self._pop = epoch.sink.popleft
+        self._thread = get_ident()
         self._waits = False
         self._done = False
 
@@ -58,7 +60,7 @@ class EpochIterator(Iterator[Any]):
             ConcurrentIterationError: another thread waits in this iterator.
         """
         epoch = self._epoch
-        if epoch.direct:  # appends and pops of a deque are atomic: no lock is needed
+        if epoch.direct and get_ident() == self._thread:  # deques are safe without a lock
             try:
                 entry = self._pop()
             except IndexError:
@@ -71,6 +73,9 @@ class EpochIterator(Iterator[Any]):
 
     def _next(self, epoch: Epoch) -> Any:
         life = self._life
+        if get_ident() != self._thread:
+            life.check_outside("iterate")
+            self._thread = get_ident()
         while not self._done:
             if life.forked:
                 life.check_open()
@@ -90,7 +95,6 @@ class EpochIterator(Iterator[Any]):
         raise StopIteration
 
     def _wait(self, epoch: Epoch) -> None:
-        self._life.check_outside("iterate")
         consumer = self._consumer
         self._waits = True
         consumer.waits_since_ns = begun_ns = perf_counter_ns()
@@ -129,7 +133,8 @@ class EpochIterator(Iterator[Any]):
     def __del__(self) -> None:
         if getattr(self, "_done", True) or self._life.forked:
             return
-        if self._scheduler.lock.locked():  # perhaps by this very thread, which collects garbage
+        scheduler = self._scheduler  # garbage may be found by a thread that holds its lock
+        if scheduler.lock.locked() or scheduler.is_own_thread(get_ident()):
             in_new_thread(self.close)
         else:
             self.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
 from .errors import ArgumentTypeError, LengthUnknownError
-from .iterator import EpochIterator
+from .iterator import EpochIterator, in_new_thread
 from .operations import whole
 from .pipeline import Pipeline
 from .run import Run
@@ -23,7 +23,8 @@ def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
 
     Args:
         pipe_or_run: a pipeline, which is started at the first item and closed at the end, also
-            after `break`, an error or an interrupt; or a run, which stays open.
+            after `break`, an error or an interrupt; or a run, which stays open. `stop()` of
+            the run ends the loop, not only its epoch.
         epochs: epochs to iterate one after the other [epochs].
 
     Raises:
@@ -160,7 +161,12 @@ class Progress(Iterator[Any]):
         return f"Progress({self._epochs - self._left} of {self._epochs} epochs begun)"
 
     def __del__(self) -> None:
-        if not getattr(self, "_done", True):
+        run = self._run if not getattr(self, "_done", True) else None
+        if run is None or run._life.forked:
+            return
+        if run._scheduler.lock.locked():  # perhaps by this very thread, which collects garbage
+            in_new_thread(self.close)
+        else:
             self.close()
 
 

@@ -81,7 +81,7 @@ class Run:
     @property
     def epoch(self) -> int:
         """Number of the epoch in progress, or of the last one; before the first, 0."""
-        return max(0, self._life.next_epoch - 1)
+        return self._life.number
 
     def set_epoch(self, number: int) -> None:
         """Give the next epoch this number.

@@ -162,7 +162,9 @@ def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None)
 
     Args:
         kind: "coroutine" for an async function, another word for a plain one.
+        result: gives the result of an item, or raises.
         gate: gives the gate of an item, or None.
+        calls: counts the calls.
     """
     calls = calls or Calls()
 

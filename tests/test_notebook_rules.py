@@ -140,10 +140,16 @@ def test_awaiting_cell_owns_its_runs(notebook):
 
 def test_cell_that_loads_owns_its_runs(notebook):
     """The run of the cell that imports nbpipe is closed when that cell runs again."""
-    code = f"%unload_ext nbpipe\n%load_ext nbpipe\n{START}"
-    notebook.run(code, "a")
+    ways = "nbpipe.unload_ipython_extension, nbpipe.load_ipython_extension"
+    notebook.run(f"for way in ({ways}):\n    way(get_ipython())\n{START}", "a")
     notebook.run(START, "a")
     assert notebook.run(CLOSED).said == "[True, False]\n"
+
+
+def test_loading_by_hand_changes_nothing(notebook):
+    """`%load_ext nbpipe` after the import says nothing, and registers nothing twice."""
+    said = notebook.run("%load_ext nbpipe\nprint(len(nbpipe.run.started))").said
+    assert said == "1\n"
 
 
 WAITS = """

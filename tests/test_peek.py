@@ -98,7 +98,7 @@ def shuffled(pipe):
         return pipe.shuffle(seed=3, buffer_size=4)
 
 
-OPERATIONS = (
+SAFE = (
     lambda p: p.map(pair),
     lambda p: p.map(pair, executor="inline"),
     lambda p: p.map(noisy),
@@ -108,11 +108,9 @@ OPERATIONS = (
     lambda p: p.flat_map(parts),
     lambda p: p.flat_map(children),
     lambda p: p.flat_map(slow_children),
-    lambda p: p.map(picky),
     lambda p: p.map(picky, on_error="skip"),
     lambda p: p.map(picky_slow, on_error="skip"),
     lambda p: p.map(picky, on_error=nbpipe.Retry(1, then="skip"), executor="inline"),
-    lambda p: p.map(picky, on_error="skip", max_failures=1),
     lambda p: p.batch(3, collate=tuple),
     lambda p: p.batch(2, collate=tuple, drop_last=True),
     lambda p: p.batch(60, collate=tuple, cost=lambda x: abs(weight(x)) % 50),
@@ -121,11 +119,16 @@ OPERATIONS = (
     lambda p: p.shard(0, 2, tail="drop"),
     lambda p: p.take(4),
     lambda p: p.skip(2),
-    lambda p: p.repeat(2),
     lambda p: p.enumerate(),
     lambda p: p.cache(),
     shuffled,
     two_ways,
+)
+# These may raise. In two inputs of a join at once, it is chance which error a run meets first.
+RISKY = (
+    lambda p: p.map(picky),
+    lambda p: p.map(picky, on_error="skip", max_failures=1),
+    lambda p: p.repeat(2),
 )
 SOURCES = (range(11), range(1), (), numbers, slow_numbers)
 JOINS = (
@@ -144,14 +147,15 @@ def chained(pipe, operations):
     return functools.reduce(lambda p, operation: operation(p), operations, pipe)
 
 
-some_operations = st.lists(st.sampled_from(OPERATIONS), max_size=4)
-plain_pipes = st.builds(chained, st.sampled_from(SOURCES).map(nbpipe.source), some_operations)
-joined_pipes = st.builds(
-    lambda join, pipes, operations: chained(join(*pipes), operations),
+sources = st.sampled_from(SOURCES).map(nbpipe.source)
+operations = st.lists(st.sampled_from(SAFE + RISKY), max_size=4)
+inputs = st.builds(chained, sources, st.lists(st.sampled_from(SAFE), max_size=3))
+joined = st.builds(
+    lambda join, pipes: join(*pipes),
     st.sampled_from(JOINS),
-    st.lists(plain_pipes, min_size=1, max_size=3),
-    some_operations,
+    st.lists(inputs, min_size=1, max_size=3),
 )
+pipes = st.builds(chained, sources | joined, operations)
 
 
 def outcome_of_run(pipe, n):
@@ -184,7 +188,7 @@ def words(error):
 
 
 @settings(max_examples=300)
-@given(pipe=plain_pipes | joined_pipes, n=st.integers(1, 30))
+@given(pipe=pipes, n=st.integers(1, 30))
 def test_peek_gives_what_a_run_gives(pipe, n):
     """The items of a peek, or its error, are those of epoch 0 of a run."""
     peeked = outcome_of_peek(pipe, n)

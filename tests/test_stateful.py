@@ -171,7 +171,9 @@ class RunMachine(RuleBasedStateMachine):
     def look(self):
         """Read everything there is to read."""
         rows = self.run.stats()
-        assert all(abs(r.busy + r.starved + r.blocked + r.waiting - 1) < 0.01 for r in rows.values())
+        assert all(
+            abs(r.busy + r.starved + r.blocked + r.waiting - 1) < 0.01 for r in rows.values()
+        )
         assert self.run.epoch == max(0, self.epochs - 1)
         self.run.history()
         self.run.failures()

@@ -114,7 +114,7 @@ def _decode(job: Job) -> Iterator[Any]:
 
 
 def _wait(job: Job) -> Iterator[Any]:
-    workers, size = job.option("workers", default=2), job.option("batch", default=128)
+    workers, size = job.option("workers", default=4), job.option("batch", default=64)
     loader = DataLoader(Waits(job.items), batch_size=size, num_workers=workers, collate_fn=list)
     return itertools.chain.from_iterable(loader)
 

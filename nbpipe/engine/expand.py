@@ -81,16 +81,21 @@ class ExpandNode(Node):
             if not self.ordered:
                 allowed = room
             elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
-                allowed = max(room, (self.gathers or 1) - len(self.out))
+                needed = not self.reserved and len(self.out) < (self.gathers or 1)
+                allowed = max(room, 1) if needed else room
             else:
-                allowed = room - self.gathers - 1
+                allowed = self._room_ahead(room)
             if allowed > 0:
                 return expansion, allowed
         fresh = bool(self.inbox) and calls < lane.concurrency
-        allowed = room if not self.live or not self.ordered else room - self.gathers - 1
+        allowed = room if not self.live or not self.ordered else self._room_ahead(room)
         if fresh and allowed > 0 and len(self.live) < lane.prefetch + lane.concurrency:
             return None, allowed
         return None
+
+    def _room_ahead(self, room: int) -> int:
+        """Give the places for expansions that work ahead: all but one for the first."""
+        return room - self.gathers - (not self.live[0].held)
 
     def take(self, now_ns: int) -> Task | None:
         """Choose an expansion to draw from, or begin a new one."""

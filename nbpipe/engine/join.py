@@ -114,25 +114,30 @@ class ZipMover(Mover):
         return [(row[0][0], tuple(entry[1] for entry in row)) for row in rows]
 
     def _end(self, node: PumpNode) -> None:
-        ended = [above for above in node.upstream if _ended(above)]
-        if not ended:
-            return
-        for above in ended:
-            if above.error is not None:
+        """End as Python's own zip would: the inputs are asked for an item in their order."""
+        ended: int | None = None
+        longer: int | None = None
+        for number, above in enumerate(node.upstream):
+            if above.out:
+                longer = number if longer is None else longer
+            elif not above.done:
+                return
+            elif above.error is not None:
                 node.end(above.error)
                 return
-        longer = [n for n, above in enumerate(node.upstream) if above.out]
-        if len(ended) == len(node.upstream) or not self._strict:
-            node.end()
-        elif longer:
-            first = node.upstream.index(ended[0])
-            node.end(
-                ArgumentError(
-                    f"zip needs pipelines of equal length: pipeline {first} ended after "
-                    f"{self._count} items, pipeline {longer[0]} has more; "
-                    "use strict=False to stop at the shortest"
-                )
-            )
+            else:
+                ended = number if ended is None else ended
+            if ended is not None and (longer is not None or not self._strict):
+                break
+        if ended is None:
+            return
+        node.end(self._unequal(ended, longer) if self._strict and longer is not None else None)
+
+    def _unequal(self, ended: int, longer: int) -> ArgumentError:
+        return ArgumentError(
+            f"zip needs pipelines of equal length: pipeline {ended} ended after {self._count} "
+            f"items, pipeline {longer} has more; use strict=False to stop at the shortest"
+        )
 
 
 class ConcatMover(Mover):

@@ -20,6 +20,7 @@ class Life:
         record: what is remembered.
         epoch: the epoch in progress, or None.
         owner: the thread that iterates it.
+        number: number of the epoch in progress, or of the last one.
         next_epoch: number of the epoch that starts next.
         stopped: `stop` ended the last epoch.
         closed: nothing may start any more.
@@ -31,11 +32,13 @@ class Life:
         self.record = record
         self.epoch: Epoch | None = None
         self.owner: threading.Thread | None = None
+        self.number = 0
         self.next_epoch = 0
         self.stopped = False
         self.closed = False
         self.forked = False
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()
 
     def start_epoch(self) -> Epoch:
         """Start the next epoch; cancel the one that this thread left unfinished.
@@ -45,8 +48,12 @@ class Life:
             ConcurrentIterationError: another thread is iterating.
             ReentrantRunError: a stage of this run asks for it.
         """
-        self.check_open()
         self.check_outside("iterate")
+        with self._beginning:
+            return self._start_epoch()
+
+    def _start_epoch(self) -> Epoch:
+        self.check_open()
         epoch, owner, me = self.epoch, self.owner, threading.current_thread()
         if epoch is not None and owner is not None and owner is not me and owner.is_alive():
             raise ConcurrentIterationError(
@@ -55,7 +62,8 @@ class Life:
             )
         if epoch is not None:
             self.end(epoch)
-        number, self.next_epoch = self.next_epoch, self.next_epoch + 1
+        self.number = number = self.next_epoch
+        self.next_epoch += 1
         self.stopped = False
         self.owner = me
         gil.lower()

@@ -417,11 +417,9 @@ class Scheduler:
             self.closed = True
             seats = self._team.dismiss()
             self._ticker.dismiss()
-        self._team.close(timeout_s, seats)
-        self._loop.close(timeout_s)
+        late = [*self._team.close(timeout_s, seats), *self._loop.close(timeout_s)]
         self._ticker.close(timeout_s)
-        late = [s.work for s in seats if s.thread is not None and s.thread.is_alive()]
-        return sorted({w.node.lane.address for w in late if isinstance(w, Task)})
+        return sorted({work.node.lane.address for work in late if isinstance(work, Task)})
 
     def _discard(self, close: Callable[[], None]) -> None:
         """Close a user's iterator; what it raises has nobody to go to."""

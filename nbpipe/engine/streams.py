@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from ..cache import Store, with_passes, without_passes
+from ..cache import Recorder, Store, with_passes, without_passes
 from ..operations import Batch, Cache, Enumerate, Shard, Shuffle, Skip, Take, Window
 from ..seeding import Path, order_generator
 from ..stage import Stage
@@ -173,25 +173,37 @@ class Recording:
     finished = False
 
     def __init__(self, store: Store, passes: tuple[int, ...]) -> None:
-        self._recorder = store.recorder()
+        self._store = store
         self._passes = passes
+        self._made: Recorder | None = None
+        self._closed = False
+
+    def _recorder(self) -> Recorder:
+        recorder = self._made
+        if recorder is None:  # made when it is first used: some inputs are never opened
+            recorder = self._made = self._store.recorder()
+            if self._closed:
+                recorder.close()
+        return recorder
 
     def push(self, entry: Entry) -> Entry | None:
         """Keep an item."""
         path = entry[0]
         if self._passes:
             path = without_passes(path)
-        self._recorder.add(path, entry[1])
+        self._recorder().add(path, entry[1])
         return (with_passes(path, self._passes), entry[1])
 
     def flush(self) -> Iterator[Entry]:
         """Complete the cache."""
-        self._recorder.complete()
+        self._recorder().complete()
         return iter(())
 
     def close(self) -> None:
-        """Forget what was kept, unless it is complete."""
-        self._recorder.close()
+        """Forget what was kept, unless it is complete; from any thread."""
+        self._closed = True
+        if self._made is not None:
+            self._made.close()
 
 
 def operation_of(stage: Stage, context: EpochContext, passes: tuple[int, ...]) -> StreamOperation:

@@ -21,5 +21,5 @@ class Executor(ABC):
     """Does work for one run, from its first epoch until it is closed."""
 
     @abstractmethod
-    def close(self, timeout_s: float) -> list[str]:
-        """End; give the names of what is still inside user code after `timeout_s`."""
+    def close(self, timeout_s: float) -> list[Work]:
+        """End; give the work still inside user code after `timeout_s`."""

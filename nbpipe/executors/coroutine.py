@@ -142,15 +142,17 @@ class EventLoop(Executor):
         """Say whether the thread with this id is the loop's."""
         return self._thread is not None and self._thread.ident == ident
 
-    def close(self, timeout_s: float) -> list[str]:
-        """Cancel what runs and end the loop."""
+    def close(self, timeout_s: float) -> list[Work]:
+        """Cancel what runs and end the loop; give the work that does not end."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return []
         ended = asyncio.run_coroutine_threadsafe(self._drain(), loop)
         ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
         thread.join(timeout_s)
-        return [thread.name] if thread.is_alive() else []
+        if not thread.is_alive():
+            return []
+        return [runner.work for runner in tuple(self._runners.values()) if runner.work is not None]
 
     async def _drain(self) -> None:
         self._start_all()

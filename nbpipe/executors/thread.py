@@ -134,16 +134,16 @@ class ThreadTeam(Executor):
         self._parked.clear()
         return seats
 
-    def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[str]:
-        """Wait for dismissed threads; give the names of those that are still at work."""
+    def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[Work]:
+        """Wait for dismissed threads; give the work of those that do not end."""
         with self._starting:  # whoever was about to start a thread has done so, or will not
             deadline = time.monotonic() + timeout_s
-        late = []
+        late: list[Work] = []
         for seat in seats or []:
             thread = seat.thread
             if thread is None or thread is threading.current_thread():
                 continue
             thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                late.append(thread.name)
+            if thread.is_alive() and seat.work is not None:
+                late.append(seat.work)
         return late

@@ -1,6 +1,5 @@
-"""What a failing item does: errors in order, skips, retries, budgets, timeouts; completion order."""
+"""What a failing item does: errors in order, skips, budgets; completion order."""
 
-import asyncio
 import threading
 import traceback
 
@@ -132,7 +131,7 @@ def test_error_in_completion_order_surfaces_at_once():
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_exceptions_that_mean_more_are_stage_errors_in_a_stage(kind, error, on_error):
-    """KeyboardInterrupt and SystemExit in a stage end the epoch, not a thread; skips do not hide them."""
+    """KeyboardInterrupt and SystemExit in a stage end the epoch, not a thread; none is skipped."""
 
     def result(item):
         if item == 5:
@@ -179,10 +178,10 @@ def test_items_that_cannot_be_looked_at_pass():
     """Measuring and describing an item never breaks a run."""
 
     def fail(item):
-        class Wordless(Exception):
+        class WordlessError(Exception):
             __str__ = Evil.__repr__
 
-        raise Wordless
+        raise WordlessError
 
     evil = nbpipe.source(range(5)).map(lambda _: Evil())
     with evil.start() as run, evil.map(fail).start() as failing_run:
@@ -204,7 +203,11 @@ def test_skip_drops_failed_items_and_counts_them(kind, ordered):
     """Failed items are left out, counted and remembered."""
     bad = {0, 5, 6, 63, 64, 199}
     chain = nbpipe.source(range(200)).map(
-        failing(kind, bad), **options(kind, concurrency=3), ordered=ordered, on_error="skip", name="m"
+        failing(kind, bad),
+        **options(kind, concurrency=3),
+        ordered=ordered,
+        on_error="skip",
+        name="m",
     )
     with chain.start() as run:
         got = drained(run)
@@ -225,7 +228,11 @@ def test_only_the_last_hundred_failures_are_kept():
 def test_budget_by_count_ends_the_epoch_at_the_failure_that_exceeds_it(kind, limit):
     """One failure more than `max_failures` ends the epoch there, in order."""
     chain = nbpipe.source(range(1000)).map(
-        failing(kind, range(300, 320)), **options(kind), on_error="skip", max_failures=limit, name="m"
+        failing(kind, range(300, 320)),
+        **options(kind),
+        on_error="skip",
+        max_failures=limit,
+        name="m",
     )
     with chain.start() as run:
         got, error = delivered(run)
@@ -281,129 +288,6 @@ def test_budget_by_rate_counts_each_epoch_alone(kind):
     assert first == 1000
     assert isinstance(error, nbpipe.FailureBudgetError)
     assert len(got) < 200
-
-
-# -- retries and timeouts ---------------------------------------------------------------------
-@pytest.mark.parametrize("kind", KINDS)
-def test_retry_gives_the_item_its_place(kind):
-    """A call that succeeds at the third try gives its item in order; tries are counted."""
-    calls = Calls()
-
-    def result(item):
-        if item % 10 == 0 and calls.of[item] < 3:
-            raise OSError(item)
-        return item
-
-    fn = stage(kind, result=result, calls=calls)
-    chain = nbpipe.source(range(100)).map(
-        fn, **options(kind, concurrency=4), on_error=nbpipe.Retry(2), name="m"
-    )
-    with chain.start() as run:
-        assert drained(run) == list(range(100))
-        assert (run.stats()["m"].retries, run.stats()["m"].errors) == (20, 0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("then", ["raise", "skip"])
-def test_retry_that_never_succeeds_ends_as_asked(kind, then):
-    """After the last try the item is an error or is left out; the record counts the calls."""
-    chain = nbpipe.source(range(10)).map(
-        failing(kind, {4}), **options(kind), on_error=nbpipe.Retry(3, backoff_s=1e-6, then=then)
-    )
-    with chain.start() as run:
-        got, error = delivered(run)
-        assert [failure.attempts for failure in run.failures()] == [4]
-    expected = [n for n in range(10) if n != 4] if then == "skip" else [0, 1, 2, 3]
-    assert (got, error is None) == (expected, then == "skip")
-
-
-def test_retry_draws_the_same_random_numbers():
-    """Each try of an item gets the same generator."""
-    drawn = {}
-
-    def work(item, rng):
-        drawn.setdefault(item, []).append(rng.integers(2**60))
-        if len(drawn[item]) < 3:
-            raise OSError
-        return item
-
-    with nbpipe.source(range(20)).map(work, on_error=nbpipe.Retry(2)).start() as run:
-        drained(run)
-    assert [(len(tries), len(set(tries))) for tries in drawn.values()] == [(3, 1)] * 20
-
-
-def test_retried_flat_map_gives_no_child_twice():
-    """A generator that is begun again leaves out the children it has given."""
-    begun = []
-
-    def children(item):
-        begun.append(item)
-        for child in range(50):
-            if child == 30 and begun.count(item) < 3:
-                raise OSError
-            yield item, child
-
-    chain = nbpipe.source(range(4)).flat_map(children, concurrency=2, on_error=nbpipe.Retry(2))
-    with chain.start() as run:
-        assert drained(run) == [(item, child) for item in range(4) for child in range(50)]
-
-
-@pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_end_of_the_epoch_ends_the_wait_before_a_retry(kind):
-    """Closing a run does not wait for a long backoff."""
-    calls = Calls()
-
-    def result(item):
-        raise OSError
-
-    fn = stage(kind, result=result, calls=calls)
-    chain = nbpipe.source([1]).map(fn, on_error=nbpipe.Retry(1, backoff_s=3600))
-    run = chain.start()
-    items = iter(run)
-    calls.wait_begun(1)
-    finished(run.close)
-    assert (calls.begun, list(items)) == (1, [])
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(1, then="skip")])
-def test_timeout_cancels_the_call(on_error):
-    """A coroutine that takes too long is cancelled; the timeout is a failure like others."""
-    cancelled = []
-
-    async def work(item):
-        if item == 3:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.append(item)
-        return item
-
-    chain = nbpipe.source(range(6)).map(work, timeout_s=0.01, on_error=on_error, concurrency=2)
-    with chain.start() as run:
-        got, error = delivered(run)
-    if on_error == "raise":
-        assert (got, type(error)) == ([0, 1, 2], nbpipe.StageTimeoutError)
-        assert isinstance(error, TimeoutError)
-    else:
-        assert (got, error) == ([0, 1, 2, 4, 5], None)
-    assert cancelled == [3] * (2 if isinstance(on_error, nbpipe.Retry) else 1)
-
-
-def test_timeout_of_the_users_own_is_no_stage_timeout():
-    """A TimeoutError that the function raises itself keeps its own meaning."""
-
-    async def work(item):
-        raise TimeoutError("mine")
-
-    with nbpipe.source([1]).map(work, timeout_s=60).start() as run:
-        _, error = delivered(run)
-    assert (type(error), str(error.__cause__)) == (nbpipe.StageError, "mine")
-
-
-def test_timeout_of_a_thread_stage_is_refused():
-    """A thread cannot be killed: the error says so and points to processes."""
-    with pytest.raises(nbpipe.ArgumentError, match=r'thread cannot be killed.*executor="process"'):
-        nbpipe.source([1]).map(lambda item: item, timeout_s=1)
 
 
 # -- completion order -------------------------------------------------------------------------

@@ -35,7 +35,9 @@ def test_knob_set_from_another_thread_acts_at_once(kind):
 def test_raised_prefetch_fills_at_once(kind):
     """A raised prefetch lets a stage that had no room go on, with nobody taking items."""
     calls = Calls()
-    with nbpipe.source(range(80)).map(stage(kind, calls=calls), prefetch=1, name="w").start() as run:
+    with (
+        nbpipe.source(range(80)).map(stage(kind, calls=calls), prefetch=1, name="w").start() as run
+    ):
         items = iter(run)
         calls.wait_begun(2)
         quiet(run)
@@ -66,7 +68,9 @@ def test_tuned_knobs_stay_for_the_next_epoch_and_run():
     """A knob belongs to its stage: later epochs and runs begin with its value."""
     gate = Gate()
     calls = Calls()
-    chain = nbpipe.source(range(20)).map(stage("thread", gate=lambda _: gate, calls=calls), name="w")
+    chain = nbpipe.source(range(20)).map(
+        stage("thread", gate=lambda _: gate, calls=calls), name="w"
+    )
     chain["w"].concurrency = 5
     with chain.start() as first:
         held = iter(first)
@@ -256,7 +260,9 @@ def test_close_from_another_thread_in_mid_epoch():
 def test_closing_while_threads_are_being_started():
     """Closing right after a start ends every thread, begun or about to begin."""
     problems = []
-    chain = nbpipe.source(range(100)).map(lambda n: n, concurrency=8).map(lambda n: n, concurrency=8)
+    chain = (
+        nbpipe.source(range(100)).map(lambda n: n, concurrency=8).map(lambda n: n, concurrency=8)
+    )
     for _ in range(100):
         run = chain.start()
         items = iter(run)

@@ -13,6 +13,7 @@ KINDS = ("thread", "coroutine", "inline")
 
 
 def same(item):
+    """Give the item."""
     return item
 
 
@@ -29,9 +30,7 @@ def test_batch_larger_than_every_buffer(kind, size):
     chain = nbpipe.source(range(200), prefetch=1)
     chain = chain.map(stage(kind), **options(kind, prefetch=1, concurrency=2))
     with chain.batch(size, collate=list, prefetch=1).start() as run:
-        assert drained(run) == [
-            list(range(n, min(n + size, 200))) for n in range(0, 200, size)
-        ]
+        assert drained(run) == [list(range(n, min(n + size, 200))) for n in range(0, 200, size)]
 
 
 @pytest.mark.parametrize("operation", ["skip", "window", "enumerate", "shuffle", "unbatch"])
@@ -41,7 +40,7 @@ def test_batch_behind_a_stream_operation(operation):
     chain = {
         "skip": lambda: chain.skip(1),
         "window": lambda: chain.window(2),
-        "enumerate": lambda: chain.enumerate(),
+        "enumerate": chain.enumerate,
         "shuffle": lambda: chain.shuffle(buffer_size=5),
         "unbatch": lambda: chain.batch(7, collate=list).map(tuple).flat_map(list),
     }[operation]()
@@ -57,14 +56,15 @@ def test_batch_behind_expansions_that_work_ahead():
         if item == 0:
             gate.wait()
         for child in range(100):
-            if (item, child) == (1, 1):
-                ahead.set()
             yield item, child
+            ahead.set()
 
     chain = nbpipe.source(range(2)).flat_map(children, concurrency=2, prefetch=1)
     with chain.batch(32, collate=list).start() as run:
         items = iter(run)
         finished(ahead.wait)
+        while run.stats()["children"].running > 1:  # until the second has no more room
+            threading.Event().wait(0.001)
         gate.open()
         found = [item for batch in drained(items) for item in batch]
         assert found == [(item, child) for item in range(2) for child in range(100)]
@@ -86,7 +86,9 @@ def test_cheap_stage_between_coroutines_and_a_batch(cheap):
 
 
 # -- 2: an exception inside a chunk runs no earlier item again --------------------------------
-@pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(2), nbpipe.Retry(2, then="skip")])
+@pytest.mark.parametrize(
+    "on_error", ["raise", "skip", nbpipe.Retry(2), nbpipe.Retry(2, then="skip")]
+)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_failure_in_a_chunk_runs_no_item_again(on_error, ordered):
     """Items before and after a failing one are called once; a retry calls that one alone."""
@@ -308,6 +310,8 @@ def test_256_coroutines_need_no_256_threads():
 
 # -- 8: the end of an epoch -------------------------------------------------------------------
 def failing(after):
+    """Make a source that fails after so many items."""
+
     def items():
         yield from range(after)
         raise OSError("no more disk")

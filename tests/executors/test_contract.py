@@ -1,5 +1,6 @@
 """The contract of everything that does work for a run: the same tests for each kind of stage."""
 
+import asyncio
 import logging
 import threading
 
@@ -20,6 +21,7 @@ def mapped(chain, kind, fn, *, ordered=True, **knobs):
 
 
 def source(count):
+    """Begin a chain of numbers."""
     return nbpipe.source(range(count))
 
 
@@ -203,6 +205,8 @@ def test_cancelled_calls_take_none_of_the_next_epoch_with_them():
         if len(epoch) == 1 and item == 1:
             held.set()
             go.wait(10)  # holds up the event loop itself
+        elif len(epoch) == 2:
+            await asyncio.sleep(0)
         return item
 
     def items():
