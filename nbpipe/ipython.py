@@ -154,10 +154,12 @@ class CellRules:
 
     def _lost_values(self, run: Run) -> list[str]:
         lines = []
+        chain = " > ".join(run.stages)
         for address, stage in run.stages.items():
             for name, knob in stage.knobs.items():
-                before = self._knobs.get(f"{address}.{name}")
-                self._knobs[f"{address}.{name}"] = knob
+                place = f"{chain}: {address}.{name}"  # another pipeline may have a stage so named
+                before = self._knobs.get(place)
+                self._knobs[place] = knob
                 if before is None or before is knob:
                     continue
                 if before.value not in (before.default, knob.value):

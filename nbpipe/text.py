@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _STYLE = (
     "<style>.nbpipe-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left;"
+    ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left!important;"
     "border-bottom:1px solid var(--jp-border-color2,#ccc);white-space:nowrap}"
     ".nbpipe-table th{font-weight:600}.nbpipe-table img{display:block;max-height:64px;"
     "image-rendering:pixelated}.nbpipe-wrap{overflow-x:auto}"

@@ -27,6 +27,7 @@ def switch_interval():
 
 
 def chain(count=50, **calls):
+    """Make a chain of numbers and one stage, "w"."""
     return nbpipe.source(range(count)).map(stage("thread", **calls), concurrency=2, name="w")
 
 
@@ -235,13 +236,15 @@ def test_closed_run_refuses_with_the_way_out():
 def test_with_closes_on_an_error():
     """Leaving `with` closes the run, whatever happened inside."""
     run = chain().start()
-    try:
+
+    def use():
         with run:
             next(iter(run))
             raise KeyError
-    except KeyError:
-        closed = run.closed
-    assert closed
+
+    with pytest.raises(KeyError):
+        use()
+    assert run.closed
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])

@@ -117,13 +117,12 @@ class RunMachine(RuleBasedStateMachine):
             assert finished(next, self.items) == self.left.pop(0)
 
     def _ends(self):
+        failed_at, more = None, None
         try:
             more = finished(next, self.items, None)
         except nbpipe.StageError as error:
-            assert self.fails
-            assert error.path == self.trouble.item
-        else:
-            assert (more, self.fails) == (None, False)
+            failed_at = error.path
+        assert (more, failed_at) == (None, self.trouble.item if self.fails else None)
         self.items = None
 
     @precondition(running)

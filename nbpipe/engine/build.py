@@ -148,7 +148,7 @@ class _Part:
 
     def source(self, stage: Stage, spec: Source) -> None:
         """Add a source, or another pipeline and a buffer behind it."""
-        if stage.inputs:
+        if stage.inputs and spec.plan is None:
             inner = self._builder.nodes(stage.inputs[0], f"{self._place}0/", self._passes)
             self._nodes.extend(inner)
             self._append(PumpNode(self._lane(stage), self._epoch, ConcatMover(deepen=False)))

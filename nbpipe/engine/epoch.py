@@ -18,6 +18,10 @@ from .memory import Memory
 from .node import Node
 from .task import Entry, Expansion, Task
 
+SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
+PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
+QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
+
 
 class Epoch:
     """State of one epoch.
@@ -65,6 +69,7 @@ class Epoch:
         self.now_ns = perf_counter_ns()
         self.waiting = False
         self.direct = False
+        self.paused = False
         self.low = 0
         self.waits_since_ns = 0
         self.lot_since_ns = 0
@@ -185,6 +190,60 @@ class Epoch:
             node.halt()
         litter, self.litter = self.litter, []
         return litter
+
+    def hand_out(self, now_ns: int) -> Entry | None:
+        """Take what is next for the consumer, or note that it waits."""
+        if self.sink and not self.paused:
+            entry = self.sink.popleft()
+            if self.memory is not None:
+                self.memory.release((entry,))
+            self._let_take_directly(now_ns)
+            return entry
+        self.waiting = True
+        self.waits_since_ns = now_ns
+        if self.direct:
+            self._choose_pace(now_ns)
+        return None
+
+    def _let_take_directly(self, now_ns: int) -> None:
+        assert self.last is not None
+        self.direct = self.memory is None and self.last.lane.cost_ns < SLOW_NS
+        self.lot_since_ns = now_ns
+
+    def _choose_pace(self, now_ns: int) -> None:
+        """Choose when a consumer that takes directly wakes a thread.
+
+        A quick one does so when it has taken everything; one that works between two items, at
+        half, so that the threads work meanwhile.
+        """
+        assert self.last is not None
+        lane = self.last.lane
+        bound = lane.prefetch + lane.concurrency
+        quick = now_ns - self.lot_since_ns < bound * QUICK_NS
+        self.low = -1 if quick else bound >> 1
+
+    def look_after_consumer(self, following: Task | None, now_ns: int) -> None:
+        """Wake the consumer if there is something for it.
+
+        Where the thread goes on with cheap work that waits a little: a consumer woken now
+        would only wait for the interpreter, and find less.
+        """
+        if not self.waiting or not (self.sink or self.exhausted):
+            return
+        if following is None or not following.cheap or now_ns - self.waits_since_ns > PATIENCE_NS:
+            self.wake_consumer()
+
+    def set_paused(self, paused: bool) -> None:  # noqa: FBT001
+        """Hold everything back from the consumer, or not."""
+        self.paused = paused
+        self.direct = False
+        if not paused:
+            self.wake_consumer()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the consumer gets nothing more."""
+        return self.over or (self.exhausted and (self.urgent or not self.sink))
 
     def wake_consumer(self) -> None:
         """Let the consumer look again."""

@@ -160,9 +160,7 @@ class ExpandNode(Node):
         expansion.over = task.irregular = True
         task.results.append(failure)
 
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on what was drawn, or keep it until its turn."""
         expansion = task.expansion
         assert expansion is not None

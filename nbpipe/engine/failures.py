@@ -64,13 +64,13 @@ def failed(
 ) -> Failed:
     """Build the record and, where the epoch has to end, the `StageError` that will surface."""
     summary = summarize(value)
-    one_line = "".join(traceback.format_exception_only(error)[:1]).strip()
+    one_line = _one_line(error)
     record = Failure(
         stage=stage,
         path=path,
         epoch=epoch,
         error=one_line,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=_formatted(error),
         input=summary,
         attempts=attempts,
         when_s=time.time(),
@@ -89,6 +89,21 @@ def failed(
     )
     surfaced.__cause__ = error
     return Failed(surfaced, record, fatal=True)
+
+
+def _formatted(error: BaseException) -> str:
+    """Format a traceback; what an exception of the user does meanwhile must not matter."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as problem:
+        return f"{type(error).__name__} (its traceback cannot be shown: {type(problem).__name__})"
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception_only(error)[:1]).strip()
+    except Exception:
+        return type(error).__name__
 
 
 class Budget:

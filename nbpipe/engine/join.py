@@ -62,9 +62,7 @@ class PumpNode(Node):
         """Never be called."""
         raise TypeError("a pump has no tasks")
 
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Never be called."""
         raise TypeError("a pump has no tasks")
 

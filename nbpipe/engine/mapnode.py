@@ -48,7 +48,9 @@ class MapNode(Node):
 
     def has_input(self) -> bool:
         """Say whether a call could start, but for room and slots."""
-        return bool(self.returned) or len(self.inbox) >= (1 if self.input_over else self.gather or 1)
+        return bool(self.returned) or len(self.inbox) >= (
+            1 if self.input_over else self.gather or 1
+        )
 
     def runnable(self) -> bool:
         """Say whether `take` would give a task."""
@@ -172,9 +174,7 @@ class MapNode(Node):
         self.active_without_input = bool(self.returned)
         super().harvest(task, now_ns)
 
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results, in input order where that is promised."""
         if self.done or not results:
             return

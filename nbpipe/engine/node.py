@@ -86,9 +86,7 @@ class Node(ABC):
         raise TypeError(f"{type(self).__name__} works in threads")
 
     @abstractmethod
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results `at`, `at + 1`, ... of a task that goes on, or has ended (`final`)."""
 
     @abstractmethod

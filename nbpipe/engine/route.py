@@ -28,9 +28,7 @@ class Outlet(Node):
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 
@@ -71,7 +69,7 @@ class SplitMover(Mover):
             node.error = node.upstream[0].error
             node.done = node.epoch.changed = True
             for outlet in self._outlets:
-                outlet.end_of_input(node.error)
+                outlet.end_of_input(None)  # the error comes after all items: the merge has it
         return []
 
 

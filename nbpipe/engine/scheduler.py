@@ -17,10 +17,10 @@ from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..metrics import StageStats
-from ..stage import Chain, Stage, addresses
+from ..stage import Chain, Stage
 from .build import Builder
 from .context import EpochContext
-from .epoch import Epoch
+from .epoch import SLOW_NS, Epoch
 from .failures import Failure
 from .lane import BLOCKED, Lane
 from .memory import Memory
@@ -29,9 +29,6 @@ from .ticker import Ticker
 
 LOG = logging.getLogger("nbpipe")
 WAIT, OVER = "wait", "over"
-PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
-QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
-SLOW_NS = 10_000  # a task that takes longer is worth waking another thread for the next one
 
 
 class Scheduler:
@@ -61,14 +58,18 @@ class Scheduler:
         self._ticker = Ticker(self._tick)
         self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
-        now_ns = perf_counter_ns()
-        for address, stage in addresses(chain).items():
-            self._lane(address, stage, 0, now_ns)
+        self._build(0)  # so that every lane is there, and a cache of another chain refused
 
-    def _lane(self, address: str, stage: Stage, prefetch: int, now_ns: int = 0) -> Lane:
+    def _build(self, number: int) -> Epoch:
+        memory = Memory(self._memory_bytes) if self._memory_bytes is not None else None
+        epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
+        Builder(self._chain, epoch, self._lane).build()
+        return epoch
+
+    def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
         lane = self.lanes.get(address)
         if lane is None:
-            lane = Lane(address, stage, prefetch=prefetch, now_ns=now_ns or perf_counter_ns())
+            lane = Lane(address, stage, prefetch=prefetch, now_ns=perf_counter_ns())
             self.lanes[address] = lane
         elif "prefetch" not in stage.knobs:
             lane.prefetch = prefetch
@@ -77,9 +78,7 @@ class Scheduler:
     # -- epochs ---------------------------------------------------------------------------
     def start_epoch(self, number: int) -> Epoch:
         """Build an epoch and let it begin."""
-        memory = Memory(self._memory_bytes) if self._memory_bytes is not None else None
-        epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
-        Builder(self._chain, epoch, self._lane).build()
+        epoch = self._build(number)
         self._ticker.start()
         now_ns = perf_counter_ns()
         with self.lock:
@@ -87,6 +86,7 @@ class Scheduler:
                 lane.skip_time(now_ns)
                 lane.counters.first_ns = lane.counters.first_ns or now_ns
             self.epoch = epoch
+            epoch.paused = self.paused
             self._limit_team()
             seat = self._wake(now_ns)
         self._start(seat)
@@ -141,7 +141,7 @@ class Scheduler:
                             if following.cheap or following.several:
                                 self._watch(following)
                     if epoch.waiting:
-                        self._look_after_consumer(following, now_ns)
+                        epoch.look_after_consumer(following, now_ns)
                 if following is None and not seat.dismissed:
                     self._note_states(now_ns)
                     self._team.park(seat)
@@ -156,9 +156,7 @@ class Scheduler:
             task = None
 
     def _watch(self, task: Task) -> None:
-        """Have the ticker look after a task that may hold results back, or for which no other
-        thread was woken.
-        """
+        """Have the ticker look after a task: it may hold results back, or nobody else is awake."""
         task.watched = True
         if self._ticker.asleep:
             self._ticker.attend()
@@ -177,23 +175,11 @@ class Scheduler:
         """Wake the consumer and a thread, for all calls that ended in one turn of the loop."""
         now_ns = perf_counter_ns()
         with self.lock:
-            epoch = self.epoch
-            self._look_after_consumer(None, now_ns)
+            if self.epoch is not None:
+                self.epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
             self._note_states(now_ns)
         self._start(seat)
-
-    def _look_after_consumer(self, following: Task | None, now_ns: int) -> None:
-        """Wake the consumer if there is something for it.
-
-        Where the thread goes on with cheap work that waits a little: a consumer woken now
-        would only wait for the interpreter, and find less.
-        """
-        epoch = self.epoch
-        if epoch is None or not epoch.waiting or not (epoch.sink or epoch.exhausted):
-            return
-        if following is None or not following.cheap or now_ns - epoch.waits_since_ns > PATIENCE_NS:
-            epoch.wake_consumer()
 
     def _take_remote(self, now_ns: int) -> list[Task]:
         taken: list[Task] = []
@@ -261,7 +247,7 @@ class Scheduler:
             if epoch is not None and not epoch.over:
                 if epoch.pumps:
                     epoch.pump(now_ns)
-                self._look_after_consumer(None, now_ns)
+                epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
             if not any(task.watched for task in self._at_work()):
                 self._ticker.sleep()
@@ -286,11 +272,9 @@ class Scheduler:
         with self.lock:
             self.paused = paused
             if self.epoch is not None:
-                self.epoch.direct = False
+                self.epoch.set_paused(paused)
             self._note_states(now_ns)
             seat = self._wake(now_ns)
-            if not paused and self.epoch is not None:
-                self.epoch.wake_consumer()
         self._start(seat)
 
     def _note_states(self, now_ns: int) -> None:
@@ -301,64 +285,31 @@ class Scheduler:
     # -- the consumer ---------------------------------------------------------------------
     def next_entry(self, epoch: Epoch) -> Entry | str:
         """Take what is next; WAIT: wait at the epoch's gate and ask again; OVER: it is."""
+        now_ns = perf_counter_ns()
         seat = None
         with self.lock:
-            if epoch.over or (epoch.exhausted and (epoch.urgent or not epoch.sink)):
+            if epoch.is_over:
                 return OVER
-            found: Entry | str = WAIT
-            if epoch.sink and not self.paused:
-                found = epoch.sink.popleft()
-                seat = self._consumed(epoch, found)
-            else:
-                epoch.waiting = True
-                epoch.waits_since_ns = now_ns = perf_counter_ns()
-                if epoch.direct:
-                    self._pace(epoch, now_ns)
-                if not self._cheap:
-                    seat = self._wake(now_ns)
+            entry = epoch.hand_out(now_ns)
+            if entry is None or not epoch.direct or len(epoch.sink) == epoch.low:
+                seat = self._room_made(epoch, now_ns)
         self._start(seat)
-        return found
+        return WAIT if entry is None else entry
 
-    def _consumed(self, epoch: Epoch, entry: Entry) -> Seat | None:
-        """Book that the consumer took an entry; behind a cheap stage it may go on by itself."""
-        last = epoch.last
-        assert last is not None
-        lane = last.lane
-        epoch.direct = epoch.memory is None and lane.cost_ns < SLOW_NS
-        if epoch.direct:
-            epoch.lot_since_ns = perf_counter_ns()
-            if len(epoch.sink) != epoch.low:
-                return None
-        if epoch.memory is not None:
-            epoch.memory.release((entry,))
-        return self._room_made(epoch)
-
-    def _pace(self, epoch: Epoch, now_ns: int) -> None:
-        """Choose when a consumer that takes directly wakes a thread.
-
-        A quick one does so when it has taken everything; one that works between two items, at
-        half, so that the threads work meanwhile.
-        """
-        assert epoch.last is not None
-        lane = epoch.last.lane
-        bound = lane.prefetch + lane.concurrency
-        quick = now_ns - epoch.lot_since_ns < bound * QUICK_NS
-        epoch.low = -1 if quick else bound >> 1
-
-    def _room_made(self, epoch: Epoch) -> Seat | None:
+    def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
         if self._cheap and epoch.direct:
             return None  # a thread is about to come back from cheap work, and will see
-        now_ns = perf_counter_ns()
         if epoch.last is not None and epoch.last.lane.state == BLOCKED:
             epoch.last.note_state(now_ns)
         return self._wake(now_ns)
 
     def wake_threads(self) -> None:
         """Wake a thread if there is work: the consumer made room without the lock."""
+        now_ns = perf_counter_ns()
         seat = None
         with self.lock:
             if self.epoch is not None:
-                seat = self._room_made(self.epoch)
+                seat = self._room_made(self.epoch, now_ns)
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------
@@ -398,11 +349,11 @@ class Scheduler:
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:
         """Hear that the machine itself failed: the consumer must not wait for ever."""
-        LOG.error("a worker failed outside user code", exc_info=error)
         with self.lock:
             if self.epoch is not None:
                 self.epoch.fail_at_once(error)
                 self.epoch.wake_consumer()
+        LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
     def is_own_thread(self, ident: int) -> bool:
         """Say whether a thread does work for this run."""

@@ -135,9 +135,7 @@ class StreamNode(Node):
             task.irregular = rest.over = True
             task.results.append(self.step.failure(-1, None, error))
 
-    def accept(
-        self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool
-    ) -> None:
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results as they come: there is one task at a time."""
         if self.done:
             return
@@ -155,11 +153,16 @@ class StreamNode(Node):
             self._close_input()
 
     def _close_input(self) -> None:
+        self.input_error = None  # whatever comes, or went wrong, behind what is wanted
         if not self.input_over and not self.done:
             self.epoch.halt(self.upstream)
             self.epoch.release(self.inbox)
             self.inbox.clear()
             self.input_over = self.epoch.changed = True
+
+    def end_of_input(self, error: BaseException | None) -> None:
+        """Hear that nothing more will come; it is of no interest once nothing is wanted."""
+        super().end_of_input(None if self.step.operation.finished else error)
 
     def exhausted(self) -> bool:
         """Say whether everything was pushed and flushed."""

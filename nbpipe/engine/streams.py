@@ -103,6 +103,7 @@ class Shuffling:
     """
 
     finished = False
+    flushes_at_error = True  # what is in the buffer came before the item that failed
 
     def __init__(self, spec: Shuffle, epoch: int, passes: Path) -> None:
         assert spec.buffer_size is not None

@@ -1,0 +1,246 @@
+"""batch with all its options, and unbatch."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe import ArgumentError, StageError
+from nbpipe.engine.batching import split_batch
+from tests.strategies import HANDS, ITEMS, called, chunks, chunks_by_cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A sample of two fields."""
+
+    image: np.ndarray
+    label: int
+
+
+Pair = collections.namedtuple("Pair", "input target")
+
+
+def ragged(lengths):
+    """Make arrays of several lengths."""
+    return [np.arange(length, dtype=np.float64) for length in lengths]
+
+
+def shown(value):
+    """Give arrays as lists, in dicts and tuples."""
+    if isinstance(value, dict):
+        return {key: shown(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(shown, value))
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+# -- sizes --------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(ITEMS, st.integers(1, 40), st.booleans(), st.integers(1, 8), st.integers(1, 8), HANDS)
+def test_batches_of_any_size(items, size, drop_last, before, after, hands):
+    """A batch may be larger than every buffer before it, and than the whole source."""
+    source = nbpipe.source(items, prefetch=before)
+    stage = called(source, "map", lambda item: item, hands.deal())
+    pipe = stage.batch(size, drop_last=drop_last, collate=list, prefetch=after)
+    expected = chunks(items, size, drop_last=drop_last)
+    assert (list(pipe), len(pipe)) == (expected, len(expected))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(ITEMS, max_size=4), max_size=6), st.integers(1, 3), st.integers(1, 3))
+def test_batches_of_batches(items, one, other):
+    """Batches gather batches; taken apart twice, the items are back."""
+    pipe = nbpipe.source(items).batch(one, collate=list).batch(other, collate=list)
+    assert list(pipe) == chunks(chunks(items, one), other)
+    assert list(pipe.unbatch().unbatch()) == items
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 10), max_size=30), st.floats(10, 30))
+def test_batches_by_cost(costs, size):
+    """The costs of a batch sum to at most `size`; no batch could take its next item too."""
+    batches = list(nbpipe.source(costs).batch(size, cost=float, collate=list))
+    assert batches == chunks_by_cost(costs, size, float)
+    assert all(sum(batch) <= size for batch in batches)
+
+
+def test_a_budget_may_drop_its_last_batch():
+    """`drop_last` leaves out what was gathered last."""
+    pipe = nbpipe.source([3, 3, 3, 3]).batch(7, cost=float, collate=list, drop_last=True)
+    assert list(pipe) == [[3, 3]]
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32])
+def test_a_cost_may_be_any_number(kind):
+    """Numpy's numbers are numbers."""
+    pipe = nbpipe.source([1, 2, 3]).batch(kind(3), cost=kind, collate=list)
+    assert list(pipe) == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("cost", [-1, 11, float("nan"), "1", None, True])
+def test_a_cost_out_of_range(cost):
+    """An item that fits no batch raises, with the cost and the way out."""
+    with pytest.raises(StageError) as caught:
+        list(nbpipe.source([1]).batch(10, cost=lambda item: cost, collate=list))
+    assert str(caught.value.__cause__) == (
+        f"batch cost of an item must be a number in [0, 10], got {cost!r}; filter such items out, "
+        "or raise the size"
+    )
+
+
+# -- what is stacked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "expected"),
+    [
+        ([1, 2, 3], {}, [[1, 2], [3]]),
+        ([(1, "a"), (2, "b")], {}, [([1, 2], ["a", "b"])]),
+        ([(1, 2), (3, 4)], {"names": ("x", "y")}, [{"x": [1, 3], "y": [2, 4]}]),
+        ([{"x": 1}, {"x": 2}], {}, [{"x": [1, 2]}]),
+        ([Pair(1, 2), Pair(3, 4)], {}, [Pair([1, 3], [2, 4])]),
+        ([None, None], {}, [[None, None]]),
+        ([1, 2], {"collate": tuple}, [(1, 2)]),
+        ([1, 2], {"collate": sum}, [3]),
+        (ragged([1, 3]), {"pad": -1}, [[[0, -1, -1], [0, 1, 2]]]),
+    ],
+)
+def test_what_a_batch_holds(items, options, expected):
+    """Numbers and arrays are stacked through nested samples; the rest is a list."""
+    assert [shown(batch) for batch in nbpipe.source(items).batch(2, **options)] == expected
+
+
+def test_a_batch_of_dataclasses():
+    """Dataclasses stay what they are."""
+    items = [Sample(np.full((2, 2), number), number) for number in range(3)]
+    (batch,) = nbpipe.source(items).batch(3)
+    assert (type(batch), batch.image.shape, batch.label.tolist()) == (Sample, (3, 2, 2), [0, 1, 2])
+
+
+def test_dtype_casts_what_is_floating():
+    """Integers and labels keep their types."""
+    (batch,) = nbpipe.source([{"x": np.ones(2), "y": 1}]).batch(1, dtype="float32")
+    assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int64)
+
+
+def test_arrays_of_several_shapes_need_a_pad():
+    """The error names the field, the shapes and the way out, and the item that the batch has."""
+    with pytest.raises(StageError) as caught:
+        list(nbpipe.source(ragged([2, 3])).batch(2, name="gather"))
+    assert (caught.value.stage, caught.value.path) == ("gather", 0)
+    assert "got (2,) in sample 0 and (3,) in sample 1; pad=value" in str(caught.value.__cause__)
+
+
+def test_a_collate_that_fails():
+    """Batches before it arrive; the cause is the function's error."""
+
+    def sum_small(samples):
+        if samples[0] > 3:
+            raise ValueError("too large")
+        return sum(samples)
+
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(nbpipe.source(range(8)).batch(2, collate=sum_small))
+    assert (got, str(caught.value.__cause__), caught.value.path) == ([1, 5], "too large", 4)
+
+
+def test_a_failed_item_takes_its_batch_along():
+    """Whole batches before the failure arrive, then the error."""
+
+    def broken(item):
+        if item == 5:
+            raise ValueError(item)
+        return item
+
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(nbpipe.source(range(9)).map(broken).batch(2, collate=list))
+    assert (got, caught.value.stage) == ([[0, 1], [2, 3]], "broken")
+
+
+def test_prefetch_after_the_first_batch():
+    """Stages of batches hold two, stages of samples eight, until batches are taken apart."""
+    pipe = nbpipe.source([1]).map(abs, name="a").batch(2).map(abs, name="b")
+    later = pipe.unbatch().map(abs, name="c")
+    joined = nbpipe.zip(pipe, pipe).map(abs, name="d")
+    mixed = nbpipe.zip(pipe, later).map(abs, name="e")
+    held = [one.prefetch for one in (pipe["a"], pipe["batch"], pipe["b"], later["c"])]
+    assert (held, joined["d"].prefetch, mixed["e"].prefetch) == ([8, 2, 2, 8], 2, 8)
+
+
+# -- taking apart -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [1, 2, 3],
+        [{"x": 1, "y": np.ones(2)}] * 3,
+        [(1, "a"), (2, "b"), (3, "c")],
+        [Pair(1, 2)] * 3,
+        [{"x": (1, {"y": 2})}] * 3,
+        ["a", "b", "c"],
+    ],
+)
+def test_unbatch_undoes_batch(items):
+    """Through dicts, tuples and named tuples the samples are back."""
+    back = list(nbpipe.source(items).batch(2).unbatch())
+    assert list(map(repr, map(shown, back))) == list(map(repr, map(shown, items)))
+
+
+def test_unbatch_of_dataclasses():
+    """Dataclasses come back as what they were."""
+    items = [Sample(np.full(2, number), number) for number in range(3)]
+    back = list(nbpipe.source(items).batch(2).unbatch())
+    assert [(type(one), one.image.tolist(), int(one.label)) for one in back] == [
+        (Sample, [number, number], number) for number in range(3)
+    ]
+
+
+def test_batch_unbatch_batch():
+    """Batches may be cut anew."""
+    pipe = nbpipe.source(range(7)).batch(3).unbatch().batch(2)
+    assert [batch.tolist() for batch in pipe] == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (5, "unbatch needs a batch with a first dimension, got int"),
+        ("text", "unbatch needs a batch with a first dimension, got str"),
+        (None, "unbatch needs a batch with a first dimension, got NoneType"),
+        (np.array(5), "unbatch needs a batch with a first dimension, got ndarray"),
+        ({"x": [1, 2], "y": [1]}, "unbatch needs parts of equal length, got lengths [1, 2]"),
+    ],
+)
+def test_what_cannot_be_taken_apart(batch, words):
+    """The error says what an unbatch needs."""
+    with pytest.raises(ArgumentError) as caught:
+        split_batch(batch)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("batch", [[], {}, (), np.zeros((0, 3)), {"x": []}])
+def test_an_empty_batch_has_no_items(batch):
+    """Nothing to take apart is no error."""
+    assert list(nbpipe.source([batch]).unbatch()) == []
+
+
+@pytest.mark.torch
+def test_tensors():
+    """Tensors are stacked, cast, padded and taken apart as arrays are."""
+    import torch
+
+    items = [torch.arange(length, dtype=torch.float64) for length in (2, 3)]
+    (batch,) = nbpipe.source(items).batch(2, pad=0, dtype=torch.float32)
+    rows = list(nbpipe.source([{"x": batch}]).unbatch())
+    assert (batch.tolist(), batch.dtype) == ([[0, 1, 0], [0, 1, 2]], torch.float32)
+    assert [row["x"].tolist() for row in rows] == [[0, 1, 0], [0, 1, 2]]
