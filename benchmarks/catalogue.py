@@ -127,6 +127,19 @@ CONTENDERS = (
         share={"W1": 0.06},
     ),
     Contender(
+        "spdl with stats",
+        "spdl_pipeline",
+        packages=("spdl",),
+        pip="spdl",
+        only=("W1", "W2"),
+        options={
+            "W1": {"sink": 64, "hooks": True, "queue_stats": True},
+            "W2": {"hooks": True, "queue_stats": True},
+        },
+        notes=dict.fromkeys(("W1", "W2"), "counts and times what passes, as nbpipe always does"),
+        share={"W1": 0.06},
+    ),
+    Contender(
         "torchdata",
         "torchdata_nodes",
         packages=("torchdata", "torch"),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from .cache import FolderStore, MemoryStore
 from .collate import check_options
-from .digest import source_digest, value_digest
 from .errors import ArgumentError, ArgumentTypeError, DuplicateNameError
 from .operations import (
     Batch,
@@ -45,6 +43,7 @@ from .stage import (
     Chain,
     Stage,
     auto_name,
+    fingerprint,
     is_async_generator_function,
     is_coroutine_function,
     wants_rng,
@@ -249,7 +248,8 @@ def shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | No
         buffer_size = whole("shuffle buffer_size", buffer_size, minimum=1, unit="items")
         held = _default_prefetch(chain) if prefetch is None else prefetch
         return _plain(chain, Shuffle(seed, buffer_size), held)
-    if index_plan(chain) is None:
+    plan = index_plan(chain)
+    if plan is None:
         raise ArgumentError(
             "shuffle needs buffer_size here, as shuffle(buffer_size=1000): "
             f"{_not_indexed(chain)}; or shuffle right after the source"
@@ -259,6 +259,7 @@ def shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | No
             "shuffle prefetch needs buffer_size: a permutation of indices holds no items; set "
             "the source's prefetch"
         )
+    plan.shuffle(seed)  # refuses what never ends
     return _plain(chain, Shuffle(seed))
 
 
@@ -315,31 +316,15 @@ def enumerate_(chain: Chain) -> Chain:
 
 def cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
     """Append a cache stage."""
-    fingerprint = {"chain": [_fingerprint(stage) for stage in chain]}
     if path is None:
-        return _plain(chain, Cache(MemoryStore(), fingerprint))
+        return _plain(chain, Cache(MemoryStore()))
     given: object = path
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
         raise ArgumentTypeError(
             f"cache path must be a folder, as a str or a Path, got {path!r}; leave it out to "
             "cache in memory"
         )
-    return _plain(chain, Cache(FolderStore(path, fingerprint), fingerprint))
-
-
-def _fingerprint(stage: Stage) -> dict[str, Any]:
-    """Say in JSON-ready values what the items of a stage depend on."""
-    spec = stage.spec
-    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
-    if isinstance(spec, Source):
-        about["items"] = source_digest(spec.items)
-    elif isinstance(spec, Cache):
-        about["items"] = "cached"
-    else:
-        for part in fields(spec):  # type: ignore[arg-type]
-            about[part.name] = value_digest(getattr(spec, part.name))
-    about["inputs"] = [[_fingerprint(inner) for inner in chain] for chain in stage.inputs]
-    return about
+    return _plain(chain, Cache(FolderStore(path, {"chain": fingerprint(chain)})))
 
 
 def branch(value: object, chain: Chain) -> Chain:

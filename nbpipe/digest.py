@@ -39,7 +39,10 @@ def source_digest(items: Any) -> str:
     """Digest a source: a function by its code, others by type, length and first items."""
     if callable(items) and not hasattr(type(items), "__iter__"):
         return value_digest(items)
-    length = len(items) if hasattr(type(items), "__len__") else None
+    try:
+        length = len(items)
+    except (TypeError, NotImplementedError):
+        length = None
     first = list(items[:_ITEMS]) if isinstance(items, list | tuple | range) else None
     return value_digest((type(items).__qualname__, length, first))
 

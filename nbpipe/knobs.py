@@ -67,7 +67,7 @@ class Knob:
         self.maximum = maximum
         self.unit = unit
         self._lock = threading.Lock()
-        self._watchers: tuple[Watcher, ...] = ()
+        self._watchers: tuple[tuple[Watcher], ...] = ()
         self._last: KnobChange | None = None
         self._value = self._checked(value)
         self.default = self._value
@@ -104,7 +104,7 @@ class Knob:
             self._value = new
             self._last = change = KnobChange(time.time(), self.name, old, new, by, why)
             watchers = self._watchers
-        for watcher in watchers:
+        for (watcher,) in watchers:
             watcher(change)
         return new
 
@@ -117,12 +117,13 @@ class Knob:
         Returns:
             A function that ends the watch; calling it again does nothing.
         """
+        entry = (watcher,)  # an object of its own: the same function may watch twice
         with self._lock:
-            self._watchers = (*self._watchers, watcher)
+            self._watchers = (*self._watchers, entry)
 
         def unwatch() -> None:
             with self._lock:
-                self._watchers = tuple(w for w in self._watchers if w is not watcher)
+                self._watchers = tuple(one for one in self._watchers if one is not entry)
 
         return unwatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -273,7 +273,6 @@ class Cache(Operation):
 
     label: ClassVar[str] = "cache"
     store: Any
-    fingerprint: Mapping[str, Any]
 
     def detail(self) -> str:
         """Say where the items are kept."""

@@ -6,12 +6,14 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
+from .digest import source_digest, value_digest
 from .errors import UnknownKnobError, near_match
 from .knobs import Knob
-from .operations import Call, Operation, Route
+from .operations import Cache, Call, Operation, Route, Source
 
 MAX_CONCURRENCY = 1024
 MAX_PREFETCH = 65_536
@@ -152,6 +154,23 @@ class Stage:
 def concurrency_knob(name: str, value: int) -> Knob:
     """Make the knob for the calls in progress at once."""
     return Knob(f"{name}.concurrency", value, minimum=1, maximum=MAX_CONCURRENCY, unit="calls")
+
+
+def fingerprint(chain: Chain) -> list[dict[str, Any]]:
+    """Say in JSON-ready values what the items of a chain depend on."""
+    return [_stage_fingerprint(stage) for stage in chain]
+
+
+def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
+    spec = stage.spec
+    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
+    if isinstance(spec, Source):
+        about["items"] = source_digest(spec.items)
+    elif not isinstance(spec, Cache):
+        for part in fields(spec):  # type: ignore[arg-type]
+            about[part.name] = value_digest(getattr(spec, part.name))
+    about["inputs"] = [fingerprint(inner) for inner in stage.inputs]
+    return about
 
 
 def addresses(chain: Chain) -> dict[str, Stage]:

@@ -148,6 +148,19 @@ def test_a_buffer_moves_no_item_far_ahead():
     assert items != list(range(1000))
 
 
+def test_a_failure_behind_a_buffer():
+    """What the buffer holds came before the item that failed, and arrives before the error."""
+
+    def source():
+        yield from range(10)
+        raise OSError("no disk")
+
+    got = []
+    with pytest.raises(nbpipe.StageError):
+        got.extend(nbpipe.source(source).shuffle(buffer_size=100))
+    assert sorted(got) == list(range(10))
+
+
 def test_passes_shuffle_a_buffer_anew():
     """The passes of `repeat` draw other orders, in every epoch."""
     one, two = epochs(stream_of(range(20)).shuffle(buffer_size=20).repeat(2))

@@ -48,6 +48,7 @@ class Life:
             ConcurrentIterationError: another thread is iterating.
             ReentrantRunError: a stage of this run asks for it.
         """
+        self.check_open()
         self.check_outside("iterate")
         with self._beginning:
             return self._start_epoch()

@@ -140,7 +140,8 @@ class EventLoop(Executor):
 
     def has(self, ident: int) -> bool:
         """Say whether the thread with this id is the loop's."""
-        return self._thread is not None and self._thread.ident == ident
+        thread = self._thread
+        return thread is not None and thread.ident == ident and thread.is_alive()
 
     def close(self, timeout_s: float) -> list[Work]:
         """Cancel what runs and end the loop; give the work that does not end."""

@@ -128,7 +128,7 @@ class ThreadTeam(Executor):
         seats = list(self._seats)
         for seat in seats:
             seat.dismissed = True
-        self._seats.clear()
+        self._seats.clear()  # ids of threads that have ended are given to others
         for seat in self._parked:
             seat.gate.release()
         self._parked.clear()

@@ -1,0 +1,245 @@
+"""Counters, histograms and the frozen stats that are read from them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe import StageStats, UnknownStageError
+from nbpipe.metrics import WINDOW_NS, Counters, Histogram, Reading, shares_between, stats_of
+from nbpipe.stats import RunStats
+
+SECOND_NS = 1_000_000_000
+
+
+def read(counters, now_ns, **changes):
+    """Give stats with plain values for what does not matter."""
+    options = {"running_ns": 0, "running": 0, "concurrency": 2, "queued": 0, "prefetch": 8}
+    return stats_of(counters, now_ns, **{**options, **changes})
+
+
+# -- histogram ----------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 2**50), min_size=1, max_size=200))
+def test_quantiles_are_within_an_eighth_of_an_octave(durations_ns):
+    """A quantile lies no further from the true one than its bucket is wide."""
+    histogram = Histogram()
+    for duration_ns in durations_ns:
+        histogram.add(duration_ns, 1, SECOND_NS)
+    found = np.array(histogram.quantiles_s(0.5, 0.95, 0.99)) * 1e9
+    true = np.quantile(durations_ns, [0.5, 0.95, 0.99], method="inverted_cdf")
+    assert np.all(found <= 1.25 * true + 8)
+    assert np.all(found >= true / 1.25 - 8)
+
+
+def test_counts_weigh():
+    """A chunk of many calls counts as many."""
+    histogram = Histogram()
+    histogram.add(1000, 99, SECOND_NS)
+    histogram.add(1_000_000, 1, SECOND_NS)
+    p50, p100 = histogram.quantiles_s(0.5, 1.0)
+    assert (round(p50 * 1e6, 1), p100 * 1e3 > 0.9) == (1.0, True)
+
+
+def test_nothing_was_measured():
+    """Without calls the latency is 0."""
+    assert Histogram().quantiles_s(0.5, 0.99) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("pause_s", "forgotten"), [(1, False), (6, False), (11, True)])
+def test_old_calls_are_forgotten(pause_s, forgotten):
+    """After 5 to 10 s a call no longer counts, also when there was nothing in between."""
+    histogram = Histogram()
+    histogram.add(SECOND_NS, 100, 100 * SECOND_NS)
+    histogram.add(1000, 1, (100 + pause_s) * SECOND_NS)
+    (median_s,) = histogram.quantiles_s(0.5)
+    assert (median_s < 0.1) == forgotten
+
+
+# -- stats --------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 10**12), min_size=8, max_size=8))
+def test_shares_sum_to_one(numbers):
+    """busy + starved + blocked + waiting = 1, each within 0 and 1, whatever was counted."""
+    counters = Counters()
+    counters.first_ns = 1
+    counters.busy_ns, counters.starved_ns, counters.blocked_ns, counters.slot_ns = numbers[:4]
+    counters.sample(1, 0)
+    counters.busy_ns += numbers[4]
+    counters.starved_ns += numbers[5]
+    counters.blocked_ns += numbers[6]
+    counters.slot_ns += numbers[7]
+    stats = read(counters, SECOND_NS)
+    shares = (stats.busy, stats.starved, stats.blocked, stats.waiting)
+    assert sum(shares) == pytest.approx(1)
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_rates_are_of_the_last_seconds():
+    """`items_per_s` looks at the window, `mean_per_s` at all since the start."""
+    counters = Counters()
+    counters.first_ns = SECOND_NS
+    for second in range(1, 21):
+        counters.items_out += 100 if second <= 10 else 10
+        counters.sample(second * SECOND_NS, 0)
+    stats = read(counters, 20 * SECOND_NS)
+    assert stats.items_per_s == pytest.approx(10)
+    assert stats.mean_per_s == pytest.approx(1100 / 19)
+
+
+def test_before_anything_happened():
+    """A stage that has not run waits; nothing is divided by zero."""
+    stats = read(Counters(), 5)
+    assert (stats.items_per_s, stats.mean_per_s, stats.waiting, stats.latency_p50_s) == (0, 0, 1, 0)
+
+
+def test_calls_in_progress_count_as_busy():
+    """A call that takes long shows before it ends."""
+    counters = Counters()
+    counters.first_ns = 1
+    counters.slot_ns = 2 * SECOND_NS
+    assert read(counters, SECOND_NS, running_ns=SECOND_NS).busy == pytest.approx(0.5)
+
+
+def test_the_window_keeps_what_it_needs():
+    """The reading to compare with is the latest that is 5 s old, else the oldest."""
+    counters = Counters()
+    for tick in range(100):
+        counters.sample(tick * SECOND_NS // 4, 0)
+    now_ns = 99 * SECOND_NS // 4
+    assert len(counters.readings) == 40
+    assert counters.window_start(now_ns).at_ns == now_ns - WINDOW_NS
+    assert Counters().window_start(now_ns) is None
+
+
+def test_shares_of_no_time():
+    """Two readings at one moment give zeros."""
+    reading = Reading(1, 2, 3, 4, 5, 6)
+    assert shares_between(reading, reading) == (0, 0, 0)
+
+
+def test_stats_are_frozen_and_plain():
+    """Every field is a number; `as_dict` keeps their order."""
+    stats = StageStats(items_in=1)
+    fields = [field.name for field in dataclasses.fields(StageStats)]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stats.items_in = 2
+    assert list(stats.as_dict()) == fields
+    assert all(isinstance(value, int | float) for value in stats.as_dict().values())
+
+
+# -- counts of a run ----------------------------------------------------------------------
+
+
+def test_items_are_counted_where_they_pass():
+    """Each operation counts what it took and what it gave."""
+
+    def odd(item):
+        if item % 2 == 0:
+            raise ValueError(item)
+        return item
+
+    pipe = (
+        nbpipe.source(range(10))
+        .map(odd, on_error="skip")
+        .flat_map(lambda item: [item] * 2, name="twice")
+        .filter(lambda item: item > 3, name="large")
+        .batch(2, collate=list)
+    )
+    with pipe.start() as run:
+        batches = list(run)
+        stats = run.stats()
+    counts = {name: (row.items_in, row.items_out, row.errors) for name, row in stats.items()}
+    assert batches == [[5, 5], [7, 7], [9, 9]]
+    assert counts == {
+        "source": (10, 10, 0),
+        "odd": (10, 5, 5),
+        "twice": (5, 10, 0),
+        "large": (10, 6, 0),
+        "batch": (3, 3, 0),
+        "consumer": (3, 3, 0),
+    }
+
+
+def test_counts_of_fused_stages():
+    """A stage that runs inline counts as one with a queue does."""
+    pipe = nbpipe.source(range(6)).map(int, executor="inline").filter(bool, executor="inline")
+    with pipe.start() as run:
+        list(run)
+        stats = run.stats()
+    assert [(stats[name].items_in, stats[name].items_out) for name in ("int", "bool")] == [
+        (6, 6),
+        (6, 5),
+    ]
+
+
+def test_counts_go_on_over_epochs():
+    """A run counts from its start."""
+    with nbpipe.source(range(4)).map(str).start() as run:
+        list(run)
+        list(run)
+        assert run.stats()["str"].items_out == 8
+
+
+def test_retries_are_counted():
+    """A call that was tried again is a retry, not an error."""
+    fails = iter([True, True, False, False])
+
+    def flaky(item):
+        if next(fails):
+            raise OSError
+        return item
+
+    with nbpipe.source([1, 2]).map(flaky, on_error=nbpipe.Retry(2)).start() as run:
+        items = list(run)
+        stats = run.stats()["flaky"]
+    assert (items, stats.retries, stats.errors, stats.items_out) == ([1, 2], 2, 0, 2)
+
+
+def test_bytes_are_measured():
+    """The bytes that a stage hands on are those of its items, about."""
+    pipe = nbpipe.source(range(20)).map(lambda item: np.zeros(1000), name="make")
+    with pipe.start() as run:
+        list(run)
+        assert 100_000 < run.stats()["make"].bytes_out < 400_000
+
+
+def test_limits_show_in_the_stats():
+    """The knobs in force stand beside the counts."""
+    pipe = nbpipe.source([1]).map(abs, concurrency=3, prefetch=5)
+    with pipe.start() as run:
+        list(run)
+        pipe["abs"].concurrency = 4
+        row = run.stats()["abs"]
+    assert (row.concurrency, row.prefetch, row.running, row.queued) == (4, 5, 0, 0)
+
+
+def test_an_unknown_row():
+    """The near match is named."""
+    stats = RunStats({"decode": StageStats()})
+    with pytest.raises(UnknownStageError) as caught:
+        stats["decod"]
+    assert str(caught.value) == (
+        "no stats of 'decod'; did you mean 'decode'?; there are rows for 'decode'"
+    )
+
+
+def test_stats_print_as_a_table():
+    """One line a stage in a terminal, an escaped table in a notebook."""
+    stats = RunStats({"<b>": StageStats(items_out=5, busy=0.5, latency_p50_s=0.002)})
+    lines = repr(stats).splitlines()
+    assert lines[0].split() == [
+        "stage", "items", "now", "busy", "starved", "blocked", "calls", "ready", "p50",
+    ]  # fmt: skip
+    assert lines[2].split() == [
+        "<b>", "5", "0", "items/s", "50", "%", "0", "%", "0", "%", "0/1", "0/0", "2", "ms",
+    ]  # fmt: skip
+    assert "<b>" not in stats._repr_html_()
+    assert (list(stats), len(stats), stats._ipython_key_completions_()) == (["<b>"], 1, ["<b>"])

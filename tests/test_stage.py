@@ -1,0 +1,193 @@
+"""Stage: frozen but for its knobs; names and addresses."""
+
+import functools
+
+import pytest
+
+import nbpipe
+from nbpipe import KnobError, UnknownKnobError
+from nbpipe.stage import (
+    auto_name,
+    is_async_generator_function,
+    is_coroutine_function,
+    wants_rng,
+)
+
+
+async def fetch(item):
+    """Await nothing."""
+    return item
+
+
+async def many(item):
+    """Yield an item."""
+    yield item
+
+
+class Fetcher:
+    """An instance that is called as a coroutine function."""
+
+    async def __call__(self, item):
+        return item
+
+
+class SubFetcher(Fetcher):
+    """One that inherits it."""
+
+
+def stage(**options):
+    """Make a stage of a chain."""
+    return nbpipe.source([1]).map(abs, **options)["abs"]
+
+
+def test_knobs_are_attributes():
+    """A knob reads and sets as an attribute, and is the same knob under `knobs`."""
+    turned = stage(concurrency=2, prefetch=3)
+    turned.concurrency = 5
+    turned.prefetch = 6
+    values = {name: knob.value for name, knob in turned.knobs.items()}
+    assert (turned.concurrency, turned.prefetch, values) == (
+        5,
+        6,
+        {"concurrency": 5, "prefetch": 6},
+    )
+
+
+def test_a_knob_out_of_range_changes_nothing():
+    """The message names stage, knob, range and unit."""
+    turned = stage(concurrency=2)
+    with pytest.raises(KnobError) as caught:
+        turned.concurrency = 0
+    assert str(caught.value) == "abs.concurrency must be an int in [1, 1024] calls, got 0"
+    assert turned.concurrency == 2
+
+
+@pytest.mark.parametrize("name", ["name", "op", "fn", "executor", "knobs", "spec", "inputs"])
+def test_everything_else_is_frozen(name):
+    """Structure does not change, neither by setting nor by deleting."""
+    frozen = stage()
+    before = getattr(frozen, name)
+    with pytest.raises(UnknownKnobError) as caught:
+        setattr(frozen, name, "other")
+    with pytest.raises(UnknownKnobError):
+        delattr(frozen, name)
+    assert str(caught.value) == (
+        f"abs.{name} is frozen; only knobs change: concurrency, prefetch. Build a new pipeline "
+        "for another structure"
+    )
+    assert getattr(frozen, name) == before
+
+
+def test_knobs_cannot_be_added_or_removed():
+    """The mapping of knobs is read-only."""
+    with pytest.raises(TypeError):
+        stage().knobs["depth"] = 1
+    assert set(stage().knobs) == {"concurrency", "prefetch"}
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "words"),
+    [
+        (stage, "concurency", "no knob 'concurency'; did you mean 'concurrency'? (knobs: "),
+        (stage, "x", "stage 'abs' has no knob 'x' (knobs: concurrency, prefetch)"),
+        (
+            lambda: nbpipe.source([1])["source"],
+            "concurrency",
+            "stage 'source' has no knob 'concurrency' (knobs: prefetch)",
+        ),
+        (
+            lambda: nbpipe.source([1]).take(1)["take"],
+            "prefetch",
+            "stage 'take' has no knob 'prefetch' (knobs: this stage has none)",
+        ),
+        (
+            lambda: stage(executor="inline"),
+            "concurrency",
+            "stage 'abs' has no concurrency: an inline stage runs fused with its neighbour; set "
+            "the neighbour's, or use executor='thread'",
+        ),
+    ],
+)
+def test_an_unknown_knob(made, name, words):
+    """Reading and setting fail alike, with the names there are."""
+    messages = []
+    for use in (getattr, functools.partial(setattr)):
+        with pytest.raises(AttributeError) as caught:
+            use(*((made(), name) if use is getattr else (made(), name, 8)))
+        messages.append(str(caught.value))
+    assert words in messages[0]
+    assert messages[0] == messages[1]
+
+
+def test_what_a_stage_tells():
+    """Name, operation, function and executor are there to read."""
+    pipe = nbpipe.source([1]).filter(abs).flat_map(many).route(abs, {1: lambda chain: chain})
+    told = [(one.name, one.op, one.fn, one.executor) for one in pipe.stages]
+    assert told == [
+        ("source", "source", None, "thread"),
+        ("abs", "filter", abs, "thread"),
+        ("many", "flat_map", many, "coroutine"),
+        ("route", "route", abs, "thread"),
+    ]
+
+
+def test_repr_is_one_line():
+    """It shows what one wants to know of a stage."""
+    assert repr(stage(concurrency=3)) == "Stage('abs', map, thread, concurrency=3, prefetch=8)"
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(type("JPEGReader2", (), {})(), "jpeg_reader2"), (type("_X", (), {})(), "_x")],
+)
+def test_names_in_snake_case(function, name):
+    """An instance is named after its class."""
+    assert auto_name(function, "map", 3) == name
+
+
+def test_a_function_without_a_name():
+    """An empty name is no name."""
+
+    def function():
+        pass
+
+    function.__name__ = ""
+    assert auto_name(function, "map", 3) == "map_3"
+
+
+@pytest.mark.parametrize(
+    ("function", "coroutine", "generator"),
+    [
+        (fetch, True, False),
+        (functools.partial(fetch, 1), True, False),
+        (Fetcher(), True, False),
+        (SubFetcher(), True, False),
+        (Fetcher().__call__, True, False),
+        (many, False, True),
+        (functools.partial(functools.partial(many)), False, True),
+        (abs, False, False),
+        (lambda item: fetch(item), False, False),
+        (Fetcher, False, False),
+    ],
+)
+def test_what_runs_on_the_event_loop(function, coroutine, generator):
+    """Async functions are known in partials, methods and instances, inherited ones too."""
+    found = (is_coroutine_function(function), is_async_generator_function(function))
+    assert found == (coroutine, generator)
+
+
+@pytest.mark.parametrize(
+    ("function", "wants"),
+    [
+        (lambda item, rng: item, True),
+        (lambda item, *, rng=None: item, True),
+        (lambda item, **options: item, False),
+        (lambda item: item, False),
+        (functools.partial(lambda item, rng: item, rng=1), True),
+        (dict, False),
+        (print, False),
+    ],
+)
+def test_who_gets_a_generator(function, wants):
+    """A parameter named `rng` asks for one; whatever cannot be looked into does not."""
+    assert wants_rng(function) == wants
