@@ -139,7 +139,8 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.items_in = self.items_out = self.errors = self.retries = self.bytes_out = 0
+        self.items_in = self.items_out = self.errors = self.retries = 0
+        self.bytes_out = 0.0  # an estimate: one result of each task is measured
         self.busy_ns = self.starved_ns = self.blocked_ns = self.slot_ns = self.first_ns = 0
         self.histogram = Histogram()
         self.readings: deque[Reading] = deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
@@ -204,7 +205,7 @@ def stats_of(
         latency_p50_s=p50,
         latency_p95_s=p95,
         latency_p99_s=p99,
-        bytes_out=counters.bytes_out,
+        bytes_out=int(counters.bytes_out),
     )
 
 

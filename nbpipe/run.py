@@ -232,6 +232,7 @@ def _sampler(scheduler: Scheduler, record: Record) -> Callable[[int], int]:
         engine = reference()
         if engine is None or engine.epoch is None:
             return now_ns
+        engine.catch_up()
         return record.sample(now_ns, engine.epoch.context.epoch, engine.look(now_ns))
 
     return sample

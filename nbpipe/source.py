@@ -48,6 +48,11 @@ def source(items: Any, *, name: str = "source", prefetch: int = PREFETCH) -> Pip
 
 
 def _refuse(items: Any) -> None:
+    if inspect.isclass(items) and not hasattr(type(items), "__iter__"):
+        raise ArgumentTypeError(
+            f"source must be a collection or a function, got the class {items.__name__}; "
+            "give an instance"
+        )
     if isinstance(items, str | bytes | bytearray):
         raise ArgumentTypeError(
             f"source must be a collection of items, got the {type(items).__name__} "
@@ -56,8 +61,8 @@ def _refuse(items: Any) -> None:
         )
     if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
         raise ArgumentTypeError(
-            f"source must be something that can be read again for every epoch, got a "
-            f"{type(items).__name__} object, which is empty the second time; give the function "
+            "source must be something that can be read again for every epoch, got an "
+            f"object of type {type(items).__name__}, which is empty the second time; give the function "
             "that makes it, source(make), or source(list(...))"
         )
     if inspect.iscoroutine(items):
@@ -109,11 +114,6 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
         raise ArgumentTypeError(
             f"source must be a collection, a dataset or a function that returns an iterator, "
             f"got {_short(items)}"
-        )
-    if inspect.isclass(items):
-        raise ArgumentTypeError(
-            f"source must be a collection or a function, got the class {items.__name__}; "
-            "give an instance"
         )
     try:
         parameters = inspect.signature(items).parameters.values()

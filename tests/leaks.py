@@ -131,5 +131,5 @@ def _used_elsewhere(segment: str) -> bool:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # the process is gone, or another user's
+    except OSError:  # gone by now, or another user's
         return ""

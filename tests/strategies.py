@@ -375,7 +375,7 @@ ITEMS = st.lists(st.integers(0, 20), max_size=12)
 def recipes(steps=STEPS, *, longest=6):
     """Draw recipes whose lists stay short."""
     made = st.builds(Recipe, ITEMS, st.lists(steps, max_size=longest))
-    return made.filter(lambda recipe: _is_short(recipe))
+    return made.filter(_is_short)
 
 
 def _is_short(recipe):

@@ -1,7 +1,7 @@
 """batch with all its options, and unbatch."""
 
-import collections
 import dataclasses
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +22,11 @@ class Sample:
     label: int
 
 
-Pair = collections.namedtuple("Pair", "input target")
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    input: Any
+    target: Any
 
 
 def ragged(lengths):
@@ -43,12 +47,12 @@ def shown(value):
 
 
 @settings(max_examples=60)
-@given(ITEMS, st.integers(1, 40), st.booleans(), st.integers(1, 8), st.integers(1, 8), HANDS)
-def test_batches_of_any_size(items, size, drop_last, before, after, hands):
+@given(ITEMS, st.integers(1, 40), st.booleans(), st.integers(1, 8), HANDS)
+def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
     """A batch may be larger than every buffer before it, and than the whole source."""
-    source = nbpipe.source(items, prefetch=before)
+    source = nbpipe.source(items, prefetch=prefetch)
     stage = called(source, "map", lambda item: item, hands.deal())
-    pipe = stage.batch(size, drop_last=drop_last, collate=list, prefetch=after)
+    pipe = stage.batch(size, drop_last=drop_last, collate=list, prefetch=prefetch)
     expected = chunks(items, size, drop_last=drop_last)
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 

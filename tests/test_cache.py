@@ -41,6 +41,11 @@ def place(request, tmp_path):
     return None if request.param == "memory" else tmp_path / "deep" / "cache"
 
 
+def names_in(folder):
+    """List the files of a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def draw(item, rng):
     """Draw a number for an item."""
     return int(rng.integers(2**62))
@@ -184,17 +189,17 @@ def chain(folder, *, size=2, name="add", fn=lambda item: item + 1, items=range(6
 def test_a_folder_outlives_the_process(tmp_path):
     """A chain that was built again, as in another process, reads it."""
     expected = list(chain(tmp_path))
-    assert (list(chain(tmp_path)), os.listdir(tmp_path)) == (expected, [ITEMS])
+    assert (list(chain(tmp_path)), names_in(tmp_path)) == (expected, [ITEMS])
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"size": 3}, "detail of stage 'batch' was \"2\", is \"3\""),
+        ({"size": 3}, 'detail of stage \'batch\' was "2", is "3"'),
         ({"name": "sub"}, "its stages were source, add, batch, they are source, sub, batch"),
         ({"fn": lambda item: item + 2}, "fn of stage 'add' was"),
         ({"items": range(7)}, "items of stage 'source' was"),
-        ({"items": list(range(6))}, "detail of stage 'source' was \"range\", is \"list\""),
+        ({"items": list(range(6))}, 'detail of stage \'source\' was "range", is "list"'),
     ],
 )
 def test_the_folder_of_another_chain_is_refused(tmp_path, change, words):
@@ -285,7 +290,7 @@ def test_a_damaged_folder_is_refused(tmp_path):
     assert got == expected[:-1]
     assert isinstance(caught.value.__cause__, CacheError)
     (tmp_path / ITEMS).write_bytes(b"no pickle")
-    with pytest.raises(CacheError, match="cannot be read .*; delete it, or cache to another"):
+    with pytest.raises(CacheError, match=r"cannot be read \(.*; delete it, or cache to another"):
         list(chain(tmp_path))
 
 
@@ -295,7 +300,7 @@ def test_items_that_cannot_be_pickled(tmp_path):
         list(nbpipe.source([1]).map(lambda item: lambda: item).cache(tmp_path))
     assert str(caught.value.__cause__).startswith("cache items must be picklable, got function (")
     gc.collect()
-    assert os.listdir(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_a_path_that_is_no_folder(tmp_path):
@@ -312,7 +317,7 @@ def test_an_abandoned_epoch_leaves_no_file(tmp_path):
         iterator = iter(run)
         next(iterator)
         iterator.close()
-        assert os.listdir(tmp_path) == []
+        assert names_in(tmp_path) == []
 
 
 def test_two_runs_fill_one_folder(tmp_path):
@@ -321,7 +326,7 @@ def test_two_runs_fill_one_folder(tmp_path):
     with pipe.start() as one, pipe.start() as other:
         pairs = list(zip(one, other, strict=True))
     assert pairs == [(number, number) for number in range(5)]
-    assert (list(pipe), os.listdir(tmp_path)) == ([0, 1, 2, 3, 4], [ITEMS])
+    assert (list(pipe), names_in(tmp_path)) == ([0, 1, 2, 3, 4], [ITEMS])
 
 
 KILLED = """
@@ -343,12 +348,12 @@ def test_a_process_killed_while_writing(tmp_path):
     """It leaves no cache; the next process writes it whole and clears what was left."""
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
     died = subprocess.run([*command, "die"], cwd=ROOT, check=False)
-    left = os.listdir(tmp_path)
+    left = names_in(tmp_path)
     again = subprocess.run([*command, "live"], cwd=ROOT, check=True, capture_output=True)
     assert died.returncode == -signal.SIGKILL
     assert len(left) == 1
     assert left[0].endswith(".part")
-    assert (again.stdout, os.listdir(tmp_path)) == (b"True\n", [ITEMS])
+    assert (again.stdout, names_in(tmp_path)) == (b"True\n", [ITEMS])
 
 
 def test_files_of_living_processes_are_left_alone(tmp_path):
@@ -361,7 +366,7 @@ def test_files_of_living_processes_are_left_alone(tmp_path):
     for part in parts:
         (tmp_path / part).touch()
     list(nbpipe.source(range(3)).cache(tmp_path))
-    assert set(os.listdir(tmp_path)) == {ITEMS, *parts[1:]}
+    assert names_in(tmp_path) == sorted([ITEMS, *parts[1:]])
 
 
 def test_the_folder_needs_nothing_else(tmp_path):

@@ -3,12 +3,13 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import ArgumentError
+from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.seeding import order_generator
 from tests.strategies import HANDS, ITEMS, Hands, called, recipes
 
@@ -287,3 +288,70 @@ def test_paths_of_inputs_never_meet():
     flat = nbpipe.source(range(3)).flat_map(lambda item: [item] * 3)
     joined = nbpipe.concat(nbpipe.source(range(9)).map(int), flat, flat).map(draw)
     assert len(set(joined)) == 27
+
+
+# -- refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (nbpipe.zip, "zip must be given at least one pipeline, got none"),
+        (nbpipe.concat, "concat must be given at least one pipeline, got none"),
+        (lambda: nbpipe.mix([]), "mix must be given at least one pipeline, got none"),
+        (
+            lambda: nbpipe.zip([1, 2]),
+            "zip must be given pipelines one by one, got a list; write zip(*pipes)",
+        ),
+        (
+            lambda: nbpipe.concat(nbpipe.source([1]), range(3)),
+            "concat must be given pipelines, got range; wrap it: nbpipe.source(...)",
+        ),
+        (
+            lambda: nbpipe.mix(nbpipe.source([1]), nbpipe.source([1])),
+            "mix must be given a sequence of pipelines, got Pipeline; as mix([one, other])",
+        ),
+        (
+            lambda: nbpipe.interleave(one for one in [nbpipe.source([1])]),
+            "interleave must be given a sequence of pipelines, got generator; as interleave([",
+        ),
+        (
+            lambda: nbpipe.zip(nbpipe.source([1]), strict=1),
+            "zip strict must be True or False, got 1",
+        ),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], [1, 2]),
+            "mix weights must be 1 numbers, one a pipeline, got [1, 2]",
+        ),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], 3),
+            "mix weights must be a sequence of numbers, got 3",
+        ),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], [0]),
+            "mix weights must be finite numbers above 0, got [0]",
+        ),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], [np.inf]),
+            "mix weights must be finite numbers above 0",
+        ),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], "1"),
+            "mix weights must be finite numbers above 0, got '1'",
+        ),
+        (lambda: nbpipe.mix([nbpipe.source([1])], seed=None), "mix seed must be an int in ["),
+        (
+            lambda: nbpipe.mix([nbpipe.source([1])], stop="never"),
+            "mix stop must be 'longest' or 'shortest', got 'never'",
+        ),
+        (
+            lambda: nbpipe.interleave([nbpipe.source([1])], 0),
+            "interleave cycle must be an int of at least 1 pipelines, got 0",
+        ),
+    ],
+)
+def test_what_cannot_be_joined(made, message):
+    """Something else than pipelines, and weights that do not fit."""
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        made()
+    assert str(caught.value).startswith(message)

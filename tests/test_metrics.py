@@ -26,7 +26,7 @@ def read(counters, now_ns, **changes):
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=200))
-def test_quantiles_are_within_an_eighth_of_an_octave(durations_ns):
+def test_quantiles_are_close(durations_ns):
     """A quantile lies no further from the true one than its bucket is wide."""
     histogram = Histogram()
     for duration_ns in durations_ns:
@@ -67,7 +67,7 @@ def test_old_calls_are_forgotten(pause_s, forgotten):
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 10**12), min_size=8, max_size=8))
 def test_shares_sum_to_one(numbers):
-    """busy + starved + blocked + waiting = 1, each within 0 and 1, whatever was counted."""
+    """Busy + starved + blocked + waiting = 1, each within 0 and 1, whatever was counted."""
     counters = Counters()
     counters.first_ns = 1
     counters.busy_ns, counters.starved_ns, counters.blocked_ns, counters.slot_ns = numbers[:4]
@@ -163,7 +163,7 @@ def test_items_are_counted_where_they_pass():
         "odd": (10, 5, 5),
         "twice": (5, 10, 0),
         "large": (10, 6, 0),
-        "batch": (3, 3, 0),
+        "batch": (6, 3, 0),
         "consumer": (3, 3, 0),
     }
 

@@ -3,6 +3,8 @@
 import gc
 import operator
 import os
+import select
+import signal
 import sys
 import threading
 import warnings
@@ -11,7 +13,7 @@ import weakref
 import pytest
 
 import nbpipe
-from tests.gates import Gate, delivered, drained, finished, quiet, stage
+from tests.gates import HANG_S, Gate, delivered, drained, finished, quiet, stage
 
 FINE_S = 0.005  # CPython's own switch interval
 
@@ -294,8 +296,10 @@ def test_fork_with_a_live_run():
             os.write(write, _in_child(run, items).encode())
             os._exit(0)
         os.close(write)
-        with os.fdopen(read) as pipe:
-            said = finished(pipe.read)
+        ready, _, _ = select.select([read], [], [], HANG_S)
+        said = os.read(read, 1000).decode() if ready else "hangs"
+        os.close(read)
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         assert said == "closed closed closed threads 1"
         assert drained(items) == list(range(1, 1000))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import ArgumentError, ArgumentTypeError, StageError
+from nbpipe import ArgumentError
 
 
 def epochs(pipe, count=2):
@@ -76,6 +76,16 @@ def generator_function():
     yield from (1, 2)
 
 
+def function_of_indexed():
+    """Return what is read by index."""
+    return OnlyIndexed()
+
+
+def function_of_async():
+    """Return an async iterator without being async itself."""
+    return async_generator_function()
+
+
 async def async_generator_function():
     """Yield items from the event loop."""
     for number in (1, 2):
@@ -118,10 +128,10 @@ class CallableAsync:
         (generator_function, [1, 2]),
         (functools.partial(iter, [1, 2]), [1, 2]),
         (lambda: [1, 2], [1, 2]),
-        (lambda: OnlyIndexed(), [5, 6]),
+        (function_of_indexed, [5, 6]),
         (async_generator_function, [1, 2]),
         (functools.partial(async_generator_function), [1, 2]),
-        (lambda: async_generator_function(), [1, 2]),
+        (function_of_async, [1, 2]),
         (coroutine_function, [1, 2]),
         (coroutine_of_async, [1, 2]),
         (CallableAsync(), [1, 2]),
@@ -218,122 +228,6 @@ def iter_of(length):
     return lambda: iter(range(length))
 
 
-# -- sources that fail --------------------------------------------------------------------
-
-
-def test_a_source_that_fails_at_once():
-    """The error of the function itself is the cause."""
-
-    def broken():
-        raise OSError("no disk")
-
-    with pytest.raises(StageError) as caught:
-        list(nbpipe.source(broken, name="files"))
-    assert (repr(caught.value.__cause__), caught.value.stage) == ("OSError('no disk')", "files")
-
-
-@pytest.mark.parametrize("kind", ["plain", "async", "iterator in a function"])
-def test_a_source_that_fails_later_hands_on_what_it_gave(kind):
-    """Everything before the failure arrives first; the error names the item's place."""
-
-    def plain():
-        yield from (0, 1, 2)
-        raise OSError("no disk")
-
-    async def asynchronous():
-        for number in range(3):
-            yield number
-        raise OSError("no disk")
-
-    made = {"plain": plain, "async": asynchronous, "iterator in a function": lambda: plain()}
-    got = []
-    with pytest.raises(StageError) as caught:
-        got.extend(nbpipe.source(made[kind]))
-    assert (caught.value.path, str(caught.value.__cause__)) == (3, "no disk")
-    assert got == [0, 1, 2]
-
-
-def test_a_failed_source_can_be_read_in_the_next_epoch():
-    """A run survives the failure of an epoch."""
-    fails = iter([True, False])
-
-    def sometimes():
-        yield 1
-        if next(fails):
-            raise OSError("no disk")
-
-    with nbpipe.source(sometimes).start() as run:
-        with pytest.raises(StageError):
-            list(run)
-        assert list(run) == [1]
-
-
-@pytest.mark.parametrize("change", ["append", "clear", "pop"])
-def test_a_source_that_changes_its_length_is_refused(change):
-    """Items added or removed during an epoch would be read by some of its stages only."""
-    items = list(range(100))
-
-    def change_length(item):
-        if item == 5:
-            getattr(items, change)(*([0] if change == "append" else []))
-        return item
-
-    with pytest.raises(StageError) as caught:
-        list(nbpipe.source(items, prefetch=1).map(change_length, prefetch=1))
-    assert isinstance(caught.value.__cause__, ArgumentError)
-    assert "length of a source must stay the same during an epoch, got 100" in str(caught.value)
-
-
-def test_a_source_may_change_between_epochs():
-    """The next epoch reads the items that there are then."""
-    items = [1, 2]
-    pipe = nbpipe.source(items)
-    with pipe.start() as run:
-        first = list(run)
-        items.append(3)
-        assert (first, list(run), len(pipe)) == ([1, 2], [1, 2, 3], 3)
-
-
-@pytest.mark.parametrize("items", [[], range(0), MapStyle(0), lambda: iter([]), np.zeros((0, 3))])
-def test_an_empty_source_ends_at_once(items):
-    """An epoch without items is an epoch, with and without stages behind."""
-    pipe = nbpipe.source(items)
-    assert epochs(pipe) + epochs(pipe.map(str).batch(2).unbatch().window(2)) == 4 * [[]]
-
-
-@pytest.mark.parametrize("made", ["abc", b"abc", 5, None, {"a": 1}])
-def test_a_function_must_return_items(made):
-    """What it returned is named when the epoch starts."""
-    with pytest.raises(StageError) as caught:
-        list(nbpipe.source(lambda: made, name="files"))
-    assert isinstance(caught.value.__cause__, ArgumentTypeError)
-    assert str(caught.value.__cause__) == (
-        "the function of source 'files' must return an iterator of items, got "
-        f"{type(made).__name__}; yield the items, or return a list of them"
-    )
-
-
-@pytest.mark.parametrize("wrapped", [lambda one: lambda: one, lambda one: ReturnsIt(one)])
-def test_a_generator_that_was_read_before_is_refused(wrapped):
-    """A function that gives the same generator twice would give an empty epoch."""
-    pipe = nbpipe.source(wrapped(generator_function()))
-    with pipe.start() as run:
-        assert list(run) == [1, 2]
-        with pytest.raises(StageError) as caught:
-            list(run)
-    assert "got a generator that was read to its end before" in str(caught.value.__cause__)
-
-
-class ReturnsIt:
-    """Something that looks as if it could be iterated again."""
-
-    def __init__(self, generator):
-        self.generator = generator
-
-    def __iter__(self):
-        return self.generator
-
-
 # -- generators are closed ----------------------------------------------------------------
 
 
@@ -355,10 +249,13 @@ def test_an_abandoned_source_is_closed(kind):
         finally:
             closed.set()
 
+    def function_of_it():
+        return asynchronous()
+
     makers = {
         "generator": plain,
         "async generator": asynchronous,
-        "async from a function": lambda: asynchronous(),
+        "async from a function": function_of_it,
     }
     for _ in nbpipe.source(makers[kind]):
         break

@@ -35,6 +35,11 @@ class SubFetcher(Fetcher):
     """One that inherits it."""
 
 
+def function_of_coroutine(item):
+    """Return a coroutine without being async."""
+    return fetch(item)
+
+
 def stage(**options):
     """Make a stage of a chain."""
     return nbpipe.source([1]).map(abs, **options)["abs"]
@@ -103,8 +108,10 @@ def test_knobs_cannot_be_added_or_removed():
         (
             lambda: stage(executor="inline"),
             "concurrency",
-            "stage 'abs' has no concurrency: an inline stage runs fused with its neighbour; set "
-            "the neighbour's, or use executor='thread'",
+            (
+                "stage 'abs' has no concurrency: an inline stage runs fused with its neighbour; "
+                "set the neighbour's, or use executor='thread'"
+            ),
         ),
     ],
 )
@@ -166,7 +173,7 @@ def test_a_function_without_a_name():
         (many, False, True),
         (functools.partial(functools.partial(many)), False, True),
         (abs, False, False),
-        (lambda item: fetch(item), False, False),
+        (function_of_coroutine, False, False),
         (Fetcher, False, False),
     ],
 )

@@ -1,5 +1,6 @@
 """take, skip, enumerate, window, shuffle, shard, repeat: by index and on any stream."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -133,9 +134,7 @@ def shuffled(items, size, rng):
 @given(ITEMS, st.integers(1, 20), st.integers(0, 2**64), st.integers(1, 5))
 def test_shuffle_with_a_buffer(items, size, seed, prefetch):
     """The order depends on (seed, epoch) alone, for a source read by index as for a stream."""
-    made = [
-        pipe.shuffle(seed=seed, buffer_size=size, prefetch=prefetch) for pipe in both(items)
-    ]
+    made = [pipe.shuffle(seed=seed, buffer_size=size, prefetch=prefetch) for pipe in both(items)]
     expected = [shuffled(items, size, order_generator(seed, epoch)) for epoch in range(2)]
     assert [epochs(pipe) for pipe in made] == [expected, expected]
 
@@ -182,7 +181,7 @@ def test_shards_together_are_the_whole(items, world_size, tail, by_index):
 @pytest.mark.parametrize("by_index", [True, False])
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 9])
 def test_tails(length, by_index):
-    """"pad" and "drop" give ranks equal lengths, "uneven" loses and doubles nothing."""
+    """Padded and cut ranks have equal lengths; uneven ones lose and double nothing."""
     pipe = both(list(range(length)))[0 if by_index else 1]
     parts = {
         tail: [list(pipe.shard(rank, 4, tail=tail)) for rank in range(4)]
@@ -190,8 +189,8 @@ def test_tails(length, by_index):
     }
     assert {len(part) for part in parts["pad"]} == {-(-length // 4)}
     assert {len(part) for part in parts["drop"]} == {length // 4}
-    assert sorted(sum(parts["uneven"], [])) == list(range(length))
-    assert set(sum(parts["pad"], [])) == set(range(length))
+    assert sorted(itertools.chain(*parts["uneven"])) == list(range(length))
+    assert set(itertools.chain(*parts["pad"])) == set(range(length))
 
 
 @pytest.mark.parametrize("by_index", [True, False])
@@ -216,8 +215,7 @@ def test_shard_follows_shuffle():
     whole = epochs(pipe)
     parts = [epochs(pipe.shard(rank, 3)) for rank in range(3)]
     together = [
-        [parts[rank][epoch][place] for place in range(4) for rank in range(3)]
-        for epoch in range(2)
+        [parts[rank][epoch][place] for place in range(4) for rank in range(3)] for epoch in range(2)
     ]
     assert together == whole
 

@@ -42,6 +42,33 @@ class Epoch:
         low: how many results are left when a consumer that takes directly wakes a thread.
     """
 
+    __slots__ = (
+        "changed",
+        "closed_inputs",
+        "context",
+        "direct",
+        "error",
+        "exhausted",
+        "gate",
+        "last",
+        "litter",
+        "lot_since_ns",
+        "low",
+        "memory",
+        "now_ns",
+        "order",
+        "over",
+        "paused",
+        "pumps",
+        "remember",
+        "remote",
+        "sink",
+        "size_bytes",
+        "urgent",
+        "waiting",
+        "waits_since_ns",
+    )
+
     def __init__(
         self,
         context: EpochContext,
@@ -57,7 +84,6 @@ class Epoch:
         self.pumps: list[PumpNode] = []
         self.remote: list[Node] = []
         self.closed_inputs: dict[int, list[Node]] = {}
-        self.parts: dict[int, list[Node]] = {}
         self.sink: deque[Entry] = deque()
         self.last: Node | None = None
         self.over = False
@@ -204,6 +230,13 @@ class Epoch:
         if self.direct:
             self._choose_pace(now_ns)
         return None
+
+    def made_room(self, *, was_direct: bool) -> bool:
+        """Say whether something may start because the consumer took an item."""
+        if self.direct:
+            return len(self.sink) == self.low
+        assert self.last is not None
+        return was_direct or self.memory is not None or self.last.room() <= 1
 
     def _let_take_directly(self, now_ns: int) -> None:
         assert self.last is not None

@@ -25,6 +25,14 @@ class ExpandNode(Node):
         source: there is no input; one expansion is there from the beginning.
     """
 
+    __slots__ = (
+        "buffered",
+        "live",
+        "opener",
+        "seq_in",
+        "source",
+    )
+
     def __init__(
         self,
         lane: Lane,

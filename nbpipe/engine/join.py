@@ -33,6 +33,8 @@ class Mover(ABC):
 class PumpNode(Node):
     """A node without tasks."""
 
+    __slots__ = ("mover",)
+
     def __init__(self, lane: Lane, epoch: Epoch, mover: Mover) -> None:
         super().__init__(lane, epoch)
         self.mover = mover

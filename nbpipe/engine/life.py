@@ -111,7 +111,7 @@ class Life:
         self.forked = True
         if self.epoch is not None:
             self.epoch.direct = False
-        self.scheduler.lock = threading.Lock()
+        self.scheduler.disown()
 
     def check_open(self) -> None:
         """Refuse a run that cannot work here."""

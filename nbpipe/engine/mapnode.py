@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .lane import BLOCKED, Lane
+from .lane import BLOCKED, STARVED, Lane
 from .node import BOOKING_NS, CHUNK_NS, MEASURE_NS, Node
 from .task import Entry, Task, run_plain, run_steps
 
@@ -26,6 +26,17 @@ class MapNode(Node):
         drop_last: leave out a last batch that is not full.
     """
 
+    __slots__ = (
+        "drop_last",
+        "fatal",
+        "first",
+        "gather",
+        "plain",
+        "ready",
+        "returned",
+        "seq_in",
+    )
+
     def __init__(
         self,
         lane: Lane,
@@ -39,6 +50,7 @@ class MapNode(Node):
     ) -> None:
         super().__init__(lane, epoch, ordered=ordered, remote=remote)
         self.first = first
+        self.plain = first.plain
         self.gather = gather
         self.drop_last = drop_last
         self.seq_in = 0
@@ -55,11 +67,15 @@ class MapNode(Node):
     def runnable(self) -> bool:
         """Say whether `take` would give a task."""
         lane = self.lane
-        if self.done or self.halted or lane.active >= lane.concurrency:
+        if lane.active >= lane.concurrency or self.done or self.halted:
             return False
         if self.returned:
             return True
-        return not self.fatal and self.has_input() and self.room() > 0 and self.epoch.admits(self)
+        available = len(self.inbox)
+        if not available or self.fatal or (available < self.gather and not self.input_over):
+            return False
+        room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
+        return room > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
@@ -94,7 +110,11 @@ class MapNode(Node):
         for above in self.upstream:
             if above.lane.state == BLOCKED:
                 self.freed(now_ns)
-        return self.started(task, now_ns)
+        if lane.cost_ns > BOOKING_NS or now_ns - lane.since_ns > BOOKING_NS:
+            self.note_state(now_ns)
+        lane.active += 1
+        self.running += 1
+        return task
 
     def _next_items(self, count: int) -> deque[Entry]:
         inbox = self.inbox
@@ -123,7 +143,8 @@ class MapNode(Node):
         ):
             super().settle(task)
             return
-        if now_ns - lane.since_ns > BOOKING_NS:
+        slow = lane.cost_ns > BOOKING_NS
+        if slow or now_ns - lane.since_ns > BOOKING_NS:
             lane.account(now_ns, lane.state)
             if now_ns - lane.measured_ns > MEASURE_NS:
                 self.measure(results[-1], now_ns)
@@ -131,16 +152,24 @@ class MapNode(Node):
         lane.active -= 1
         self.running -= 1
         lane.learn(now_ns - task.started_ns, count, now_ns)
-        lane.counters.items_in += task.inputs or count
+        counters = lane.counters
+        counters.items_in += task.inputs or count
+        counters.items_out += count
+        counters.bytes_out += lane.item_bytes * count
         self.reserved -= count
         self.seq_out += count
-        self.put_plain(results, count, now_ns)
+        self.out.extend(results)
+        following = self.downstream
+        if following is not None and following.lane.state == STARVED:
+            following.fed(now_ns)
+        if slow:
+            self.note_state(now_ns)
         if self.input_over:
             self.check_done()
 
     def work(self, task: Task) -> None:
         """Run the loop that fits."""
-        if self.first.plain and not self.rest:
+        if self.plain and not self.rest:
             run_plain(task, self.first)
         else:
             run_steps(task, self.first, self.rest)

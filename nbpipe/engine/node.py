@@ -40,6 +40,32 @@ class Node(ABC):
         halted: nothing of this node is needed any more.
     """
 
+    __slots__ = (
+        "active_without_input",
+        "budget",
+        "done",
+        "downstream",
+        "epoch",
+        "error",
+        "gathers",
+        "guarded",
+        "halted",
+        "inbox",
+        "input_error",
+        "input_over",
+        "lane",
+        "ordered",
+        "out",
+        "remote",
+        "reserved",
+        "rest",
+        "rest_budgets",
+        "rest_lanes",
+        "running",
+        "seq_out",
+        "upstream",
+    )
+
     def __init__(
         self, lane: Lane, epoch: Epoch, *, ordered: bool = True, remote: bool = False
     ) -> None:
@@ -66,7 +92,6 @@ class Node(ABC):
         self.rest_budgets: tuple[Budget, ...] = ()
         self.budget: Budget | None = None
         self.guarded = epoch.memory is not None  # results are counted one by one
-        self.input_bytes = 0.0
 
     # -- choosing work ------------------------------------------------------------------
     @abstractmethod
@@ -113,7 +138,7 @@ class Node(ABC):
     def started(self, task: Task, now_ns: int) -> Task:
         """Book the start of a task."""
         lane = self.lane
-        if now_ns - lane.since_ns > BOOKING_NS:
+        if self.books(now_ns):
             self.note_state(now_ns)
         lane.active += 1
         self.running += 1
@@ -127,26 +152,33 @@ class Node(ABC):
 
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle."""
-        lane = self.lane
+        self.lane.account(now_ns, self.state())
+
+    def state(self) -> int:
+        """Say why idle slots are idle now."""
         if self.done or self.halted:
-            lane.account(now_ns, STARVED)
-        elif self.room() <= 0:
-            lane.account(now_ns, BLOCKED)
-        else:
-            lane.account(now_ns, READY if self.has_input() else STARVED)
+            return STARVED
+        if self.room() <= 0:
+            return BLOCKED
+        return READY if self.has_input() else STARVED
+
+    def books(self, now_ns: int) -> bool:
+        """Say whether slot-time is to be booked now: always for slow stages."""
+        lane = self.lane
+        return lane.cost_ns > BOOKING_NS or now_ns - lane.since_ns > BOOKING_NS
 
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""
         now_ns = task.ended_ns
         lane = self.lane
-        if now_ns - lane.since_ns > BOOKING_NS:
+        if self.books(now_ns):
             lane.account(now_ns, lane.state)
         lane.active -= 1
         self.running -= 1
         results = task.results
         done = len(results)
-        spent = now_ns - task.started_ns
+        spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.tally is not None:
             spent -= self._settle_tally(task.tally, now_ns)
         lane.learn(spent, done, now_ns)
@@ -160,7 +192,7 @@ class Node(ABC):
             return
         at, task.published = task.published, done
         self.accept(task, at, results[at:] if at else results, now_ns, final=True)
-        if now_ns - lane.since_ns > BOOKING_NS:
+        if self.books(now_ns):
             self.note_state(now_ns)
         if self.input_over:
             self.check_done()
@@ -221,13 +253,16 @@ class Node(ABC):
         lane = self.lane
         counters = lane.counters
         counters.items_out += count
-        counters.bytes_out += int(lane.item_bytes * count)
+        counters.bytes_out += lane.item_bytes * count
         self.out.extend(entries)
         following = self.downstream
-        if following is not None:
-            lane = following.lane
-            if lane.state == STARVED and now_ns - lane.since_ns > BOOKING_NS:
-                following.note_state(now_ns)
+        if following is not None and following.lane.state == STARVED:
+            following.fed(now_ns)
+
+    def fed(self, now_ns: int) -> None:
+        """Hear that there is input again."""
+        if self.books(now_ns):
+            self.note_state(now_ns)
 
     def _parted(self, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
         """Give the entries up to the first failure that ends the epoch, and its error."""
@@ -306,7 +341,7 @@ class Node(ABC):
         """Tell the nodes above that they have room again."""
         for node in self.upstream:
             lane = node.lane
-            if lane.state == BLOCKED and now_ns - lane.since_ns > BOOKING_NS:
+            if lane.state == BLOCKED and node.books(now_ns):
                 node.note_state(now_ns)
 
     def halt(self) -> None:

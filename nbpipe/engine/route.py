@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Outlet(Node):
     """The beginning of one branch: a queue that a `SplitMover` fills."""
 
+    __slots__ = ()
+
     def take(self, now_ns: int) -> Task | None:
         """Give no task."""
         return None

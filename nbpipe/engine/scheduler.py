@@ -126,24 +126,23 @@ class Scheduler:
                     self._settle(task, now_ns)
                 epoch = self.epoch
                 if epoch is not None and not seat.dismissed:
-                    if not self.paused:
-                        following = epoch.take(now_ns)
-                    if following is not None:
-                        if following.node.remote:
-                            remote = [following, *self._take_remote(now_ns)]
-                            self._note_remote(remote)
-                        else:
-                            if following.node.lane.cost_ns > SLOW_NS:
-                                new_seat = self._wake(now_ns)
-                            else:
-                                following.cheap = True
-                                self._cheap += 1
-                            if following.cheap or following.several:
-                                self._watch(following)
+                    following = None if self.paused else epoch.take(now_ns)
+                    if following is None:
+                        remote = None
+                    elif following.node.remote:
+                        remote = [following, *self._take_remote(now_ns)]
+                        self._note_remote(remote)
+                    elif following.node.lane.cost_ns <= SLOW_NS:
+                        following.cheap = True
+                        self._cheap += 1
+                        self._watch(following)
+                    else:
+                        new_seat = self._wake(now_ns)
+                        if following.several:
+                            self._watch(following)
                     if epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
                 if following is None and not seat.dismissed:
-                    self._note_states(now_ns)
                     self._team.park(seat)
                 seat.work = following
             if task is not None and task.expansion is not None and task.node.epoch.over:
@@ -178,7 +177,6 @@ class Scheduler:
             if self.epoch is not None:
                 self.epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
-            self._note_states(now_ns)
         self._start(seat)
 
     def _take_remote(self, now_ns: int) -> list[Task]:
@@ -199,10 +197,10 @@ class Scheduler:
 
     def _settle(self, task: Task, now_ns: int) -> None:
         node = task.node
-        if node.remote:
-            self._running.discard(task)
-        elif task.cheap:
+        if task.cheap:
             self._cheap -= 1
+        elif node.remote:
+            self._running.discard(task)
         epoch = node.epoch
         node.settle(task)
         if epoch.over:
@@ -250,6 +248,7 @@ class Scheduler:
                 epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
             if not any(task.watched for task in self._at_work()):
+                self._note_states(now_ns)
                 self._ticker.sleep()
         self._start(seat)
 
@@ -277,6 +276,12 @@ class Scheduler:
             seat = self._wake(now_ns)
         self._start(seat)
 
+    def catch_up(self) -> None:
+        """Bring the states of cheap stages up to date, before the time at rest is booked."""
+        if self.epoch is not None:
+            for node in self.epoch.order:
+                node.lane.state = node.state()
+
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
             for node in self.epoch.order:
@@ -290,8 +295,9 @@ class Scheduler:
         with self.lock:
             if epoch.is_over:
                 return OVER
+            direct = epoch.direct
             entry = epoch.hand_out(now_ns)
-            if entry is None or not epoch.direct or len(epoch.sink) == epoch.low:
+            if entry is None or epoch.made_room(was_direct=direct):
                 seat = self._room_made(epoch, now_ns)
         self._start(seat)
         return WAIT if entry is None else entry
@@ -341,6 +347,7 @@ class Scheduler:
             if self.epoch is None:
                 for lane in self.lanes.values():
                     lane.skip_time(now_ns)
+            self.catch_up()
             return {
                 lane.address: lane.stats(now_ns, queued, running_ns)
                 for lane, queued, running_ns in self.look(now_ns)
@@ -354,6 +361,12 @@ class Scheduler:
                 self.epoch.fail_at_once(error)
                 self.epoch.wake_consumer()
         LOG.error("a worker failed outside user code: %s", type(error).__name__)
+
+    def disown(self) -> None:
+        """Do nothing any more: the threads, and whoever held the lock, are in another process."""
+        self.lock = threading.Lock()
+        self.epoch = None
+        self.closed = True
 
     def is_own_thread(self, ident: int) -> bool:
         """Say whether a thread does work for this run."""

@@ -71,6 +71,13 @@ class StreamStep:
 class StreamNode(Node):
     """One task at a time, in order; at the end of the input, what the operation kept back."""
 
+    __slots__ = (
+        "active_without_input",
+        "flushed",
+        "rest_of_stream",
+        "step",
+    )
+
     def __init__(self, lane: Lane, epoch: Epoch, step: StreamStep) -> None:
         super().__init__(lane, epoch)
         self.active_without_input = True

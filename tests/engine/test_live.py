@@ -211,8 +211,11 @@ def test_stop_ends_the_epoch_as_if_it_were_exhausted(kind, paused):
         calls.wait_running(1)
         if paused:
             run.pause()
-        threading.Timer(0.01, run.stop).start()
-        got, stopped = drained(items), run.stopped
+        stopper = threading.Timer(0.01, run.stop)
+        stopper.start()
+        got = drained(items)
+        stopper.join()
+        stopped = run.stopped
         gate.open()
         if paused:
             run.resume()

@@ -15,7 +15,17 @@ FIELDS = ("busy", "starved", "blocked", "waiting")
 
 
 def later(run):
-    """Give the stats as they are when nothing changes for a long time."""
+    """Give the stats as they are when nothing changes for a long time.
+
+    Why slots are idle is noted at the latest when the ticker falls asleep, some 10 ms later.
+    """
+    ticker = run._scheduler._ticker
+
+    def settle():
+        while not ticker.asleep:
+            threading.Event().wait(0.001)
+
+    finished(settle)
     now_ns = perf_counter_ns() + LATER_S * 10**9
     rows = run._scheduler.stats(now_ns)
     rows[CONSUMER] = run._record.consumer.stats(now_ns)

@@ -354,8 +354,10 @@ def test_end_wakes_a_consumer_that_waits():
 
     with nbpipe.source(items).start() as run:
         iterator = iter(run)
-        threading.Timer(0.01, gate.open).start()
+        opener = threading.Timer(0.01, gate.open)
+        opener.start()
         assert drained(iterator) == []
+        opener.join()
 
 
 # -- 9: see test_metrics_engine.py ------------------------------------------------------------

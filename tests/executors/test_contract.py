@@ -300,8 +300,11 @@ def test_close_in_mid_epoch_ends_the_iterator(kind):
         gate.open()
         run.close()
 
-    threading.Timer(0.01, close).start()
-    assert drained(items) == []
+    closer = threading.Timer(0.01, close)
+    closer.start()
+    got = drained(items)
+    closer.join()
+    assert got == []
 
 
 @pytest.mark.parametrize("kind", LIVE)

@@ -1,0 +1,226 @@
+"""The error tree, and what a StageError tells."""
+
+import asyncio
+import inspect
+import re
+import traceback
+
+import pytest
+
+import nbpipe
+from nbpipe import NbpipeError, Retry, StageError, StageTimeoutError, errors
+from nbpipe.errors import MissingExtraError, near_match
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, NbpipeError) and kind.__module__ == errors.__name__
+]
+CLASS = re.compile(r"(\w+Error)(?: \((\w+)\))?")
+
+
+def drawn_tree():
+    """Read the tree in the docstring: for each class its base in the tree and its builtin base."""
+    found, stack = {}, []
+    for line in (errors.__doc__ or "").splitlines():
+        match = CLASS.search(line)
+        if match is None or line.strip().startswith("Every"):
+            continue
+        while stack and stack[-1][0] >= match.start():
+            stack.pop()
+        found[match[1]] = (stack[-1][1] if stack else None, match[2])
+        stack.append((match.start(), match[1]))
+    return found
+
+
+def test_the_tree_is_drawn_in_the_docstring():
+    """Every class stands in the picture, below its base, with its builtin base."""
+    tree = drawn_tree()
+    real = {}
+    for kind in KINDS:
+        bases = [base.__name__ for base in kind.__bases__]
+        own = [name for name in bases if name in tree]
+        builtin = [name for name in bases if name not in (*tree, "Exception")]
+        real[kind.__name__] = (own[0] if own else None, builtin[0] if builtin else None)
+    assert tree == real
+
+
+def test_every_error_is_exported():
+    """Whoever catches one can name it."""
+    assert {kind.__name__ for kind in KINDS} <= set(nbpipe.__all__)
+
+
+def fail(item):
+    """Fail on one item."""
+    if item == 3:
+        raise ValueError("bad header")
+    return item
+
+
+async def fail_async(item):
+    """Fail on one item, on the event loop."""
+    await asyncio.sleep(0)
+    return fail(item)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "executor"),
+    [
+        (fail, {}, "thread"),
+        (fail, {"executor": "inline"}, "inline"),
+        (fail_async, {}, "coroutine"),
+    ],
+)
+def test_what_a_stage_error_tells(function, options, executor):
+    """The cause is the user's exception with its traceback; a note says where it was."""
+    pipe = nbpipe.source(range(6)).map(function, name="decode", **options)
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(pipe)
+    error, cause = caught.value, caught.value.__cause__
+    names = [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+    assert got == [0, 1, 2]
+    assert str(error) == "stage 'decode' failed on item 3: ValueError: bad header"
+    assert (error.stage, error.path, error.executor) == ("decode", 3, executor)
+    assert error.__notes__ == [
+        f"stage 'decode', item 3, epoch 0, executor {executor}, input: int 3"
+    ]
+    assert "fail" in names
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, BaseException])
+@pytest.mark.parametrize("policy", ["skip", Retry(3, then="skip")])
+def test_what_is_no_exception_is_never_skipped(method, kind, policy):
+    """KeyboardInterrupt and SystemExit end the epoch, whatever the policy; nothing is retried."""
+    calls = []
+
+    def stop(item):
+        calls.append(item)
+        raise kind("stop")
+
+    pipe = getattr(nbpipe.source([1]), method)(stop, on_error=policy)
+    with pytest.raises(StageError) as caught:
+        list(pipe)
+    assert (type(caught.value.__cause__), calls) == (kind, [1])
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
+@pytest.mark.parametrize("executor", [None, "inline"])
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, RuntimeError])
+def test_stop_iteration_in_a_function_is_a_failure(method, executor, kind):
+    """It ends no stream in silence."""
+
+    def stop(item):
+        if item == 1:
+            raise kind
+        return [item]
+
+    pipe = getattr(nbpipe.source([0, 1, 2]), method)(stop, executor=executor)
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(pipe)
+    assert (len(got), type(caught.value.__cause__)) == (1, kind)
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, asyncio.CancelledError])
+def test_stop_iteration_in_a_coroutine_is_a_failure(method, kind):
+    """Neither does it on the event loop, nor does a cancellation that the user raised."""
+
+    async def stop(item):
+        if item == 1:
+            raise kind
+        return [item]
+
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(getattr(nbpipe.source([0, 1, 2]), method)(stop))
+    assert (len(got), caught.value.path) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, GeneratorExit, ValueError])
+def test_failures_inside_generators(kind):
+    """What a generator raises between two items is a failure, at the item it was given."""
+
+    def draw(item):
+        yield item
+        raise kind
+
+    async def draw_async(item):
+        yield item
+        raise kind
+
+    ends = []
+    for function in (draw, draw_async):
+        got = []
+        with pytest.raises(StageError) as caught:
+            got.extend(nbpipe.source([7]).flat_map(function))
+        ends.append((got, caught.value.path))
+    assert ends == [([7], 0), ([7], 0)]
+
+
+def test_a_retried_generator_starts_after_what_it_gave():
+    """Children that were handed on are not given again."""
+    attempts = []
+
+    def draw(item):
+        attempts.append(item)
+        yield (item, 0)
+        yield (item, 1)
+        if len(attempts) < 3:
+            raise OSError
+        yield (item, 2)
+
+    pipe = nbpipe.source([5]).flat_map(draw, on_error=Retry(2))
+    assert (list(pipe), attempts) == ([(5, 0), (5, 1), (5, 2)], [5, 5, 5])
+
+
+def test_a_call_that_takes_too_long():
+    """The error is a TimeoutError and a StageError, and says what was allowed."""
+
+    async def sleep(item):
+        await asyncio.Event().wait()
+
+    with pytest.raises(StageTimeoutError) as caught:
+        list(nbpipe.source([1]).map(sleep, timeout_s=0.01))
+    assert isinstance(caught.value, TimeoutError)
+    assert "took longer than timeout_s=0.01" in str(caught.value)
+
+
+def test_a_timeout_of_the_function_itself():
+    """A TimeoutError that the function raised is its own."""
+
+    async def sleep(item):
+        raise TimeoutError("mine")
+
+    with pytest.raises(StageError) as caught:
+        list(nbpipe.source([1]).map(sleep, timeout_s=30))
+    assert (type(caught.value), str(caught.value.__cause__)) == (StageError, "mine")
+
+
+def test_nested_deliberate_errors_keep_their_message():
+    """An error of nbpipe inside a stage reads like any other."""
+
+    def inner(item):
+        return len(nbpipe.source(range(3)).filter(bool))
+
+    with pytest.raises(StageError, match=r"failed on item 0: .*LengthUnknownError: 'bool'"):
+        list(nbpipe.source([1]).map(inner))
+
+
+def test_a_missing_extra_names_the_line_to_type():
+    """The pip line uses the name of the distribution."""
+    error = MissingExtraError.of("plotly", "jupyter", "run.plot()")
+    assert str(error) == (
+        "run.plot() needs plotly, which is not installed; type: pip install "
+        "'jupyter-nbpipe[jupyter]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("decod", "; did you mean 'decode'?"), ("xyz", ""), ("", "")]
+)
+def test_near_match(name, found):
+    """Only a name that is near is offered."""
+    assert near_match(name, ["decode", "files"]) == found
