@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
@@ -162,7 +161,10 @@ class CallOpener(Opener):
         """Call the async function on the item: a generator, or a coroutine that gives many."""
         entry, step = expansion.entry, self._step
         assert entry is not None
-        await asyncio.sleep(expansion.wait_s)
+        if expansion.wait_s:
+            import asyncio
+
+            await asyncio.sleep(expansion.wait_s)
         made = step.fn(entry[1], **step.arguments(entry))
         if inspect.isawaitable(made):
             made = _as_async(_checked(step.stage, await _ended_as_error(made)))
@@ -202,6 +204,8 @@ class Drawn(Iterator[Any]):
     """
 
     def __init__(self, values: AsyncIterator[Any]) -> None:
+        import asyncio
+
         self._values = values
         self._loop = asyncio.new_event_loop()
 

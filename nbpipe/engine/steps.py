@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -130,6 +129,8 @@ class AsyncStep(Step):
 
     async def call(self, entry: Entry) -> Entry | None:
         """Await the function once, at most `timeout_s`."""
+        import asyncio
+
         if self.timeout_s is None:
             value = await self.fn(entry[1], **self.arguments(entry))
         else:
@@ -167,6 +168,8 @@ class AsyncStep(Step):
         Raises:
             CancelledError: the epoch is over.
         """
+        import asyncio
+
         attempts = 1
         while True:
             if isinstance(error, asyncio.CancelledError) and self._context.ended.is_set():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .base import Executor, Work
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Desk(Protocol):
@@ -68,6 +70,8 @@ class EventLoop(Executor):
         loop.call_soon_threadsafe(self._start_all)
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
+
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._serve, args=(self._loop,), name="nbpipe-event-loop", daemon=True
@@ -76,6 +80,8 @@ class EventLoop(Executor):
         return self._loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
+
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -148,6 +154,8 @@ class EventLoop(Executor):
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return []
+        import asyncio
+
         ended = asyncio.run_coroutine_threadsafe(self._drain(), loop)
         ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
         thread.join(timeout_s)
@@ -156,6 +164,8 @@ class EventLoop(Executor):
         return [runner.work for runner in tuple(self._runners.values()) if runner.work is not None]
 
     async def _drain(self) -> None:
+        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
+
         self._start_all()
         self._cancel(lambda _: True)
         while self._runners:
