@@ -62,8 +62,8 @@ def _refuse(items: Any) -> None:
     if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
         raise ArgumentTypeError(
             "source must be something that can be read again for every epoch, got an "
-            f"object of type {type(items).__name__}, which is empty the second time; give the function "
-            "that makes it, source(make), or source(list(...))"
+            f"object of type {type(items).__name__}, which is empty the second time; give the "
+            "function that makes it, source(make), or source(list(...))"
         )
     if inspect.iscoroutine(items):
         raise ArgumentTypeError(

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors units knobs tree describe text metrics seeding index_order sampler digest cache gil",
+    "version errors gil units knobs tree describe text metrics seeding index_order sampler digest cache",
     "operations stage order lengths collate",
     "executors transfer ranks",
     "stats watch view tune export widgets",

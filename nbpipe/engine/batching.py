@@ -35,6 +35,7 @@ class BatchByCost:
         self._entries: list[Entry] = []
         self._sum = 0.0
         self.finished = False
+        self.holds_items = False
 
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""

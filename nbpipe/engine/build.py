@@ -203,7 +203,7 @@ class _Part:
     def _replay(self, stage: Stage, spec: Cache) -> None:
         self._nodes.clear()
         lane = self._lane(stage)
-        opener = ReplayOpener(lane.address, spec.store, self._epoch.context)
+        opener = ReplayOpener(lane.address, spec.store, self._epoch.context, self._passes)
         self._append(ExpandNode(lane, self._epoch, opener, source=True))
 
     def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:

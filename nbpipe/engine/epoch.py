@@ -9,6 +9,7 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
+from typing import Protocol
 
 from ..tree import size_bytes
 from .context import EpochContext
@@ -16,11 +17,18 @@ from .failures import Failure
 from .join import PumpNode
 from .memory import Memory
 from .node import Node
-from .task import Entry, Expansion, Task
+from .task import Entry, Task
 
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
 QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
+
+
+class Closable(Protocol):
+    """Something of the user's, or on disk, that is closed when its epoch is over."""
+
+    def close(self) -> None:
+        """Close it; user code may run."""
 
 
 class Epoch:
@@ -36,7 +44,7 @@ class Epoch:
         error: what the consumer will see after the last item.
         urgent: the error does not wait for earlier items.
         changed: a node was opened, fed or ended; the choice of work has to look again.
-        litter: open iterators of the user that have to be closed, outside the lock.
+        litter: iterators and files that are left open and have to be closed, outside the lock.
         gate: held while the consumer has to wait.
         direct: the consumer may take from `sink` without the lock: the last stage is cheap.
         low: how many results are left when a consumer that takes directly wakes a thread.
@@ -91,7 +99,7 @@ class Epoch:
         self.error: BaseException | None = None
         self.urgent = False
         self.changed = False
-        self.litter: list[Expansion] = []
+        self.litter: list[Closable] = []
         self.now_ns = perf_counter_ns()
         self.waiting = False
         self.direct = False
@@ -205,7 +213,7 @@ class Epoch:
         self.urgent = self.exhausted = True
         self.changed = True
 
-    def end(self) -> list[Expansion]:
+    def end(self) -> list[Closable]:
         """Let nothing start any more; give the iterators to close, outside the lock."""
         if self.over:
             return []

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .epoch import Epoch
 
 
+_DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
+
+
 class Mover(ABC):
     """Decides which entries a pump moves next."""
 
@@ -273,6 +276,7 @@ class RepeatMover(Mover):
         self._times = times
         self._build = build
         self._pass = 0
+        self._dry = 0  # passes without items since the last one that had some
         self._moved = False
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
@@ -280,22 +284,24 @@ class RepeatMover(Mover):
         above = node.upstream[0]
         count = min(room, len(above.out))
         if count:
-            self._moved = True
+            self._moved, self._dry = True, -1
             return [above.out.popleft() for _ in range(count)]
         if not above.done:
             return []
         self._pass += 1
+        self._dry += 1
         if above.error is not None or self._pass == self._times:
             node.end(above.error)
         elif self._times is None and not self._moved:
-            node.end(None if self._pass == 1 else self._ran_dry(node))
+            node.end()  # for ever nothing
+        elif self._times is None and self._dry == _DRY_PASSES:
+            node.end(self._ran_dry(node))
         else:
-            self._moved = False
             node.epoch.replace(node, self._build(self._pass))
         return []
 
     def _ran_dry(self, node: PumpNode) -> ArgumentError:
         return ArgumentError(
-            f"{node.lane.address} for ever must have items in every pass, got none in pass "
-            f"{self._pass - 1}; check that the source can be read again, or give repeat(n)"
+            f"{node.lane.address} for ever must have items to go on with, got none in "
+            f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )

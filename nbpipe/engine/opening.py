@@ -186,6 +186,7 @@ class CallOpener(Opener):
 
 class _NoOperation:
     finished = False
+    holds_items = False
 
     def push(self, entry: Entry) -> Entry | None:
         return entry

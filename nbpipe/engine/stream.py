@@ -22,7 +22,13 @@ _NO_REST: tuple[Step, ...] = ()
 
 
 class StreamOperation(Protocol):
-    """One pass over a stream: gives at most one entry for each it is given."""
+    """One pass over a stream: gives at most one entry for each it is given.
+
+    Attributes:
+        holds_items: what `flush` gives are items from before; they come also before an error.
+    """
+
+    holds_items: bool
 
     @property
     def finished(self) -> bool:
@@ -133,7 +139,7 @@ class StreamNode(Node):
         rest = task.expansion
         try:
             if rest.entries is None:
-                rest.entries = iter(()) if self.input_error else self.step.operation.flush()
+                rest.entries = self._left()
             for _ in range(task.quota):
                 task.results.append(next(rest.entries))
         except StopIteration:
@@ -141,6 +147,23 @@ class StreamNode(Node):
         except BaseException as error:
             task.irregular = rest.over = True
             task.results.append(self.step.failure(-1, None, error))
+
+    def _left(self) -> Iterator[Entry]:
+        operation = self.step.operation
+        if self.input_error is not None and not operation.holds_items:
+            return iter(())
+        return operation.flush()
+
+    def close(self) -> None:
+        """Let the operation drop what it keeps outside this process; called without the lock."""
+        close = getattr(self.step.operation, "close", None)
+        if close is not None:
+            close()
+
+    def halt(self) -> None:
+        """Stop, and have the operation closed."""
+        super().halt()
+        self.epoch.litter.append(self)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results as they come: there is one task at a time."""

@@ -18,6 +18,8 @@ from .task import Entry
 class Taking:
     """The first `count` items."""
 
+    holds_items = False
+
     def __init__(self, count: int) -> None:
         self._left = count
         self.finished = count == 0
@@ -37,6 +39,7 @@ class Skipping:
     """All but the first `count` items."""
 
     finished = False
+    holds_items = False
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -57,6 +60,7 @@ class Enumerating:
     """Pairs of a number and an item."""
 
     finished = False
+    holds_items = False
 
     def __init__(self) -> None:
         self._number = -1
@@ -75,6 +79,7 @@ class Windowing:
     """Lists of `size` neighbours, `stride` apart; the path is that of the first."""
 
     finished = False
+    holds_items = False
 
     def __init__(self, size: int, stride: int) -> None:
         self._size = size
@@ -103,7 +108,7 @@ class Shuffling:
     """
 
     finished = False
-    flushes_at_error = True  # what is in the buffer came before the item that failed
+    holds_items = True
 
     def __init__(self, spec: Shuffle, epoch: int, passes: Path) -> None:
         assert spec.buffer_size is not None
@@ -131,6 +136,7 @@ class Sharding:
     """Every `world_size`-th item of a stream from `rank` on."""
 
     finished = False
+    holds_items = False
 
     def __init__(self, spec: Shard) -> None:
         self._rank = spec.rank
@@ -172,6 +178,7 @@ class Recording:
     """
 
     finished = False
+    holds_items = False
 
     def __init__(self, store: Store, passes: tuple[int, ...]) -> None:
         self._store = store

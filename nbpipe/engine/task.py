@@ -171,11 +171,13 @@ def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
         result = apply(entry, task)
         if rest and type(result) is tuple:
             result = task.through(result, rest)
+        if type(result) is tuple:
+            give(result)
+            continue
+        task.irregular = True  # first: the ticker may take results at any moment
         give(result)
-        if type(result) is not tuple:
-            task.irregular = True
-            if result is not None and result.fatal:
-                return
+        if result is not None and result.fatal:
+            return
 
 
 async def _nothing() -> None:

@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+from collections import deque
 
 import pytest
 
 import nbpipe
+from nbpipe.engine.context import EpochContext
+from nbpipe.engine.steps import Step
+from nbpipe.engine.task import Task, run_steps
 from nbpipe.engine.ticker import Ticker
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
@@ -209,6 +213,22 @@ def test_items_not_begun_of_a_slow_chunk_go_to_another_thread():
 
     with nbpipe.source(range(600)).map(wait, concurrency=2).start() as run:
         assert drained(run) == list(range(600))
+
+
+def test_dropped_item_is_announced_before_it_is_handed_on():
+    """Whoever takes results from a running chunk knows at once that not all are items."""
+    early = []
+
+    class Results(list):
+        def append(self, result):
+            super().append(result)
+            if type(result) is not tuple and not task.irregular:
+                early.append(result)
+
+    task = Task(None, 0, deque([(0, 0), (1, 1)]))
+    task.results = Results()
+    run_steps(task, Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True), ())
+    assert (early, list(task.results)) == ([], [None, (1, 1)])
 
 
 def test_ticker_may_be_called_back_while_it_falls_asleep():
