@@ -19,7 +19,8 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors gil units knobs tree describe text metrics seeding index_order sampler digest cache",
+    "version errors units gil",
+    "knobs tree describe text metrics seeding index_order sampler digest cache",
     "operations stage order lengths collate",
     "executors transfer ranks",
     "stats watch view tune export widgets",

@@ -16,7 +16,7 @@ from .context import EpochContext
 from .failures import Failure
 from .join import PumpNode
 from .memory import Memory
-from .node import Node
+from .node import CHUNK_MAX, Node
 from .task import Entry, Task
 
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
@@ -186,6 +186,11 @@ class Epoch:
         if memory is None:
             return True
         return memory.admits(node, self.order, waits=self.waiting and not self.sink)
+
+    def affordable(self, node: Node) -> int:
+        """Give the number of results that the byte budget has places for, at least 1."""
+        memory = self.memory
+        return CHUNK_MAX if memory is None else memory.affordable(node, self.order)
 
     def release(self, entries: Iterable[Entry]) -> None:
         """Count entries that left a buffer."""

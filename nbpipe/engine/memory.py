@@ -43,6 +43,13 @@ class Memory:
         """Count entries that left a buffer."""
         self.held_bytes -= sum(entry[2] for entry in entries if len(entry) == _SIZED)
 
+    def affordable(self, node: Node, nodes: Iterable[Node]) -> int:
+        """Give the number of results of `node` that there is place for, at least 1."""
+        if not node.lane.item_bytes:
+            return 1
+        left = self.limit_bytes - self.held_bytes - _being_made(nodes)
+        return max(1, int(left / node.lane.item_bytes))
+
     def admits(self, node: Node, nodes: Iterable[Node], *, waits: bool) -> bool:
         """Say whether a call of `node` may start.
 
@@ -55,11 +62,15 @@ class Memory:
         grows = not node.upstream or lane.item_bytes > _SHRINKS * input_bytes(node)
         if not grows:
             return True
-        making = sum(n.reserved * n.lane.item_bytes for n in nodes)
+        making = _being_made(nodes)
         idle = all(n.lane.active == 0 for n in nodes)
         if not lane.item_bytes and lane.active:
             return False  # measure one item first
         return self.held_bytes + making + lane.item_bytes <= self.limit_bytes or (idle and waits)
+
+
+def _being_made(nodes: Iterable[Node]) -> float:
+    return sum(node.reserved * node.lane.item_bytes for node in nodes)
 
 
 def input_bytes(node: Node) -> float:

@@ -148,6 +148,8 @@ class Node(ABC):
         """Give the number of items to do at once: more when they are cheap."""
         cost = self.lane.cost_ns
         most = min(room, available, CHUNK_MAX)
+        if self.epoch.memory is not None:
+            most = min(most, self.epoch.affordable(self))
         return most if cost * most <= CHUNK_NS else max(1, int(CHUNK_NS / cost))
 
     def note_state(self, now_ns: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
@@ -29,6 +29,7 @@ from .ticker import Ticker
 
 LOG = logging.getLogger("nbpipe")
 WAIT, OVER = "wait", "over"
+_LAST_TICK_S = 1.0  # a tick never takes so long: it holds no user code
 
 
 class Scheduler:
@@ -381,8 +382,10 @@ class Scheduler:
             self.closed = True
             seats = self._team.dismiss()
             self._ticker.dismiss()
-        late = [*self._team.close(timeout_s, seats), *self._loop.close(timeout_s)]
-        self._ticker.close(timeout_s)
+        deadline = monotonic() + timeout_s
+        late = self._team.close(timeout_s, seats)
+        late += self._loop.close(max(0.0, deadline - monotonic()))
+        self._ticker.close(max(_LAST_TICK_S, deadline - monotonic()))
         return sorted({work.node.lane.address for work in late if isinstance(work, Task)})
 
     def _discard(self, close: Callable[[], None]) -> None:

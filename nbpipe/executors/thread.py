@@ -121,7 +121,8 @@ class ThreadTeam(Executor):
 
     def has(self, ident: int) -> bool:
         """Say whether the thread with this id is one of the team."""
-        return any(s.thread is not None and s.thread.ident == ident for s in tuple(self._seats))
+        threads = [seat.thread for seat in tuple(self._seats)]
+        return any(t is not None and t.ident == ident and t.is_alive() for t in threads)
 
     def dismiss(self) -> list[Seat]:
         """Tell every thread to leave; called under the lock."""

@@ -20,7 +20,7 @@ def take(browser: Browser, name: str, folder: Path) -> None:
         notebook.command("application:toggle-left-area")
         notebook.run_all()
         notebook.show_output("nbpipe-table")
-        notebook.page.locator(".jp-OutputArea-output .nbpipe-table").first.wait_for()
+        notebook.page.locator(".nbpipe-table:visible").first.wait_for()
         notebook.page.screenshot(path=folder / f"quickstart-{name}.png")
 
 

@@ -324,6 +324,24 @@ def test_memory_budget_bounds_what_is_held(concurrency):
     assert max(held) <= 8 + concurrency
 
 
+def test_memory_budget_bounds_chunks_of_cheap_large_items():
+    """Large items that cost next to nothing are made in chunks; these count in full."""
+    begun, held = [], []
+
+    def work(item):
+        begun.append(item)
+        return np.empty(MB, np.uint8)  # untouched memory: made in a microsecond
+
+    with nbpipe.source(range(6000)).map(work, prefetch=1000).start(memory="8 MB") as run:
+        items = iter(run)
+        for taken in range(1, 5001):
+            finished(next, items) if taken == 1 else next(items)
+            if taken % 250 == 0:
+                quiet(run)
+                held.append(len(begun) - taken)
+    assert max(held) <= 8 + 1
+
+
 def test_memory_budget_smaller_than_one_item():
     """Items larger than the whole budget still come, one by one."""
     calls = Calls()

@@ -10,7 +10,6 @@ import nbpipe
 from nbpipe.engine.context import EpochContext
 from nbpipe.engine.steps import Step
 from nbpipe.engine.task import Task, run_steps
-from nbpipe.engine.ticker import Ticker
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
 KINDS = ("thread", "coroutine", "inline")
@@ -229,46 +228,6 @@ def test_dropped_item_is_announced_before_it_is_handed_on():
     task.results = Results()
     run_steps(task, Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True), ())
     assert (early, list(task.results)) == ([], [None, (1, 1)])
-
-
-def test_ticker_may_be_called_back_while_it_falls_asleep():
-    """The ticker is woken twice just as it falls asleep, and goes on."""
-    ticks, enough = [], threading.Event()
-
-    def tick():
-        ticks.append(1)
-        ticker.sleep()
-        ticker.attend()  # another thread, before this one has noticed that it may sleep
-        if len(ticks) == 5:
-            enough.set()
-
-    ticker = Ticker(tick)
-    ticker.start()
-    came = enough.wait(5)
-    ticker.dismiss()
-    ticker.close(5)
-    assert came
-
-
-def test_ticker_that_falls_asleep_while_it_is_dismissed_leaves():
-    """A ticker told to leave does not fall asleep for good in the tick in progress."""
-    inside, dismissed = threading.Event(), threading.Event()
-
-    def tick():
-        inside.set()
-        dismissed.wait(5)
-        ticker.sleep()
-
-    ticker = Ticker(tick)
-    ticker.start()
-    inside.wait(5)
-    ticker.dismiss()
-    dismissed.set()
-    ticker.close(2)
-    left = not ticker._thread.is_alive()
-    if not left:
-        ticker.attend()  # so that this test leaves nothing behind
-    assert left
 
 
 # -- 4: ordered stages: one limit for calls in progress, one bound for what waits ------------
