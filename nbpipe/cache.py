@@ -110,16 +110,20 @@ class MemoryStore(Store):
 class _MemoryRecorder(Recorder):
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._entries: list[tuple[Path, Any]] = []
+        self._entries: list[tuple[Path, Any]] | None = []
 
     def add(self, path: Path, value: Any) -> None:
-        self._entries.append((path, copy_arrays(value)))
+        entries = self._entries
+        if entries is not None:  # else the epoch is over
+            entries.append((path, copy_arrays(value)))
 
     def complete(self) -> None:
-        self._store.keep(self._entries)
+        entries = self._entries
+        if entries is not None:
+            self._store.keep(entries)
 
     def close(self) -> None:
-        self._entries = []
+        self._entries = None
 
 
 class FolderStore(Store):

@@ -107,6 +107,8 @@ class EpochIterator(Iterator[Any]):
 
     def _over(self, epoch: Epoch) -> None:
         error = None if epoch.over else epoch.error
+        if error is None and not epoch.over:
+            epoch.commit(epoch.order)
         self.close()
         if error is not None:
             raise error

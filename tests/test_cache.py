@@ -87,6 +87,18 @@ def test_an_epoch_that_was_not_whole_is_not_kept(place):
     assert count.calls == before + 100
 
 
+def test_a_recorder_that_was_closed_keeps_nothing(place):
+    """Whatever still comes from a thread that did not hear of the end is left out."""
+    store = nbpipe.source([1]).cache(place)["cache"].spec.store
+    recorder = store.recorder()
+    recorder.add(0, "item")
+    recorder.close()
+    recorder.add(1, "late")
+    recorder.complete()
+    recorder.close()
+    assert not store.complete
+
+
 def test_a_failed_epoch_is_not_kept(place):
     """An error before the cache leaves it empty, and the next epoch fills it."""
     fails = iter([True, False])

@@ -26,12 +26,16 @@ def script(text, *, interrupt=False):
     finally:
         child.kill()
         child.wait()
+        child.stdout.close()
+        child.stderr.close()
     return child.returncode, out, err
 
 
 INTERRUPTED = """
-    import sys, threading
+    import signal, sys, threading
     import nbpipe
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
 
     gate, where = threading.Event(), {where!r}
 

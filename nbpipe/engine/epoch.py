@@ -17,6 +17,7 @@ from .failures import Failure
 from .join import PumpNode
 from .memory import Memory
 from .node import CHUNK_MAX, Node
+from .stream import StreamNode
 from .task import Entry, Task
 
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
@@ -136,7 +137,7 @@ class Epoch:
 
     def replace(self, node: Node, part: Sequence[Node]) -> None:
         """Put a new part above `node`, for its next pass; `part` is most downstream first."""
-        old = set(map(id, self._above(node)))
+        old = set(map(id, self.above(node)))
         place = self.order.index(node) + 1
         kept = [n for n in self.order if id(n) not in old]
         self._install([*kept[:place], *part, *kept[place:]])
@@ -145,7 +146,14 @@ class Epoch:
         node.inbox = part[0].out
         self.changed = True
 
-    def _above(self, node: Node) -> list[Node]:
+    def commit(self, nodes: Iterable[Node]) -> None:
+        """Let these nodes keep what they made, as a cache does: all of it was consumed."""
+        for node in nodes:
+            if isinstance(node, StreamNode):
+                node.commit()
+
+    def above(self, node: Node) -> list[Node]:
+        """Give all nodes above this one."""
         found: list[Node] = []
         waiting = list(node.upstream)
         while waiting:

@@ -297,6 +297,7 @@ class RepeatMover(Mover):
         elif self._times is None and self._dry == _DRY_PASSES:
             node.end(self._ran_dry(node))
         else:
+            node.epoch.commit(node.epoch.above(node))
             node.epoch.replace(node, self._build(self._pass))
         return []
 

@@ -128,19 +128,8 @@ class Scheduler:
                 epoch = self.epoch
                 if epoch is not None and not seat.dismissed:
                     following = None if self.paused else epoch.take(now_ns)
-                    if following is None:
-                        remote = None
-                    elif following.node.remote:
-                        remote = [following, *self._take_remote(now_ns)]
-                        self._note_remote(remote)
-                    elif following.node.lane.cost_ns <= SLOW_NS:
-                        following.cheap = True
-                        self._cheap += 1
-                        self._watch(following)
-                    else:
-                        new_seat = self._wake(now_ns)
-                        if following.several:
-                            self._watch(following)
+                    if following is not None:
+                        new_seat, remote = self._taken(following, now_ns)
                     if epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
                 if following is None and not seat.dismissed:
@@ -154,6 +143,22 @@ class Scheduler:
                 return following
             self._loop.submit(remote)
             task = None
+
+    def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
+        """Look after the rest once a task was taken: wake a thread for it, or send it on."""
+        node = task.node
+        if node.remote:
+            remote = [task, *self._take_remote(now_ns)]
+            self._note_remote(remote)
+            return None, remote
+        if node.lane.cost_ns <= SLOW_NS:
+            task.cheap = True
+            self._cheap += 1
+            self._watch(task)
+            return None, None
+        if task.several:
+            self._watch(task)
+        return self._wake(now_ns), None
 
     def _watch(self, task: Task) -> None:
         """Have the ticker look after a task: it may hold results back, or nobody else is awake."""
@@ -313,10 +318,9 @@ class Scheduler:
     def wake_threads(self) -> None:
         """Wake a thread if there is work: the consumer made room without the lock."""
         now_ns = perf_counter_ns()
-        seat = None
         with self.lock:
-            if self.epoch is not None:
-                seat = self._room_made(self.epoch, now_ns)
+            epoch = self.epoch
+            seat = None if epoch is None else self._room_made(epoch, now_ns)
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------

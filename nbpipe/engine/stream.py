@@ -154,6 +154,12 @@ class StreamNode(Node):
             return iter(())
         return operation.flush()
 
+    def commit(self) -> None:
+        """Let the operation keep what it made: all of it was consumed."""
+        commit = getattr(self.step.operation, "commit", None)
+        if commit is not None and not self.halted:
+            commit()
+
     def close(self) -> None:
         """Let the operation drop what it keeps outside this process; called without the lock."""
         close = getattr(self.step.operation, "close", None)

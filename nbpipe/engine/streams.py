@@ -172,7 +172,10 @@ class Sharding:
 
 
 class Recording:
-    """Passes items on and keeps them in a cache, which is complete at the end.
+    """Passes items on and keeps them in a cache.
+
+    The cache is complete only when the epoch was consumed to its end: how far the stage had run
+    ahead when a loop was left is a matter of timing, and must not show.
 
     The passes of repeats around it move to the end of each path, where a replay puts them.
     """
@@ -185,6 +188,7 @@ class Recording:
         self._passes = passes
         self._made: Recorder | None = None
         self._closed = False
+        self._whole = False
 
     def _recorder(self) -> Recorder:
         recorder = self._made
@@ -203,9 +207,14 @@ class Recording:
         return (with_passes(path, self._passes), entry[1])
 
     def flush(self) -> Iterator[Entry]:
-        """Complete the cache."""
-        self._recorder().complete()
+        """Take note that all items were seen."""
+        self._whole = True
         return iter(())
+
+    def commit(self) -> None:
+        """Complete the cache: all items were consumed."""
+        if self._whole:
+            self._recorder().complete()
 
     def close(self) -> None:
         """Forget what was kept, unless it is complete; from any thread."""

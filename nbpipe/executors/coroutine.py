@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +68,8 @@ class EventLoop(Executor):
                 return
             self._called = True
             loop = self._loop or self._started()
-        loop.call_soon_threadsafe(self._start_all)
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody wants it any more
+            loop.call_soon_threadsafe(self._start_all)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it
@@ -135,8 +137,9 @@ class EventLoop(Executor):
     def cancel(self, unwanted: Callable[[Work], bool]) -> None:
         """Cancel the calls in progress for which `unwanted` is true."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cancel, unwanted)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(self._cancel, unwanted)
 
     def _cancel(self, unwanted: Callable[[Work], bool]) -> None:
         for task, runner in list(self._runners.items()):
