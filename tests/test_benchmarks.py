@@ -326,6 +326,7 @@ def test_tiny_restart():
     assert numbers["threads_left"] == 0
 
 
+@pytest.mark.torch
 def test_tiny_live():
     """Growing and shrinking loses nothing and keeps the order."""
     numbers = tiny("live")

@@ -380,6 +380,8 @@ def test_unloading_forgets_the_rules(runs):
 )
 def test_import_outside_a_kernel_registers_nothing(before):
     """Where no kernel runs, the import loads no rules; in plain Python, no IPython either."""
+    if before:
+        pytest.importorskip("IPython")
     code = (
         f"import sys; {before}\nimport nbpipe, nbpipe.run\n"
         "print(nbpipe.run.started, 'nbpipe.ipython' in sys.modules, 'IPython' in sys.modules)"
