@@ -60,10 +60,10 @@ def test_shared_memory_is_found():
     """A segment that was not unlinked is named."""
     before = Held.now()
     segment = SharedMemory(create=True, size=16)
-    segment.close()
     found = find_leaks(before)
+    segment.close()
     segment.unlink()
-    assert found == [f"shared memory {segment.name!r}"]
+    assert f"shared memory {segment.name!r}" in found
 
 
 @hypothesis.given(st.integers())

@@ -10,10 +10,14 @@ import pytest
 from tests.gates import finished
 
 
+# A background job of a shell ignores the stop signal, and its children inherit that.
+LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def script(text, *, interrupt=False):
     """Run a script; with `interrupt`, send it SIGINT when it has written a line."""
     child = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        [sys.executable, "-W", "error", "-c", LISTEN + textwrap.dedent(text)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -32,10 +36,8 @@ def script(text, *, interrupt=False):
 
 
 INTERRUPTED = """
-    import signal, sys, threading
+    import sys, threading
     import nbpipe
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
 
     gate, where = threading.Event(), {where!r}
 
