@@ -9,7 +9,6 @@ import pytest
 
 from tests.gates import finished
 
-
 # A background job of a shell ignores the stop signal, and its children inherit that.
 LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
