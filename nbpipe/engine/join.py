@@ -96,6 +96,13 @@ def _from_input(entry: Entry, number: int) -> Entry:
     return ((number, *path) if isinstance(path, tuple) else (number, path), *entry[1:])
 
 
+def _cut_others(node: PumpNode, ended: int) -> None:
+    """Note that only one input was asked for its end."""
+    for number, above in enumerate(node.upstream):
+        if number != ended:
+            above.cut_off()
+
+
 class ZipMover(Mover):
     """One item from each input."""
 
@@ -134,6 +141,8 @@ class ZipMover(Mover):
                 break
         if ended is None:
             return
+        if not self._strict:
+            _cut_others(node, ended)
         node.end(self._unequal(ended, longer) if self._strict and longer is not None else None)
 
     def _unequal(self, ended: int, longer: int) -> ArgumentError:
@@ -216,6 +225,8 @@ class MixMover(Mover):
     ) -> None:
         if error is not None or self._shortest or len(self._weights) == 1:
             if not moved:
+                if self._shortest:
+                    _cut_others(node, drawn)
                 node.end(error)
             return
         del self._weights[drawn]

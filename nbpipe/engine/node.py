@@ -38,11 +38,13 @@ class Node(ABC):
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
+        cut: the stages below end whether or not this node has more; it was not seen whole.
     """
 
     __slots__ = (
         "active_without_input",
         "budget",
+        "cut",
         "done",
         "downstream",
         "epoch",
@@ -86,6 +88,7 @@ class Node(ABC):
         self.input_error: BaseException | None = None
         self.error: BaseException | None = None
         self.done = False
+        self.cut = False
         self.halted = False
         self.rest: tuple[Step, ...] = ()
         self.rest_lanes: tuple[Lane, ...] = ()
@@ -345,6 +348,12 @@ class Node(ABC):
             lane = node.lane
             if lane.state == BLOCKED and node.books(now_ns):
                 node.note_state(now_ns)
+
+    def cut_off(self) -> None:
+        """Hear that the stages below have ended and did not ask for this node's end."""
+        self.cut = True
+        for above in self.upstream:
+            above.cut_off()
 
     def halt(self) -> None:
         """Stop: nothing of this node is needed any more; drop what waits."""

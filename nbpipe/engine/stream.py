@@ -157,7 +157,7 @@ class StreamNode(Node):
     def commit(self) -> None:
         """Let the operation keep what it made: all of it was consumed."""
         commit = getattr(self.step.operation, "commit", None)
-        if commit is not None and not self.halted:
+        if commit is not None and not self.cut:
             commit()
 
     def close(self) -> None:
@@ -190,6 +190,8 @@ class StreamNode(Node):
 
     def _close_input(self) -> None:
         self.input_error = None  # whatever comes, or went wrong, behind what is wanted
+        for above in self.upstream:
+            above.cut_off()
         if not self.input_over and not self.done:
             self.epoch.halt(self.upstream)
             self.epoch.release(self.inbox)

@@ -1,0 +1,222 @@
+"""cache in a folder: other chains, damage, processes that are killed."""
+
+import functools
+import gc
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe import CacheError, StageError
+
+ROOT = Path(__file__).resolve().parent.parent
+ITEMS = "items.pickle"
+
+
+def names_in(folder):
+    """List the files of a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def chain(folder, *, size=2, name="add", fn=lambda item: item + 1, items=range(6)):
+    """Make a chain with a cache."""
+    return nbpipe.source(items).map(fn, name=name).batch(size, collate=list).cache(folder)
+
+
+def test_a_folder_outlives_the_process(tmp_path):
+    """A chain that was built again, as in another process, reads it."""
+    expected = list(chain(tmp_path))
+    assert (list(chain(tmp_path)), names_in(tmp_path)) == (expected, [ITEMS])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": 3}, 'detail of stage \'batch\' was "2", is "3"'),
+        ({"name": "sub"}, "its stages were source, add, batch, they are source, sub, batch"),
+        ({"fn": lambda item: item + 2}, "fn of stage 'add' was"),
+        ({"items": range(7)}, "items of stage 'source' was"),
+        ({"items": list(range(6))}, 'detail of stage \'source\' was "range", is "list"'),
+    ],
+)
+def test_the_folder_of_another_chain_is_refused(tmp_path, change, words):
+    """The error says what differs, and leaves the folder as it is."""
+    list(chain(tmp_path))
+    before = (tmp_path / ITEMS).read_bytes()
+    with pytest.raises(CacheError) as caught:
+        list(chain(tmp_path, **change))
+    assert str(caught.value).startswith(f"cache folder '{tmp_path}' was written by another chain")
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("delete it, or cache to another folder")
+    assert (tmp_path / ITEMS).read_bytes() == before
+
+
+def scaled(item, factor=2):
+    """Multiply."""
+    return item * factor
+
+
+def enclosing(number):
+    """Make a function that encloses a number."""
+    return lambda item: item + number
+
+
+class Adder:
+    """A function with a state."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, item):
+        return item + self.number
+
+    def add(self, item):
+        return item + self.number
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (functools.partial(scaled, factor=2), functools.partial(scaled, factor=3)),
+        (enclosing(1), enclosing(2)),
+        (Adder(1), Adder(2)),
+        (Adder(1).add, Adder(2).add),
+        (np.sqrt, np.abs),
+        (lambda item, by=1: item + by, lambda item, by=2: item + by),
+    ],
+)
+def test_the_values_a_function_uses_are_part_of_the_chain(tmp_path, one, other):
+    """Arguments, enclosed values and attributes change the items as code does."""
+    list(chain(tmp_path, fn=one))
+    with pytest.raises(CacheError, match="fn of stage 'add'"):
+        list(chain(tmp_path, fn=other))
+
+
+def test_options_of_a_batch_are_part_of_the_chain(tmp_path):
+    """Everything that changes a batch does."""
+    source = nbpipe.source(range(3))
+    list(source.batch(2).cache(tmp_path))
+    for options in ({"drop_last": True}, {"dtype": "float32"}, {"collate": list}, {"pad": 0}):
+        with pytest.raises(CacheError, match="of stage 'batch'"):
+            list(source.batch(2, **options).cache(tmp_path))
+
+
+def test_knobs_and_executors_are_no_part_of_the_chain(tmp_path):
+    """How a chain is run changes no item."""
+    source = nbpipe.source(range(6))
+    expected = list(source.map(scaled).cache(tmp_path))
+    again = nbpipe.source(range(6), prefetch=3).map(scaled, concurrency=4, prefetch=2)
+    inline = source.map(scaled, executor="inline").cache(tmp_path)
+    assert [list(again.cache(tmp_path)), list(inline)] == [expected, expected]
+
+
+def test_stages_behind_the_cache_are_no_part_of_it(tmp_path):
+    """What comes after may change."""
+    cached = nbpipe.source(range(3)).map(scaled).cache(tmp_path)
+    assert (list(cached), list(cached.map(str))) == ([0, 2, 4], ["0", "2", "4"])
+
+
+def test_a_damaged_folder_is_refused(tmp_path):
+    """What cannot be read raises with the way out, at the start or in the middle."""
+    expected = list(chain(tmp_path))
+    whole = (tmp_path / ITEMS).read_bytes()
+    (tmp_path / ITEMS).write_bytes(whole[:-3])
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(chain(tmp_path))
+    assert got == expected[:-1]
+    assert isinstance(caught.value.__cause__, CacheError)
+    (tmp_path / ITEMS).write_bytes(b"no pickle")
+    with pytest.raises(CacheError, match=r"cannot be read \(.*; delete it, or cache to another"):
+        list(chain(tmp_path))
+
+
+def test_items_that_cannot_be_pickled(tmp_path):
+    """The error says where else the cache may stand."""
+    with pytest.raises(StageError) as caught:
+        list(nbpipe.source([1]).map(lambda item: lambda: item).cache(tmp_path))
+    assert str(caught.value.__cause__).startswith("cache items must be picklable, got function (")
+    gc.collect()
+    assert names_in(tmp_path) == []
+
+
+def test_a_path_that_is_no_folder(tmp_path):
+    """A file in the way is named."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StageError) as caught:
+        list(nbpipe.source([1]).cache(tmp_path / "file"))
+    assert str(caught.value.__cause__).startswith("cache path must be a folder that can be written")
+
+
+def test_an_abandoned_epoch_leaves_no_file(tmp_path):
+    """After `break` the folder is empty, as soon as the epoch is closed."""
+    with nbpipe.source(range(100)).cache(tmp_path).start() as run:
+        iterator = iter(run)
+        next(iterator)
+        iterator.close()
+        assert names_in(tmp_path) == []
+
+
+def test_two_runs_fill_one_folder(tmp_path):
+    """The first to be whole wins, the other one's items are its own."""
+    pipe = nbpipe.source(range(5)).cache(tmp_path)
+    with pipe.start() as one, pipe.start() as other:
+        pairs = list(zip(one, other, strict=True))
+    assert pairs == [(number, number) for number in range(5)]
+    assert (list(pipe), names_in(tmp_path)) == ([0, 1, 2, 3, 4], [ITEMS])
+
+
+KILLED = """
+import os, signal, sys
+import nbpipe
+
+def double(item):
+    if item == 50 and sys.argv[2] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * 2
+
+pipe = nbpipe.source(range(100)).map(double).cache(sys.argv[1])
+print(list(pipe) == list(range(0, 200, 2)))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_process_killed_while_writing(tmp_path):
+    """It leaves no cache; the next process writes it whole and clears what was left."""
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
+    died = subprocess.run([*command, "die"], cwd=ROOT, check=False)
+    left = names_in(tmp_path)
+    again = subprocess.run([*command, "live"], cwd=ROOT, check=True, capture_output=True)
+    assert died.returncode == -signal.SIGKILL
+    assert len(left) == 1
+    assert left[0].endswith(".part")
+    assert (again.stdout, names_in(tmp_path)) == (b"True\n", [ITEMS])
+
+
+def test_files_of_living_processes_are_left_alone(tmp_path):
+    """What a process that has ended left is removed; others, and other machines, go on."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = socket.gethostname()
+    parts = [f"{ITEMS}.{here}.{ended.pid}.x.part", f"{ITEMS}.{here}.{os.getpid()}.x.part"]
+    parts += [f"{ITEMS}.elsewhere.{ended.pid}.x.part", "notes.part"]
+    for part in parts:
+        (tmp_path / part).touch()
+    list(nbpipe.source(range(3)).cache(tmp_path))
+    assert names_in(tmp_path) == sorted([ITEMS, *parts[1:]])
+
+
+def test_the_folder_needs_nothing_else(tmp_path):
+    """It may be moved: no path is written into it."""
+    list(chain(tmp_path / "one"))
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert list(chain(tmp_path / "two")) == [[1, 2], [3, 4], [5, 6]]
+    assert str(tmp_path) not in str(pickle.loads((tmp_path / "two" / ITEMS).read_bytes()))
