@@ -10,7 +10,7 @@ from . import appending
 from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
 from .iterator import EpochIterator
 from .lengths import length
-from .operations import OnError, Tail, whole
+from .operations import OnError, Tail, function, whole
 from .run import Run
 from .stage import Chain, Stage, addresses
 from .text import html_table, text_table
@@ -38,6 +38,9 @@ class Pipeline:
             f"a pipeline is frozen: cannot set {name!r}; its methods return new pipelines, and "
             "knobs are set on its stages: pipe['decode'].concurrency = 8"
         )
+
+    def __delattr__(self, name: str) -> None:
+        raise ArgumentTypeError(f"a pipeline is frozen: cannot delete {name!r}")
 
     def map(
         self,
@@ -360,7 +363,7 @@ class Pipeline:
 
 
 def _grown(grow: Callable[[Pipeline], Pipeline], chain: Chain) -> Chain:
-    grown = grow(Pipeline(chain))
+    grown = function("route branch", grow)(Pipeline(chain))
     if not isinstance(grown, Pipeline):
         raise ArgumentTypeError(
             f"a branch of route must return the chain it was given, with stages added, got "
