@@ -319,8 +319,7 @@ class Scheduler:
         """Wake a thread if there is work: the consumer made room without the lock."""
         now_ns = perf_counter_ns()
         with self.lock:
-            epoch = self.epoch
-            seat = None if epoch is None else self._room_made(epoch, now_ns)
+            seat = None if self.epoch is None else self._room_made(self.epoch, now_ns)
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------
@@ -365,7 +364,8 @@ class Scheduler:
             if self.epoch is not None:
                 self.epoch.fail_at_once(error)
                 self.epoch.wake_consumer()
-        LOG.error("a worker failed outside user code: %s", type(error).__name__)
+        if "interpreter shutdown" not in str(error):  # then no thread may start any more
+            LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
