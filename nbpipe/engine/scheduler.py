@@ -39,7 +39,6 @@ class Scheduler:
         lanes: limits and counters by address.
         epoch: the epoch in progress, or None.
         paused: nothing may start.
-        closed: no epoch may start any more.
     """
 
     def __init__(self, chain: Chain, *, seed: int, memory_bytes: int | None) -> None:
@@ -47,7 +46,6 @@ class Scheduler:
         self.lanes: dict[str, Lane] = {}
         self.epoch: Epoch | None = None
         self.paused = False
-        self.closed = False
         self.remember: Callable[[Failure], None] = lambda _: None
         self.sample: Callable[[int], int] = lambda now_ns: now_ns + (1 << 62)
         self._chain = chain
@@ -371,7 +369,6 @@ class Scheduler:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
         self.lock = threading.Lock()
         self.epoch = None
-        self.closed = True
 
     def is_own_thread(self, ident: int) -> bool:
         """Say whether a thread does work for this run."""
@@ -383,7 +380,6 @@ class Scheduler:
         if epoch is not None:
             self.end_epoch(epoch)
         with self.lock:
-            self.closed = True
             seats = self._team.dismiss()
             self._ticker.dismiss()
         deadline = monotonic() + timeout_s
