@@ -8,7 +8,6 @@ with pipe.start() as run:
 
 import sys
 
-from .engine.failures import Failure
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,6 +27,7 @@ from .errors import (
     UnknownKnobError,
     UnknownStageError,
 )
+from .failure import Failure
 from .joins import concat, interleave, mix, zip  # noqa: A004  the field's word
 from .knobs import Knob, KnobChange
 from .metrics import StageStats

@@ -18,7 +18,6 @@ from .cache import MemoryStore, Recorder, Store
 from .engine.build import Builder, Chooser
 from .engine.context import EpochContext
 from .engine.epoch import Epoch
-from .engine.failures import Failure
 from .engine.join import PumpNode
 from .engine.lane import Lane
 from .engine.mapnode import MapNode
@@ -27,6 +26,7 @@ from .engine.steps import Step
 from .engine.task import Entry, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
+from .failure import Failure
 from .operations import Cache
 from .seeding import Path
 from .stage import Chain, Stage

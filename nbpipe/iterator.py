@@ -10,11 +10,13 @@ from time import perf_counter_ns
 from typing import Any, final
 
 from .engine.epoch import Epoch
-from .engine.life import Life
+from .engine.life import CANCELLED, FAILED, FINISHED, Life
 from .engine.scheduler import OVER, WAIT
 from .errors import ConcurrentIterationError, LengthUnknownError
 from .lengths import length
 from .stage import Chain
+
+ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
 
 @final
@@ -49,6 +51,7 @@ class EpochIterator(Iterator[Any]):
         self._sink = epoch.sink
         self._pop = epoch.sink.popleft
         self._thread = get_ident()
+        self._between = life.between_waits
         self._waits = False
         self._done = False
 
@@ -60,6 +63,8 @@ class EpochIterator(Iterator[Any]):
             ConcurrentIterationError: another thread waits in this iterator.
         """
         epoch = self._epoch
+        if self._between is not None:
+            self._between()
         if epoch.direct and get_ident() == self._thread:  # deques are safe without a lock
             try:
                 entry = self._pop()
@@ -99,26 +104,41 @@ class EpochIterator(Iterator[Any]):
         self._waits = True
         consumer.waits_since_ns = begun_ns = perf_counter_ns()
         try:
-            epoch.gate.acquire()
+            self._pass(epoch.gate)
         finally:
             self._waits = False
             consumer.waits_since_ns = 0
             consumer.waited_ns += perf_counter_ns() - begun_ns
 
+    def _pass(self, gate: threading.Lock) -> None:
+        between = self._between
+        if between is None:
+            gate.acquire()
+            return
+        while not gate.acquire(timeout=ATTEND_S):
+            between()
+
     def _over(self, epoch: Epoch) -> None:
         error = None if epoch.over else epoch.error
         if error is None and not epoch.over:
             epoch.commit(epoch.order)
-        self.close()
+        self._end(FINISHED if error is None else FAILED, error)
         if error is not None:
             raise error
 
     def close(self) -> None:
         """Cancel what is left of the epoch; closing again does nothing."""
+        self._end(CANCELLED, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Cancel what is left of the epoch: the loop's own code failed."""
+        self._end(FAILED, error)
+
+    def _end(self, outcome: str, error: BaseException | None) -> None:
         if self._done:
             return
         self._done = True
-        self._life.end(self._epoch)
+        self._life.end(self._epoch, outcome, error)
         if self._at_end is not None:
             self._at_end()
 

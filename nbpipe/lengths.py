@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 
 from .errors import LengthUnknownError
 from .operations import (
@@ -25,7 +26,31 @@ from .operations import (
     Zip,
 )
 from .order import absorbed
-from .stage import Chain, Stage
+from .stage import Chain, Stage, address_book
+
+
+def units(chain: Chain) -> dict[str, str]:
+    """Say what each stage hands on, by address: "items" or "batches"."""
+    found: dict[str, str] = {}
+    _note_units(chain, "", "items", found, address_book(chain))
+    return found
+
+
+def _note_units(
+    chain: Chain, place: str, unit: str, found: dict[str, str], book: Mapping[str, str]
+) -> str:
+    for stage in chain:
+        for number, inner in enumerate(stage.inputs):
+            if isinstance(stage.spec, Route):
+                _note_units(inner, place, unit, found, book)
+            else:
+                unit = _note_units(inner, f"{place}{number}/", "items", found, book)
+        if isinstance(stage.spec, Batch):
+            unit = "batches"
+        elif isinstance(stage.spec, Unbatch):
+            unit = "items"
+        found[book[place + stage.name]] = unit
+    return unit
 
 
 def length(chain: Chain) -> int:

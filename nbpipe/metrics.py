@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
+Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 _BUCKETS = 4 * 64
 _SMALL_BITS = 3  # durations of so few bits have no quarters
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from .describe import Description, describe, thumbnail_png
-from .engine.failures import Failure
 from .engine.lane import Lane
 from .engine.task import Entry
+from .failure import Failure
 from .inline import InlineEngine
 from .operations import Cache, Concat, Enumerate, Route
 from .order import absorbed

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from types import TracebackType
-from typing import final
+from typing import Any, final
 
-from .engine.failures import Failure
-from .engine.life import Life
-from .engine.record import Record, Row
-from .engine.scheduler import Scheduler
-from .errors import UnknownStageError, near_match
+from .engine.life import STOPPED, Life
+from .engine.record import Record, knob_watcher, sampler
+from .engine.scheduler import LOG, Scheduler
+from .errors import ArgumentTypeError, LengthUnknownError, UnknownStageError, near_match
+from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
 from .knobs import KnobChange
-from .lengths import length
-from .operations import seconds, whole
-from .stage import CONSUMER, Chain, Stage, addresses
+from .lengths import length, units
+from .metrics import Row
+from .operations import function, seconds, whole
+from .stage import CONSUMER, Chain, Stage, addresses, is_coroutine_function
 from .stats import RunStats
+from .training import Training
+from .watch import Status
 
 _live: weakref.WeakSet[Run] = weakref.WeakSet()
 started: list[Callable[[Run], None]] = []  # called with every run that starts
@@ -39,14 +43,16 @@ class Run:
     def __init__(self, chain: Chain, *, seed: int = 0, memory_bytes: int | None = None) -> None:
         self._chain = chain
         self._stages = addresses(chain)
+        self._units = units(chain)
+        self._training: Training | None = None
         self._seed = seed
         self._record = Record()
         self._scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
         self._life = Life(self._scheduler, self._record)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         self._scheduler.remember = self._record.failures.append
-        self._scheduler.sample = _sampler(self._scheduler, self._record)
-        watcher = _watcher(self._scheduler, self._record)
+        self._scheduler.sample = sampler(self._scheduler, self._record)
+        watcher = knob_watcher(self._scheduler, self._record)
         knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
         self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
@@ -98,7 +104,7 @@ class Run:
     @property
     def stopped(self) -> bool:
         """Whether `stop()` ended the last epoch."""
-        return self._life.stopped
+        return self._life.outcome == STOPPED
 
     def pause(self) -> None:
         """Let no further call start; `__next__` waits until `resume()`."""
@@ -120,7 +126,103 @@ class Run:
         for iterator in tuple(self._iterators):
             iterator.close()
 
+    # -- a loop in the background ---------------------------------------------------------
+    def train(self, step: Callable[[Any], object], epochs: int = 1) -> Run:
+        """Call `step` with every item of some epochs, in a thread; return at once.
+
+        What `step` prints appears in the cell that called this. `stop()` ends the loop after
+        the step in progress, `close()` too; an interrupt of the kernel does not.
+
+        Args:
+            step: called with one item; what it raises ends the loop, is shown in the panel
+                and raised by `wait()`.
+            epochs: epochs to iterate one after the other [epochs].
+
+        Returns:
+            This run, so that `run.train(step).wait()` is one line, and a cell shows the panel.
+
+        Raises:
+            ArgumentError: `epochs` is not an int of at least 1.
+            ArgumentTypeError: `step` cannot be called, or is `async`.
+            ConcurrentIterationError: another thread is iterating this run.
+            RunClosedError: the run is closed, or was started in another process.
+        """
+        whole("train epochs", epochs, minimum=1, unit="epochs")
+        if is_coroutine_function(function("train step", step)):
+            raise ArgumentTypeError(
+                "train step must be a plain function, got an async one; call asyncio.run in it, "
+                "or write the loop yourself: for batch in run"
+            )
+        first = iter(self)
+        training = Training(self._epochs(first, epochs), step, total=epochs)
+        self._life.owner = training.thread
+        self._training = training
+        training.thread.start()
+        return self
+
+    def _epochs(self, first: EpochIterator, number: int) -> Iterator[EpochIterator]:
+        yield first
+        for _ in range(number - 1):
+            if self.stopped or self.closed:
+                return
+            yield iter(self)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the loop that `train` started has ended; without one, return at once.
+
+        An interrupt ends the wait, not the loop.
+
+        Args:
+            timeout_s: how long at most [s]; None for as long as it takes.
+
+        Returns:
+            Whether the loop has ended.
+
+        Raises:
+            BaseException: what `step` or a stage raised.
+        """
+        if timeout_s is not None:
+            seconds("wait timeout_s", timeout_s, zero=True)
+        training = self._training
+        if training is None:
+            return True
+        self._life.check_outside("wait for")
+        ended = training.wait(timeout_s, self.between_waits)
+        if ended and training.error is not None:
+            raise training.error
+        return ended
+
+    @property
+    def between_waits(self) -> Callable[[], object] | None:
+        """Called by whoever iterates, before it takes an item and while it waits for one."""
+        return self._life.between_waits
+
+    @between_waits.setter
+    def between_waits(self, function: Callable[[], object] | None) -> None:
+        self._life.between_waits = function
+
     # -- looking in -----------------------------------------------------------------------
+    @property
+    def title(self) -> str:
+        """The addresses of the stages, in one line."""
+        return " > ".join(self._stages)
+
+    def status(self) -> Status:
+        """Say where the run is: state, epoch, items delivered, time, why the last epoch failed."""
+        training = self._training
+        return self._life.status(
+            trains=training is not None and not training.ended,
+            epochs=None if training is None else training.total,
+            total=self._total(),
+            units=self._units,
+        )
+
+    def _total(self) -> int | None:
+        try:
+            return length(self._chain)
+        except LengthUnknownError:
+            return None
+
     @property
     def seed(self) -> int:
         """Seed of every random generator handed to a stage."""
@@ -200,6 +302,11 @@ class Run:
         _live.discard(self)
         for unwatch in self._unwatch:
             unwatch()
+        training = self._training
+        if training is not None and training.thread is not threading.current_thread():
+            life.stop()
+            if not training.wait(timeout_s, None):
+                LOG.warning("run closed, but after %g s still in a training step", timeout_s)
         life.close(timeout_s)
 
     def __enter__(self) -> Run:
@@ -222,32 +329,7 @@ class Run:
         state = "closed" if self.closed else "paused" if self.paused else "open"
         if self._life.epoch is not None:
             state += f", epoch {self.epoch} in progress"
-        return f"Run({' > '.join(self._stages)}; {state})"
-
-
-def _sampler(scheduler: Scheduler, record: Record) -> Callable[[int], int]:
-    reference = weakref.ref(scheduler)  # the scheduler holds this function
-
-    def sample(now_ns: int) -> int:
-        engine = reference()
-        if engine is None or engine.epoch is None:
-            return now_ns
-        engine.catch_up()
-        return record.sample(now_ns, engine.epoch.context.epoch, engine.look(now_ns))
-
-    return sample
-
-
-def _watcher(scheduler: Scheduler, record: Record) -> Callable[[KnobChange], None]:
-    reference = weakref.ref(scheduler)  # knobs outlive runs
-
-    def changed(change: KnobChange) -> None:
-        record.events.append(change)
-        engine = reference()
-        if engine is not None:
-            engine.refresh()
-
-    return changed
+        return f"Run({self.title}; {state})"
 
 
 def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:

@@ -21,10 +21,10 @@ PACKAGE = ROOT / "nbpipe"
 FLOORS = (
     "version errors units gil",
     "knobs tree describe text metrics seeding index_order sampler digest cache",
-    "operations stage order lengths collate",
+    "operations stage order lengths collate failure",
     "executors transfer ranks",
-    "stats watch view tune export widgets",
-    "engine inline isolate iterator run",
+    "stats watch tune view remote kernel export widgets",
+    "engine inline isolate iterator training run",
     "appending peek pipeline source joins progress loader __init__",
     "ipython lab cli",
 )

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
+from ..failure import Failure
 from ..tree import size_bytes
 from .context import EpochContext
-from .failures import Failure
 from .join import PumpNode
 from .memory import Memory
 from .node import CHUNK_MAX, Node

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass
 
 from ..describe import summarize
 from ..errors import FailureBudgetError, StageError, StageTimeoutError
+from ..failure import Failure
 from ..operations import FailurePolicy
 from ..seeding import Path
 
 KEPT = 100  # failed items remembered by a run
 _RATE_AFTER = 100  # items seen before a failure rate is judged
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One item that failed for good.
-
-    Attributes:
-        stage: address of the stage.
-        path: position of the item in the epoch's global order.
-        epoch: number of the epoch.
-        error: the exception in one line, as "ValueError: bad header".
-        traceback: the whole traceback as text.
-        input: short description of the item: type, shape, dtype.
-        attempts: calls made for this item.
-        when_s: time of the failure [seconds since the Unix epoch].
-    """
-
-    stage: str
-    path: Path
-    epoch: int
-    error: str
-    traceback: str
-    input: str
-    attempts: int
-    when_s: float
 
 
 class Failed:
@@ -64,12 +39,12 @@ def failed(
 ) -> Failed:
     """Build the record and, where the epoch has to end, the `StageError` that will surface."""
     summary = summarize(value)
-    one_line = _one_line(error)
+    line = one_line(error)
     record = Failure(
         stage=stage,
         path=path,
         epoch=epoch,
-        error=one_line,
+        error=line,
         traceback=_formatted(error),
         input=summary,
         attempts=attempts,
@@ -79,7 +54,7 @@ def failed(
         return Failed(error, record, fatal=False)
     kind = StageTimeoutError if isinstance(error, StageTimeoutError) else StageError
     surfaced = kind(
-        f"stage {stage!r} failed on item {path}: {one_line}",
+        f"stage {stage!r} failed on item {path}: {line}",
         stage=stage,
         path=path,
         executor=executor,
@@ -99,7 +74,8 @@ def _formatted(error: BaseException) -> str:
         return f"{type(error).__name__} (its traceback cannot be shown: {type(problem).__name__})"
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Give an exception's type and message; what the exception does meanwhile must not matter."""
     try:
         return "".join(traceback.format_exception_only(error)[:1]).strip()
     except Exception:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
 from .. import gil
 from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError
+from ..watch import Status
 from .epoch import Epoch
+from .failures import one_line
 from .record import Record
 from .scheduler import LOG, Scheduler
+
+READY, FINISHED, STOPPED = "ready", "finished", "stopped"
+CANCELLED, FAILED = "cancelled", "failed"
 
 
 class Life:
@@ -22,7 +28,15 @@ class Life:
         owner: the thread that iterates it.
         number: number of the epoch in progress, or of the last one.
         next_epoch: number of the epoch that starts next.
-        stopped: `stop` ended the last epoch.
+        outcome: how the last epoch ended: FINISHED, STOPPED, CANCELLED, FAILED; READY before
+            the first.
+        error: why the last epoch failed, or None.
+        begun_ns: when the last epoch began; 0 before the first.
+        ended_ns: when it ended; 0 while one is in progress.
+        items_before: items handed out before it began.
+        waited_before_ns: time waited before it began [ns].
+        between_waits: called by the consumer before it takes an item, and again and again
+            while it waits for one; None where there is nothing to do meanwhile.
         closed: nothing may start any more.
         forked: this process is a copy, in which nothing of the run works.
     """
@@ -34,7 +48,11 @@ class Life:
         self.owner: threading.Thread | None = None
         self.number = 0
         self.next_epoch = 0
-        self.stopped = False
+        self.outcome = READY
+        self.error: BaseException | None = None
+        self.begun_ns = self.ended_ns = 0
+        self.items_before = self.waited_before_ns = 0
+        self.between_waits: Callable[[], object] | None = None
         self.closed = False
         self.forked = False
         self._lock = threading.Lock()
@@ -65,23 +83,33 @@ class Life:
             self.end(epoch)
         self.number = number = self.next_epoch
         self.next_epoch += 1
-        self.stopped = False
         self.owner = me
         gil.lower()
         try:
-            self.record.consumer.begin(perf_counter_ns())
+            self._begin(perf_counter_ns())
             self.epoch = self.scheduler.start_epoch(number)
         except BaseException:
             gil.restore()
             raise
         return self.epoch
 
-    def end(self, epoch: Epoch) -> None:
+    def _begin(self, now_ns: int) -> None:
+        consumer = self.record.consumer
+        consumer.begin(now_ns)
+        self.outcome, self.error = CANCELLED, None
+        self.begun_ns, self.ended_ns = now_ns, 0
+        self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
+
+    def end(
+        self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
+    ) -> None:
         """End an epoch, however far it got; ending it again does nothing."""
         with self._lock:
             ours = self.epoch is epoch
             if ours:
                 self.epoch = None
+                self.outcome, self.error = outcome, error
+                self.ended_ns = perf_counter_ns()
         if ours:
             self.record.consumer.end(perf_counter_ns())
             gil.restore()
@@ -91,8 +119,7 @@ class Life:
         """End the epoch in progress as if it were exhausted."""
         epoch = self.epoch
         if epoch is not None:
-            self.stopped = True
-            self.end(epoch)
+            self.end(epoch, STOPPED)
 
     def close(self, timeout_s: float) -> None:
         """End everything; warn of stages that are still inside user code."""
@@ -105,6 +132,45 @@ class Life:
             LOG.warning(
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
             )
+
+    def status(
+        self, *, trains: bool, epochs: int | None, total: int | None, units: Mapping[str, str]
+    ) -> Status:
+        """Say where the run is.
+
+        Args:
+            trains: a loop in the background is under way.
+            epochs: epochs that it was asked for, or None.
+            total: items of an epoch, or None.
+            units: what each stage hands on, by address.
+        """
+        consumer = self.record.consumer
+        now_ns = self.ended_ns or perf_counter_ns()
+        since_ns = consumer.waits_since_ns or now_ns
+        waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
+        memory = None if self.epoch is None else self.epoch.memory
+        error = self.error
+        return Status(
+            state=self._state(trains=trains),
+            epoch=self.number,
+            epochs=epochs,
+            delivered=consumer.items - self.items_before,
+            total=total,
+            units=units,
+            elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
+            waited_s=waited_ns / 1e9,
+            cpu_cores=self.record.cpu_cores,
+            error="" if error is None else one_line(error),
+            held_bytes=None if memory is None else memory.held_bytes,
+            limit_bytes=self.scheduler.memory_bytes,
+        )
+
+    def _state(self, *, trains: bool) -> str:
+        if self.closed:
+            return "closed"
+        if self.scheduler.paused:
+            return "paused"
+        return "running" if trains or self.epoch is not None else self.outcome
 
     def disown(self) -> None:
         """Take note that this process is a fork: locks and threads stayed in the other one."""

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Iterable
-from time import perf_counter_ns
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns, process_time_ns
+from typing import TYPE_CHECKING
 
+from ..failure import Failure
 from ..knobs import KnobChange
-from ..metrics import SAMPLE_NS, Counters, Reading, StageStats, shares_between, stats_of
+from ..metrics import (
+    SAMPLE_NS,
+    WINDOW_NS,
+    Counters,
+    Reading,
+    Row,
+    StageStats,
+    shares_between,
+    stats_of,
+)
 from ..stage import CONSUMER
-from .failures import KEPT, Failure
+from .failures import KEPT
 from .lane import Lane
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
 
 _ROW_NS = 1_000_000_000
 _TICKS_KEPT = 600
+_CPU_READINGS = 4  # fewer say little
 _EVENTS_KEPT = 10_000
-
-Row = dict[str, int | float | str]
 
 
 class Consumer:
@@ -84,6 +98,7 @@ class Record:
         self.consumer = Consumer()
         self.failures: deque[Failure] = deque(maxlen=KEPT)
         self.events: deque[KnobChange] = deque(maxlen=_EVENTS_KEPT)
+        self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
         self._next_row_ns = 0
@@ -93,6 +108,7 @@ class Record:
         """Keep a reading of every lane; give the time of the next [ns]. Under the lock."""
         self.consumer.settle(now_ns)
         self.consumer.counters.sample(now_ns, 0)
+        self._cpu.append((now_ns, process_time_ns()))
         rows: list[Row] = []
         due = now_ns >= self._next_row_ns
         for lane, queued, running_ns in lanes:
@@ -134,6 +150,43 @@ class Record:
             half = _TICKS_KEPT // 2
             self._ticks = self._ticks[:half:2] + self._ticks[half:]
 
+    @property
+    def cpu_cores(self) -> float | None:
+        """Processor time of the whole process over the last seconds [cores]."""
+        readings = tuple(self._cpu)
+        readings = tuple(one for one in readings if one[0] >= readings[-1][0] - WINDOW_NS)
+        if len(readings) < _CPU_READINGS:
+            return None
+        (since_ns, before_ns), (now_ns, spent_ns) = readings[0], readings[-1]
+        return (spent_ns - before_ns) / max(1, now_ns - since_ns)
+
     def history(self) -> list[Row]:
         """Give all rows, oldest first."""
         return [dict(row) for tick in self._ticks for row in tick]
+
+
+def sampler(scheduler: Scheduler, record: Record) -> Callable[[int], int]:
+    """Give what the scheduler calls now and then to have its counters kept."""
+    reference = weakref.ref(scheduler)  # the scheduler holds this function
+
+    def sample(now_ns: int) -> int:
+        engine = reference()
+        if engine is None or engine.epoch is None:
+            return now_ns
+        engine.catch_up()
+        return record.sample(now_ns, engine.epoch.context.epoch, engine.look(now_ns))
+
+    return sample
+
+
+def knob_watcher(scheduler: Scheduler, record: Record) -> Callable[[KnobChange], None]:
+    """Give what a knob calls when it was turned."""
+    reference = weakref.ref(scheduler)  # knobs outlive runs
+
+    def changed(change: KnobChange) -> None:
+        record.events.append(change)
+        engine = reference()
+        if engine is not None:
+            engine.refresh()
+
+    return changed

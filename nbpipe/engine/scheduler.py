@@ -16,12 +16,12 @@ from time import monotonic, perf_counter_ns
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
+from ..failure import Failure
 from ..metrics import StageStats
 from ..stage import Chain, Stage
 from .build import Builder
 from .context import EpochContext
 from .epoch import SLOW_NS, Epoch
-from .failures import Failure
 from .lane import BLOCKED, Lane
 from .memory import Memory
 from .task import Entry, Task
@@ -39,6 +39,7 @@ class Scheduler:
         lanes: limits and counters by address.
         epoch: the epoch in progress, or None.
         paused: nothing may start.
+        memory_bytes: budget for what all buffers hold [bytes], or None.
     """
 
     def __init__(self, chain: Chain, *, seed: int, memory_bytes: int | None) -> None:
@@ -50,7 +51,7 @@ class Scheduler:
         self.sample: Callable[[int], int] = lambda now_ns: now_ns + (1 << 62)
         self._chain = chain
         self._seed = seed
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._next_sample_ns = 0
         self._team = ThreadTeam(self)
         self._loop = EventLoop(self)
@@ -60,7 +61,7 @@ class Scheduler:
         self._build(0)  # so that every lane is there, and a cache of another chain refused
 
     def _build(self, number: int) -> Epoch:
-        memory = Memory(self._memory_bytes) if self._memory_bytes is not None else None
+        memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
         Builder(self._chain, epoch, self._lane).build()
         return epoch

@@ -1,0 +1,183 @@
+"""Case: the numbers that a diagnosis rests on.
+
+Stages count items, batches or chunks: they are compared by load, the share of its call slots
+that a stage keeps busy, never by rate.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from ..knobs import Knob
+from ..metrics import WINDOW_NS, Row, StageStats
+from ..stage import CONSUMER, Stage
+from ..units import format_share
+from ..watch import Status
+
+_INLINE_HOSTS = ("source", "map", "filter", "batch")
+_LEAST_S, _MOST_S = 0.01, 2.0  # a row of the history speaks for the time since the last one
+_SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much of its slots a stage keeps busy, with the inline stages that run inside it.
+
+    Attributes:
+        address: of the stage that takes most of the time.
+        stage: the stage.
+        host: address of the stage whose slots these are; inline stages have none of their own.
+        share: busy share of the slots, 0 to 1.
+        slots: slots that are busy on average.
+        p50_s: median time of a call of `stage` [s].
+        knob: `host`'s concurrency, where it has one.
+    """
+
+    address: str
+    stage: Stage
+    host: str
+    share: float
+    slots: float
+    p50_s: float
+    knob: Knob | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a diagnosis rests on.
+
+    Attributes:
+        stages: by address.
+        rows: stats by address, in order, without the loop's.
+        starved: share of the time that the loop waits for data.
+        loads: load of every stage that has slots.
+        status: of the run.
+        cores: cores that this process may use.
+        locked: the interpreter lets one thread run Python at a time.
+        now_s: time of day [s].
+    """
+
+    stages: Mapping[str, Stage]
+    rows: Mapping[str, StageStats]
+    starved: float
+    loads: Sequence[Load]
+    status: Status
+    cores: int
+    locked: bool
+    now_s: float
+
+    @classmethod
+    def of(
+        cls, stages: Mapping[str, Stage], stats: Mapping[str, StageStats], status: Status
+    ) -> Case:
+        """Gather what is known."""
+        rows = {name: stats[name] for name in stages if name in stats}
+        loop = stats.get(CONSUMER)
+        starved = loop.starved if loop is not None else 0.0
+        return cls(
+            stages, rows, starved, loads_of(stages, rows), status, cores(), is_locked(), time.time()
+        )
+
+    def just_turned(self, knob: Knob) -> bool:
+        """Say whether the stats are still those of an earlier value."""
+        change = knob.last_change
+        since_s = math.inf if change is None else self.now_s - change.when_s
+        return since_s < min(WINDOW_NS / 1e9, self.status.elapsed_s)
+
+    @property
+    def wait(self) -> str:
+        """How long the loop waits, in words."""
+        return f"the loop waits for data {format_share(self.starved)} of the time"
+
+
+def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:
+    """Give the load of each stage; an inline stage counts with the one that runs it."""
+    groups: list[list[str]] = []
+    for name in rows:
+        if groups and _runs_inside(stages[name], stages[groups[-1][0]]):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return [_load(group, stages, rows) for group in groups]
+
+
+def _runs_inside(stage: Stage, host: Stage) -> bool:
+    fused = stage.executor == "inline" and stage.op in ("map", "filter")
+    return fused and host.op in _INLINE_HOSTS and host.executor != "coroutine"
+
+
+def _load(
+    group: Sequence[str], stages: Mapping[str, Stage], rows: Mapping[str, StageStats]
+) -> Load:
+    host = group[0]
+    row = rows[host]
+    slots = max(1, row.concurrency)
+    parts = {host: row.busy * slots}
+    for name in group[1:]:  # its own row knows one slot; what is more shows as waiting above it
+        busy = rows[name].busy
+        parts[name] = max(busy, row.waiting * slots) if busy > _SATURATED else busy
+    most = max(parts, key=lambda name: parts[name])
+    used = min(float(slots), sum(parts.values()))
+    knob = stages[host].knobs.get("concurrency")
+    return Load(most, stages[most], host, used / slots, used, rows[most].latency_p50_s, knob)
+
+
+def averages_of(rows: Sequence[Row], stats: Mapping[str, StageStats]) -> dict[str, StageStats]:
+    """Give stats with the shares of some rows of the history, which outlast an epoch."""
+    sums: dict[str, list[float]] = {}
+    last_s: dict[str, float] = {}
+    for row in rows:
+        name, time_s = str(row["stage"]), float(row["time_s"])
+        weight = min(max(time_s - last_s.get(name, time_s), _LEAST_S), _MOST_S)
+        last_s[name] = time_s
+        parts = sums.setdefault(name, [0.0] * 5)
+        for place, key in enumerate(("busy", "starved", "blocked", "items_per_s")):
+            parts[place] += weight * float(row[key])
+        parts[-1] += weight
+    averages = {}
+    for name, (*parts, whole) in sums.items():
+        if name in stats:
+            busy, starved, blocked, rate = (part / whole for part in parts)
+            waiting = max(0.0, 1.0 - busy - starved - blocked)
+            averages[name] = replace(
+                stats[name],
+                busy=busy,
+                starved=starved,
+                blocked=blocked,
+                waiting=waiting,
+                items_per_s=rate,
+            )
+    return averages
+
+
+@functools.cache
+def cores() -> int:
+    """Give the cores that this process may use; a container's quota counts."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    count = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    return max(1, min(count, quota_cores(Path("/sys/fs/cgroup/cpu.max"))))
+
+
+def quota_cores(file: Path) -> int:
+    """Read the quota of a control group, "max 100000" or "200000 100000"; none is a large one."""
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return math.ceil(int(quota) / int(period))
+    except (OSError, ValueError, ArithmeticError):
+        return sys.maxsize
+
+
+def is_locked() -> bool:
+    """Say whether this interpreter lets one thread run Python at a time."""
+    enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    return enabled()

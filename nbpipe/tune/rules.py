@@ -1,0 +1,315 @@
+"""Rules: each looks at a case and gives a diagnosis, or None where it does not fit.
+
+The most loaded stage above a loop that waits limits; where no stage is full, the order, the
+buffers or the items themselves do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..knobs import Knob
+from ..metrics import StageStats
+from ..operations import Call
+from ..stage import CONSUMER
+from ..text import shortened
+from ..units import format_bytes, format_rate, format_seconds, format_share
+from .case import Case, Load
+
+CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
+FULL = 0.85  # a stage so loaded limits
+MOST = 0.6  # so loaded it limits where nothing else explains the wait
+HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
+STRAGGLING = 4.0  # p95 over p50 of calls that differ much
+ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
+PER_CORE = 4  # calls that compute, for each core
+TURNS = 1.5  # slots that are busy where threads take turns: at least so many
+OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
+SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
+MANY_PER_S = 5000  # items in a second whose handing over counts
+_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What limits a run, and what to try.
+
+    Attributes:
+        stage: address of the stage that limits; "consumer" is the training loop; None where
+            no single stage does.
+        text: why, in one sentence.
+        advice: what to try; empty where there is nothing.
+        suggestion: stage, knob and value that would carry it out, or None.
+    """
+
+    stage: str | None
+    text: str
+    advice: str = ""
+    suggestion: tuple[str, str, int] | None = None
+
+    def __str__(self) -> str:
+        """Give text and advice as one sentence."""
+        if not self.advice:
+            return self.text
+        return self.text + (", " if self.advice.startswith("try") else "; ") + self.advice
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+# -- the decision -----------------------------------------------------------------------
+
+
+def decide(case: Case) -> Diagnosis:
+    """Give the first diagnosis that fits."""
+    for rule in _RULES:
+        found = rule(case)
+        if found is not None:
+            return patient(case, found)
+    return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
+
+
+def patient(case: Case, found: Diagnosis) -> Diagnosis:
+    """Take a suggestion back while the last turn of its knob does not show yet."""
+    if found.suggestion is None:
+        return found
+    stage, name, _ = found.suggestion
+    if not case.just_turned(case.stages[stage].knobs[name]):
+        return found
+    advice = f"{shown(stage)}.{name} was turned just now: look again in a few seconds"
+    return replace(found, advice=advice, suggestion=None)
+
+
+def _loop(case: Case) -> Diagnosis | None:
+    if case.starved >= CONTENT:
+        return None
+    waits = f"it waits for data {format_share(case.starved)} of the time"
+    return Diagnosis(
+        CONSUMER, f"the training loop limits: {waits}", "nothing to gain in the pipeline"
+    )
+
+
+def _full(case: Case) -> Diagnosis | None:
+    return _loaded(case, FULL)
+
+
+def _most(case: Case) -> Diagnosis | None:
+    return _loaded(case, MOST)
+
+
+def _loaded(case: Case, least: float) -> Diagnosis | None:
+    top = max((load.share for load in case.loads), default=0.0)
+    if top < least:
+        return None
+    # Of equals the upper one: were the lower one slower, the upper one would be blocked.
+    load = next(load for load in case.loads if load.share >= top - 0.01)
+    calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
+    name = shown(load.address)
+    text = f"{name} limits: busy {format_share(load.share)}, {calls}{case.wait}"
+    if load.knob is None:
+        return Diagnosis(load.address, text, _without_knob(load))
+    return _with_knob(case, load, load.knob, text)
+
+
+def _without_knob(load: Load) -> str:
+    """Say what helps a stage that makes one call at a time."""
+    stage = load.stage
+    if stage.op == "source":
+        return (
+            "the source is read by one call at a time: let it give paths or indices, and load "
+            "them in a map stage, which takes concurrency"
+        )
+    if stage.op == "batch":
+        return (
+            "batches are made one at a time: make samples of equal shape and dtype in a map stage "
+            "before, or batch(..., collate=list) and collate in a map stage, which takes "
+            "concurrency"
+        )
+    if stage.executor == "inline":
+        return (
+            f"it runs inside {shown(load.host)}, one call at a time: give it executor='thread' "
+            "and concurrency=2"
+        )
+    return "it does one thing at a time: move slow work into a map stage, which takes concurrency"
+
+
+def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
+    """Say whether more calls at once would help, and how many."""
+    address, cpu = load.address, case.status.cpu_cores
+    computes = _computes(load, cpu)
+    if computes and cpu is not None and cpu >= 0.9 * case.cores:
+        full = f"the machine is full, {cpu:.1f} of {case.cores} cores are at work"
+        cure = "more concurrency will not help: make the function cheaper, or cache what it gives"
+        return Diagnosis(address, f"{text}; {full}", cure)
+    if is_held(case, load):
+        why, cure = _HELD[case.stages[load.host].executor]
+        return Diagnosis(address, f"{text}; {why}", cure)
+    value = wanted_concurrency(case, load, knob, computes=computes)
+    if value <= knob.value:
+        enough = f"{knob.value} calls at once are enough for {case.cores} cores"
+        if knob.value >= knob.maximum:
+            enough = f"concurrency {knob.value} is the most there is"
+        return Diagnosis(
+            address, text, f"{enough}: make the function cheaper, or cache what it gives"
+        )
+    advice = f"try concurrency {value}"
+    if load.address != load.host:
+        advice = f"it runs inside {shown(load.host)}: {advice} there"
+    threads = case.stages[load.host].executor == "thread" and knob.value > 1 and case.locked
+    if threads and computes and (cpu is None or _in_one_core(cpu)):
+        advice += "; where the process stays at one core, Python's interpreter lock limits"
+    return Diagnosis(address, text, advice, (load.host, "concurrency", value))
+
+
+def wanted_concurrency(case: Case, load: Load, knob: Knob, *, computes: bool) -> int:
+    """Give the concurrency that would bring a stage level with what limits next.
+
+    One more at least, twice as much at most; calls that compute, 4 for each core.
+    """
+    others = [other.share for other in case.loads if other is not load]
+    next_load = max([1.0 - case.starved, *others, 0.01])
+    value = math.ceil(knob.value * load.share / next_load - 0.01)
+    value = min(max(value, knob.value + 1), 2 * knob.value, knob.maximum)
+    return min(value, PER_CORE * case.cores) if computes else value
+
+
+def _computes(load: Load, cpu_cores: float | None) -> bool:
+    """Say whether calls may be computing; those that wait use little of the processor."""
+    if load.stage.executor == "coroutine":
+        return False
+    return cpu_cores is None or cpu_cores > 0.25 * load.slots
+
+
+# -- the interpreter lock ---------------------------------------------------------------
+
+_HELD = {  # by executor: why, and what helps
+    "thread": (
+        "its threads share one core, held by Python's interpreter lock",
+        "more threads will not help: use functions that release the lock (numpy, PIL, torch on "
+        "whole arrays), or fewer threads",
+    ),
+    "coroutine": (
+        "its calls compute on the one thread of the event loop",
+        "more calls will not help: await what waits, and compute in a thread stage",
+    ),
+}
+
+
+def is_held(case: Case, load: Load) -> bool:
+    """Say whether calls of a stage take turns on one core that nothing else explains."""
+    executor = case.stages[load.host].executor
+    cpu = case.status.cpu_cores
+    if not case.locked or executor not in _HELD or case.cores == 1 or load.slots < TURNS:
+        return False
+    if cpu is None or not _in_one_core(cpu):
+        return False
+    others = sum(other.slots for other in case.loads if other is not load)
+    return cpu - others - (1.0 - case.starved) >= OWN_CORES
+
+
+def _in_one_core(cpu_cores: float | None) -> bool:
+    return cpu_cores is not None and ONE_CORE[0] <= cpu_cores <= ONE_CORE[1]
+
+
+# -- no stage is full -------------------------------------------------------------------
+
+
+def _memory(case: Case) -> Diagnosis | None:
+    """Find a stage whose calls could run, and wait for room in the memory budget."""
+    limit = case.status.limit_bytes
+    if not limit:
+        return None
+    waits: dict[str, float] = {}
+    for load in case.loads:
+        row = case.rows[load.host]
+        if load.p50_s > SLOW_S:
+            waits[load.host] = 1.0 - load.share - row.starved - row.blocked
+    name = max(waits, key=lambda name: waits[name], default="")
+    if waits.get(name, 0.0) < HELD_UP:
+        return None
+    text = (
+        f"the memory budget of {format_bytes(limit)} limits: calls of {shown(name)} wait for room"
+    )
+    return Diagnosis(
+        name, f"{text}, {case.wait}", "start with a larger memory=, or give smaller results"
+    )
+
+
+def _stragglers(case: Case) -> Diagnosis | None:
+    """Find results that wait for an earlier one: blocked, while the next stage has no input."""
+    names = list(case.rows)
+    for name, below in zip(names, [*names[1:], CONSUMER], strict=True):
+        row = case.rows[name]
+        starved = case.starved if below == CONSUMER else case.rows[below].starved
+        spec = case.stages[name].spec
+        if not isinstance(spec, Call) or not spec.ordered or row.concurrency == 1:
+            continue
+        uneven = row.latency_p50_s > 0 and row.latency_p95_s >= STRAGGLING * row.latency_p50_s
+        apart = row.blocked + starved > 1 + HELD_UP / 2 or uneven
+        if apart and min(row.blocked, starved) >= HELD_UP:
+            return _straggler(case, name, row)
+    return None
+
+
+def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
+    ratio = row.latency_p95_s / row.latency_p50_s if row.latency_p50_s else 1.0
+    slow = f"p95 {format_seconds(row.latency_p95_s)}, p50 {format_seconds(row.latency_p50_s)}"
+    text = f"{shown(name)} limits: slow calls hold back the order ({slow}), {case.wait}"
+    knob = case.stages[name].knobs.get("prefetch")
+    enough = math.ceil(row.concurrency * min(ratio, 1e6))
+    return _deeper(name, text, knob, enough, "ordered=False hands results on as they come")
+
+
+def _small_items(case: Case) -> Diagnosis | None:
+    busy = sum(load.slots for load in case.loads)
+    cpu = case.status.cpu_cores
+    fastest = max((row.items_per_s for row in case.rows.values()), default=0.0)
+    if fastest < MANY_PER_S or busy > MOST or (cpu is not None and cpu < ONE_CORE[0]):
+        return None
+    text = f"handing items over limits: {format_rate(fastest)} pass, and no stage is busy"
+    return Diagnosis(
+        None, f"{text}, {case.wait}", "do more in one call: batch first, or executor='inline'"
+    )
+
+
+def _bursts(case: Case) -> Diagnosis | None:
+    """Find stages that are blocked at one time and starve the loop at another."""
+    held = [name for name, row in case.rows.items() if row.blocked >= HELD_UP]
+    deep = [name for name in case.rows if "prefetch" in case.stages[name].knobs]
+    if not held or not deep:
+        return None
+    name = deep[-1]
+    blocked = max(case.rows[one].blocked for one in held)
+    text = (
+        f"no stage limits, work comes in bursts: stages are blocked up to {format_share(blocked)} "
+        f"of the time, and {case.wait}"
+    )
+    knob = case.stages[name].knobs["prefetch"]
+    return replace(_deeper(name, text, knob, 4 * knob.value, ""), stage=None)
+
+
+def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) -> Diagnosis:
+    """Advise a deeper buffer: twice as deep at least, four times at most."""
+    value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
+    if knob is None or value <= knob.value:
+        return Diagnosis(name, text, other or "make the loop's pauses shorter")
+    advice = f"try {shown(name)}.prefetch {value}" + (f", or {other}" if other else "")
+    return Diagnosis(name, text, advice, (name, "prefetch", value))
+
+
+_RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
+    _loop,
+    _full,
+    _memory,
+    _stragglers,
+    _small_items,
+    _most,
+    _bursts,
+)
+
+
+def shown(address: str) -> str:
+    """Give an address as it stands in a sentence."""
+    return shortened(address, _NAME)

@@ -1,0 +1,1 @@
+"""How a run looks: one snapshot as plain data, and the pictures drawn of it."""

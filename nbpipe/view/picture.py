@@ -1,0 +1,209 @@
+"""The static picture of a snapshot: HTML without scripts, for notebooks that were saved.
+
+Where styles are taken away, as on GitHub, it still reads as a plain table.
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping, Sequence
+
+from ..stage import CONSUMER
+from ..text import shortened
+from .history import HistoryPart
+from .snapshot import ChangePart, FailurePart, Snapshot, StagePart
+from .words import (
+    HEAD,
+    diagnosis_line,
+    error_words,
+    headline,
+    knob_words,
+    latency_words,
+    loop_shares,
+    rate_words,
+    shares_of,
+    state_words,
+)
+
+_CHANGES, _FAILURES = 12, 3  # so many of the last are shown
+_TRACE = 800  # last characters of a traceback
+_NAME = 40
+_POINTS = 40  # of a line
+_WIDTH, _HEIGHT = 80, 16  # of a line [px]
+_COLOURS = {  # told apart by the colour-blind, in the light and in the dark
+    "busy": "#0072b2",
+    "starved": "#56b4e9",
+    "blocked": "#e69f00",
+    "waiting": "#999999",
+}
+_STYLE = (
+    "<style>.nbpipe-saved{font-size:13px;line-height:1.4;max-width:1100px;"
+    "color:var(--jp-content-font-color1,inherit)}"
+    ".nbpipe-saved p{margin:2px 0 6px}.nbpipe-saved .wide{overflow-x:auto}"
+    ".nbpipe-saved table{border-collapse:collapse;margin:0;font-size:inherit;"
+    "font-variant-numeric:tabular-nums;width:100%}"
+    ".nbpipe-saved tr{background:none!important}"
+    ".nbpipe-saved th,.nbpipe-saved td{text-align:left!important;vertical-align:top;"
+    "padding:3px 8px;border:0;border-bottom:1px solid "
+    "var(--jp-border-color2,rgba(128,128,128,.4))}"
+    ".nbpipe-saved th{font-weight:600;white-space:nowrap}"
+    ".nbpipe-saved .n{white-space:nowrap}.nbpipe-saved small{opacity:.75;font-size:11px}"
+    ".nbpipe-saved svg{display:block;margin:2px 0}"
+    ".nbpipe-saved .limits td{background:var(--jp-warn-color3,rgba(230,159,0,.14))}"
+    ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0}"
+    ".nbpipe-saved summary{cursor:pointer}</style>"
+)
+
+
+def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
+    """Draw a snapshot as self-contained HTML; all text in it is escaped.
+
+    Args:
+        snapshot: what is drawn.
+        history: rates over time; each stage then shows them as a small line.
+    """
+    lines = {} if history is None else history["stages"]
+    limits = snapshot["diagnosis"]["stage"]
+    rows = [_row(stage, limits, lines) for stage in snapshot["stages"]]
+    head = "".join(f"<th>{_escaped(title)}</th>" for title in HEAD)
+    body = "".join([*rows, _loop_row(snapshot, limits, lines)])
+    return (
+        f'<div class="nbpipe-saved">{_STYLE}{_head(snapshot)}<div class="wide"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{_changes(snapshot['changes'] or [])}{_failures(snapshot['failures'] or [])}</div>"
+    )
+
+
+def _head(snapshot: Snapshot) -> str:
+    state, *phrases = headline(snapshot)
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot["time_s"]))
+    error = f"<p><b>Error:</b> {_escaped(snapshot['error'])}</p>" if snapshot["error"] else ""
+    said = diagnosis_line(snapshot["diagnosis"])
+    title = _escaped(shortened(snapshot["title"], 200))
+    return (
+        f"<p><b>{title}</b><br><b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))} "
+        f"<small>({at})</small></p>{error}" + (f"<p>{_escaped(said)}</p>" if said else "")
+    )
+
+
+def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
+    address = stage["address"]
+    kind = f"{stage['op']}, {stage['executor']}"
+    shares = shares_of(stage)
+    cells = (
+        _name(address, kind, marked=address == limits),
+        f"{_escaped(rate_words(stage))}{_line(lines.get(address, ()))}",
+        f"{_bar(shares)}{_escaped(state_words(shares))}",
+        f"{stage['queued']}/{stage['bound']}",
+        f"{stage['running']}/{stage['concurrency']}",
+        _escaped(latency_words(stage)),
+        _escaped(error_words(stage)),
+        _escaped(knob_words(stage)),
+    )
+    return _cells(cells, marked=address == limits)
+
+
+def _loop_row(snapshot: Snapshot, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
+    shares = loop_shares(snapshot)
+    rate = f"{snapshot['items_per_s']:.4g} {snapshot['unit']}/s"
+    cells = (
+        _name(CONSUMER, "the training loop", marked=limits == CONSUMER),
+        f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
+        f"{_bar(shares)}{_escaped(state_words(shares))}",
+        *[""] * 5,
+    )
+    return _cells(cells, marked=limits == CONSUMER)
+
+
+def _name(address: str, kind: str, *, marked: bool) -> str:
+    flag = " ◀ limits" if marked else ""
+    shown = _escaped(shortened(address, _NAME))
+    return f"<b>{shown}</b>{flag}<br><small>{_escaped(kind)}</small>"
+
+
+def _cells(cells: Sequence[str], *, marked: bool) -> str:
+    found = "".join(
+        f"<td>{cell}</td>" if place in (2, 7) else f'<td class="n">{cell}</td>'
+        for place, cell in enumerate(cells)
+    )
+    return f'<tr class="limits">{found}</tr>' if marked else f"<tr>{found}</tr>"
+
+
+def _bar(shares: Mapping[str, float]) -> str:
+    """Draw shares as one bar; the words beside it say the same."""
+    parts, at = [], 0.0
+    for state, share in shares.items():
+        if share > 0:
+            parts.append(
+                f'<rect x="{at:.0f}" width="{100 * share:.0f}" height="8" fill="{_COLOURS[state]}"/>'
+            )
+        at += 100 * share
+    return (
+        '<svg width="140" height="8" viewBox="0 0 100 8" preserveAspectRatio="none" '
+        f'aria-hidden="true">{"".join(parts)}</svg>'
+    )
+
+
+def _line(rates: Sequence[float]) -> str:
+    """Draw rates over time, from 0 to their largest."""
+    points = averaged(rates, _POINTS)
+    top = max(points, default=0.0)
+    if len(points) < 2 or not top > 0:  # noqa: PLR2004 - a line has two ends
+        return ""
+    step = _WIDTH / (len(points) - 1)
+    drawn = " ".join(
+        f"{place * step:.0f},{_HEIGHT - 1 - (_HEIGHT - 2) * rate / top:.0f}"
+        for place, rate in enumerate(points)
+    )
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" aria-hidden="true"><polyline points="{drawn}" '
+        f'fill="none" stroke="{_COLOURS["busy"]}" stroke-width="1.5"/></svg>'
+    )
+
+
+def averaged(numbers: Sequence[float], most: int) -> list[float]:
+    """Give at most `most` numbers: averages of neighbours."""
+    parts = min(len(numbers), most)
+    edges = [place * len(numbers) // parts for place in range(parts + 1)] if parts else [0]
+    return [
+        sum(numbers[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)
+    ]
+
+
+def _changes(changes: Sequence[ChangePart]) -> str:
+    if not changes:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_clock(one['when_s'])}</td><td>{_escaped(one['knob'])}</td>"
+        f"<td>{one['old']} → {one['new']}</td><td>{_escaped(one['by'])}</td>"
+        f"<td>{_escaped(shortened(one['why'], 100))}</td></tr>"
+        for one in changes[: -_CHANGES - 1 : -1]
+    )
+    return (
+        f"<details><summary>Knob changes ({len(changes)})</summary><table><thead><tr>"
+        "<th>when</th><th>knob</th><th>change</th><th>by</th><th>why</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></details>"
+    )
+
+
+def _failures(failures: Sequence[FailurePart]) -> str:
+    if not failures:
+        return ""
+    parts = "".join(
+        f"<p><b>{_escaped(shortened(one['stage'], _NAME))}</b>, item {_escaped(one['path'])}, "
+        f"epoch {one['epoch']}, {_clock(one['when_s'])}, attempts: {one['attempts']}<br>"
+        f"{_escaped(shortened(one['error'], 200))}<br>"
+        f"<small>input: {_escaped(shortened(one['input'], 100))}</small></p>"
+        f"<pre>{_escaped(one['traceback'][-_TRACE:])}</pre>"
+        for one in failures[: -_FAILURES - 1 : -1]
+    )
+    return f"<details><summary>Failed items ({len(failures)})</summary>{parts}</details>"
+
+
+def _clock(when_s: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(when_s))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=True)

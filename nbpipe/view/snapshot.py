@@ -1,0 +1,303 @@
+"""Snapshot: a run at one moment as JSON-ready values. Everything that shows a run reads it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TypedDict
+
+from ..failure import Failure
+from ..knobs import KnobChange
+from ..metrics import StageStats
+from ..stage import CONSUMER, Stage
+from ..text import shortened
+from ..tune import Diagnosis, judge
+from ..watch import Status, Watched
+
+VERSION = 1
+NAME, LINE, TRACE = 200, 500, 4000  # most characters of a name, a line, a traceback
+CHANGES, FAILURES = 50, 5  # so many of the last are shown
+_WINDOW_S = 5.0  # rates are those of so many last seconds
+_ENOUGH = 20  # items that make the rate of these seconds a steady one
+
+
+class KnobPart(TypedDict):
+    """A knob of a stage."""
+
+    name: str
+    value: int
+    minimum: int
+    maximum: int
+    default: int
+    unit: str
+
+
+class StagePart(TypedDict):
+    """A stage; `bound` is the most it holds, running and finished [items]."""
+
+    address: str
+    op: str
+    executor: str
+    unit: str
+    items_out: int
+    items_per_s: float
+    mean_per_s: float
+    busy: float
+    starved: float
+    blocked: float
+    waiting: float
+    running: int
+    concurrency: int
+    queued: int
+    prefetch: int
+    bound: int
+    errors: int
+    retries: int
+    latency_p50_s: float
+    latency_p95_s: float
+    bytes_per_s: float | None
+    knobs: list[KnobPart]
+
+
+class MemoryPart(TypedDict):
+    """What the buffers hold, and the budget for it."""
+
+    held_bytes: int
+    limit_bytes: int
+
+
+class Target(TypedDict):
+    """A knob and a value for it."""
+
+    stage: str
+    knob: str
+    value: int
+
+
+class DiagnosisPart(TypedDict):
+    """What limits, and what to try."""
+
+    stage: str | None
+    text: str
+    advice: str
+    suggestion: Target | None
+
+
+class ChangePart(TypedDict):
+    """A change of a knob."""
+
+    when_s: float
+    knob: str
+    old: int
+    new: int
+    by: str
+    why: str
+
+
+class FailurePart(TypedDict):
+    """An item that failed."""
+
+    stage: str
+    path: str
+    epoch: int
+    error: str
+    traceback: str
+    input: str
+    attempts: int
+    when_s: float
+
+
+class Snapshot(TypedDict):
+    """A run at one moment; `undo` and `actions` are for the one who can act on the run."""
+
+    version: int
+    title: str
+    time_s: float
+    state: str
+    epoch: int
+    epochs: int | None
+    delivered: int
+    total: int | None
+    unit: str
+    items_per_s: float
+    elapsed_s: float
+    left_s: float | None
+    waited_s: float
+    waited_share: float
+    cpu_cores: float | None
+    memory: MemoryPart | None
+    error: str
+    stages: list[StagePart]
+    diagnosis: DiagnosisPart
+    undo: Target | None
+    actions: list[str]
+    changes: list[ChangePart] | None
+    failures: list[FailurePart] | None
+
+
+def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
+    """Look at a run once.
+
+    Args:
+        watched: the run.
+        changes: with the last knob changes; without them the field is None, "as before".
+        failures: with the last failed items, likewise.
+    """
+    status, stats, stages = watched.status(), watched.stats(), watched.stages
+    loop = stats.get(CONSUMER) or StageStats()
+    return {
+        "version": VERSION,
+        "title": shortened(plain(watched.title), NAME),
+        "time_s": round(time.time(), 3),
+        "state": status.state,
+        "epoch": status.epoch,
+        "epochs": status.epochs,
+        "delivered": status.delivered,
+        "total": status.total,
+        "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
+        "items_per_s": rounded(loop.items_per_s),
+        "elapsed_s": seconds(status.elapsed_s),
+        "left_s": _left_s(status, loop.items_per_s),
+        "waited_s": seconds(status.waited_s),
+        "waited_share": share(loop.starved),
+        "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
+        "memory": _memory(status),
+        "error": shortened(plain(status.error), LINE),
+        "stages": [
+            _stage(address, stage, stats[address], status.units.get(address, "items"))
+            for address, stage in stages.items()
+            if address in stats
+        ],
+        "diagnosis": _diagnosis(judge(watched, status, stats)),
+        "undo": None,
+        "actions": [],
+        "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
+        "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
+    }
+
+
+def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
+    """Give knob changes as JSON-ready values."""
+    return [
+        {
+            "when_s": round(event.when_s, 3),
+            "knob": shortened(plain(event.knob), NAME),
+            "old": event.old,
+            "new": event.new,
+            "by": shortened(plain(event.by), NAME),
+            "why": shortened(plain(event.why), LINE),
+        }
+        for event in events
+    ]
+
+
+def rounded(number: float) -> float:
+    """Give a finite number with four digits: messages are to be small."""
+    return float(f"{number:.4g}") if math.isfinite(number) else 0.0
+
+
+def seconds(time_s: float) -> float:
+    """Give a finite time in hundredths of a second."""
+    return round(time_s, 2) if math.isfinite(time_s) else 0.0
+
+
+def share(number: float) -> float:
+    """Give a share of 1 with three digits."""
+    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
+
+
+def plain(text: str) -> str:
+    """Give text that can be written as UTF-8: a file name may hold what cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _left_s(status: Status, items_per_s: float) -> float | None:
+    """Estimate the time to the end of the epoch; None where nothing supports an estimate."""
+    if status.state != "running" or status.total is None or not status.delivered:
+        return None
+    recent = items_per_s * min(_WINDOW_S, status.elapsed_s)
+    mean_per_s = status.delivered / status.elapsed_s if status.elapsed_s > 0 else 0.0
+    per_s = items_per_s if recent >= _ENOUGH else mean_per_s
+    if not per_s > 0:
+        return None
+    return seconds(max(0, status.total - status.delivered) / per_s)
+
+
+def _memory(status: Status) -> MemoryPart | None:
+    if status.held_bytes is None or status.limit_bytes is None:
+        return None
+    return {"held_bytes": status.held_bytes, "limit_bytes": status.limit_bytes}
+
+
+def _stage(address: str, stage: Stage, row: StageStats, unit: str) -> StagePart:
+    busy, starved, blocked = share(row.busy), share(row.starved), share(row.blocked)
+    known = row.bytes_out > 0 and row.items_out > 0
+    bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
+    return {
+        "address": shortened(plain(address), NAME),
+        "op": shortened(plain(stage.op), NAME),
+        "executor": shortened(plain(str(stage.executor)), NAME),
+        "unit": unit,
+        "items_out": row.items_out,
+        "items_per_s": rounded(row.items_per_s),
+        "mean_per_s": rounded(row.mean_per_s),
+        "busy": busy,
+        "starved": starved,
+        "blocked": blocked,
+        "waiting": round(max(0.0, 1.0 - busy - starved - blocked), 3),
+        "running": row.running,
+        "concurrency": row.concurrency,
+        "queued": row.queued,
+        "prefetch": row.prefetch,
+        "bound": row.prefetch + row.concurrency,
+        "errors": row.errors,
+        "retries": row.retries,
+        "latency_p50_s": rounded(row.latency_p50_s),
+        "latency_p95_s": rounded(row.latency_p95_s),
+        "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
+        "knobs": _knobs(stage),
+    }
+
+
+def _knobs(stage: Stage) -> list[KnobPart]:
+    return [
+        {
+            "name": name,
+            "value": knob.value,
+            "minimum": knob.minimum,
+            "maximum": knob.maximum,
+            "default": knob.default,
+            "unit": knob.unit,
+        }
+        for name, knob in stage.knobs.items()
+    ]
+
+
+def _diagnosis(found: Diagnosis) -> DiagnosisPart:
+    target: Target | None = None
+    if found.suggestion is not None:
+        stage, knob, value = found.suggestion
+        target = {"stage": shortened(plain(stage), NAME), "knob": knob, "value": value}
+    return {
+        "stage": None if found.stage is None else shortened(plain(found.stage), NAME),
+        "text": shortened(plain(found.text), LINE),
+        "advice": shortened(plain(found.advice), LINE),
+        "suggestion": target,
+    }
+
+
+def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
+    return [
+        {
+            "stage": shortened(plain(failure.stage), NAME),
+            "path": shortened(str(failure.path), NAME),
+            "epoch": failure.epoch,
+            "error": shortened(plain(failure.error), LINE),
+            "traceback": plain(failure.traceback[-TRACE:]),
+            "input": shortened(plain(failure.input), LINE),
+            "attempts": failure.attempts,
+            "when_s": round(failure.when_s, 3),
+        }
+        for failure in failures
+    ]

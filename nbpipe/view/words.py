@@ -1,0 +1,117 @@
+"""A snapshot in words: for terminals, and for the head of every other picture."""
+
+from __future__ import annotations
+
+from ..stage import CONSUMER
+from ..text import shortened, text_table
+from ..units import format_bytes, format_count, format_rate, format_seconds, format_share
+from .snapshot import DiagnosisPart, Snapshot, StagePart
+
+STATES = ("busy", "starved", "blocked", "waiting")
+HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
+_LEAST = 0.005  # smaller shares are left out
+_LINE = 200
+
+
+def picture_text(snapshot: Snapshot) -> str:
+    """Draw a snapshot as plain text, for a terminal."""
+    rows = [_cells(stage) for stage in snapshot["stages"]]
+    rows.append(loop_cells(snapshot))
+    lines = [shortened(snapshot["title"], _LINE), ", ".join(headline(snapshot))]
+    said = diagnosis_line(snapshot["diagnosis"])
+    lines += [shortened(said, 2 * _LINE)] if said else []
+    return "\n".join([*lines, text_table(HEAD, rows)])
+
+
+def headline(snapshot: Snapshot) -> list[str]:
+    """Say where a run is, in a few phrases."""
+    epoch, epochs = snapshot["epoch"], snapshot["epochs"]
+    phrases = [snapshot["state"], f"epoch {epoch}" + (f" ({epochs} in all)" if epochs else "")]
+    done, total, unit = snapshot["delivered"], snapshot["total"], snapshot["unit"]
+    if total:
+        phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")
+    else:
+        phrases.append(f"{done:,} {unit}")
+    phrases.append(format_rate(snapshot["items_per_s"], unit))
+    phrases.append(f"{format_seconds(snapshot['elapsed_s'])} so far")
+    if snapshot["left_s"] is not None:
+        phrases.append(f"{format_seconds(snapshot['left_s'])} left")
+    phrases.append(f"waited {format_seconds(snapshot['waited_s'])} for data")
+    memory = snapshot["memory"]
+    if memory is not None:
+        held, limit = format_bytes(memory["held_bytes"]), format_bytes(memory["limit_bytes"])
+        phrases.append(f"{held} of {limit} held")
+    return phrases
+
+
+def diagnosis_line(diagnosis: DiagnosisPart) -> str:
+    """Give text and advice as one sentence."""
+    return "; ".join(part for part in (diagnosis["text"], diagnosis["advice"]) if part)
+
+
+def state_words(shares: dict[str, float]) -> str:
+    """Say what share of the time a stage is in each state, the states it is never in left out."""
+    known = [f"{state} {format_share(shares[state])}" for state in STATES if state in shares]
+    large = [word for word, state in zip(known, shares, strict=True) if shares[state] >= _LEAST]
+    return ", ".join(large or known[-1:])
+
+
+def shares_of(stage: StagePart) -> dict[str, float]:
+    """Give the shares of a stage's states, in their order."""
+    return {
+        "busy": stage["busy"],
+        "starved": stage["starved"],
+        "blocked": stage["blocked"],
+        "waiting": stage["waiting"],
+    }
+
+
+def loop_shares(snapshot: Snapshot) -> dict[str, float]:
+    """Give the shares of the training loop: it is at work, or waits for data."""
+    waited = snapshot["waited_share"]
+    return {"busy": round(1.0 - waited, 3), "starved": waited}
+
+
+def loop_cells(snapshot: Snapshot) -> list[str]:
+    """Give the row of the training loop."""
+    rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
+    return [CONSUMER, rate, state_words(loop_shares(snapshot)), "", "", "", "", ""]
+
+
+def rate_words(stage: StagePart) -> str:
+    """Give the rate of a stage, and its bytes where they are known."""
+    rate = format_rate(stage["items_per_s"], stage["unit"])
+    size = stage["bytes_per_s"]
+    return rate if size is None else f"{rate}, {format_bytes(size)}/s"
+
+
+def latency_words(stage: StagePart) -> str:
+    """Give the time of a call, median and 95th percentile."""
+    if not stage["latency_p50_s"]:
+        return ""
+    return f"{format_seconds(stage['latency_p50_s'])} / {format_seconds(stage['latency_p95_s'])}"
+
+
+def error_words(stage: StagePart) -> str:
+    """Give the errors of a stage, and what was tried again."""
+    errors, retries = stage["errors"], stage["retries"]
+    tried = f", {format_count(retries)} retried" if retries else ""
+    return f"{format_count(errors)}{tried}" if errors or retries else "0"
+
+
+def knob_words(stage: StagePart) -> str:
+    """Give the values of a stage's knobs."""
+    return ", ".join(f"{knob['name']} {knob['value']}" for knob in stage["knobs"])
+
+
+def _cells(stage: StagePart) -> list[str]:
+    return [
+        shortened(stage["address"], 30),
+        rate_words(stage),
+        state_words(shares_of(stage)),
+        f"{stage['queued']}/{stage['bound']}",
+        f"{stage['running']}/{stage['concurrency']}",
+        latency_words(stage),
+        error_words(stage),
+        knob_words(stage),
+    ]
