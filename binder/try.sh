@@ -12,10 +12,11 @@ wanted="$(sed 's/^python-//' "$root/binder/runtime.txt")"
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 cd "$root"
-files=(binder constraints.txt LICENSE nbpipe notebooks pyproject.toml README.md)
+files=(binder constraints.txt js LICENSE nbpipe notebooks pyproject.toml README.md)
 mkdir "$folder/clone"
 cp -r "${files[@]}" "$folder/clone"
 cd "$folder/clone"
+rm -rf js/node_modules nbpipe/widgets/static
 
 "$python" -m venv "$folder/env"
 export PATH="$folder/env/bin:$PATH"

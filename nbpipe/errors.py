@@ -9,6 +9,7 @@ NbpipeError
 ├── UnknownKnobError (AttributeError)   no knob of that name
 ├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
 ├── MissingExtraError (ImportError)     an optional package is not installed
+├── FrontEndMissingError (RuntimeError) the panel's front end was not built
 ├── CacheError (RuntimeError)           a cache that cannot be used
 ├── RunError (RuntimeError)             a run was used in a way it does not allow
 │   ├── RunClosedError                  the run was closed, or belongs to another process
@@ -71,6 +72,10 @@ class MissingExtraError(NbpipeError, ImportError):
             f"{purpose} needs {package}, which is not installed; "
             f"type: pip install 'jupyter-nbpipe[{extra}]'"
         )
+
+
+class FrontEndMissingError(NbpipeError, RuntimeError):
+    """The panel's front end was not built; wheels hold it, a clone builds it."""
 
 
 class CacheError(NbpipeError, RuntimeError):

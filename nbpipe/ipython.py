@@ -1,8 +1,9 @@
-"""In a notebook, runs belong to the cells that started them.
+"""In a notebook, runs belong to the cells that started them, and are shown as live panels.
 
 Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`. Running a cell again
 closes the runs that it started before; a cell that fails leaves no epoch half done; and a tuned
-value that a new pipeline does not have is named. Runs are held weakly: nothing here keeps one.
+value that a new pipeline does not have is named. While a cell iterates a run, the kernel answers
+the run's controls. Runs are held weakly: nothing here keeps one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from .display import RunDisplay
+from .kernel import Pump
 from .knobs import Knob
 from .run import Run, started
 from .stage import CONSUMER
@@ -54,9 +57,11 @@ def load_ipython_extension(ip: Any) -> None:
     """
     if getattr(ip, "kernel", None) is None or ip in _loaded:
         return
-    rules = _loaded[ip] = CellRules()
+    display = RunDisplay(ip.display_pub)
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
+    ip.display_formatter.ipython_display_formatter.for_type(Run, display.show)
     started.append(rules.adopt)
     key = _key_of_request(ip)
     if key is not None:
@@ -69,6 +74,7 @@ def unload_ipython_extension(ip: Any) -> None:
     if rules is not None:
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
+        ip.display_formatter.ipython_display_formatter.pop(Run, None)
         started.remove(rules.adopt)
 
 
@@ -90,9 +96,16 @@ _execution: ContextVar[_Execution | None] = ContextVar("nbpipe_execution", defau
 
 
 class CellRules:
-    """The rules for the cells of one kernel."""
+    """The rules for the cells of one kernel.
 
-    def __init__(self) -> None:
+    Args:
+        pump: answers the front end while a cell iterates a run; None where it cannot.
+        display: shows runs.
+    """
+
+    def __init__(self, pump: Pump | None, display: RunDisplay) -> None:
+        self._pump = pump
+        self._display = display
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
         self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
@@ -120,7 +133,10 @@ class CellRules:
 
     def end(self, result: Result | None) -> None:
         """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
-        execution = self._leave(result)
+        self._end(self._leave(result), result)
+        self._display.keep_all()
+
+    def _end(self, execution: _Execution | None, result: Result | None) -> None:
         if execution is None or (result is not None and result.success):
             return
         for run in self._open_runs():
@@ -146,6 +162,8 @@ class CellRules:
         """Hear that a run started; it belongs to the cell whose code started it."""
         execution = _execution.get()
         self._runs.add(run)
+        if self._pump is not None:
+            run.between_waits = self._pump.poll
         if execution is not None:
             self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
         for line in self._lost_values(run):

@@ -6,25 +6,31 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from .engine.life import STOPPED, Life
 from .engine.record import Record, knob_watcher, sampler
 from .engine.scheduler import LOG, Scheduler
-from .errors import ArgumentTypeError, LengthUnknownError, UnknownStageError, near_match
+from .errors import LengthUnknownError, UnknownStageError, near_match
 from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
 from .knobs import KnobChange
 from .lengths import length, units
 from .metrics import Row
-from .operations import function, seconds, whole
-from .stage import CONSUMER, Chain, Stage, addresses, is_coroutine_function
+from .operations import seconds, whole
+from .stage import CONSUMER, Chain, Stage, addresses
 from .stats import RunStats
 from .training import Training
 from .watch import Status
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+    from plotly.graph_objects import Figure
+
+    from .tune import Diagnosis
 
 _live: weakref.WeakSet[Run] = weakref.WeakSet()
 started: list[Callable[[Run], None]] = []  # called with every run that starts
@@ -98,7 +104,9 @@ class Run:
         self._life.next_epoch = whole("epoch", number, minimum=0)
 
     def stop(self) -> None:
-        """End the epoch in progress as if it were exhausted; from any thread."""
+        """End the epoch in progress as if it were exhausted, and what `train` started."""
+        if self._training is not None:
+            self._training.stopping = True
         self._life.stop()
 
     @property
@@ -147,25 +155,12 @@ class Run:
             ConcurrentIterationError: another thread is iterating this run.
             RunClosedError: the run is closed, or was started in another process.
         """
-        whole("train epochs", epochs, minimum=1, unit="epochs")
-        if is_coroutine_function(function("train step", step)):
-            raise ArgumentTypeError(
-                "train step must be a plain function, got an async one; call asyncio.run in it, "
-                "or write the loop yourself: for batch in run"
-            )
-        first = iter(self)
-        training = Training(self._epochs(first, epochs), step, total=epochs)
-        self._life.owner = training.thread
+        training = Training(self.__iter__, step, epochs=epochs)
+        training.first = iter(self)
         self._training = training
+        self._life.owner = training.thread
         training.thread.start()
         return self
-
-    def _epochs(self, first: EpochIterator, number: int) -> Iterator[EpochIterator]:
-        yield first
-        for _ in range(number - 1):
-            if self.stopped or self.closed:
-                return
-            yield iter(self)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the loop that `train` started has ended; without one, return at once.
@@ -249,6 +244,38 @@ class Run:
         """Every knob change of this run: when, who, from, to, why."""
         return tuple(self._record.events)
 
+    def diagnose(self) -> Diagnosis:
+        """Name what limits the run, from its last 5 s, and what to try; prints as a sentence."""
+        from .tune import diagnose
+
+        return diagnose(self)
+
+    def plot(self) -> Figure:
+        """Draw the history: the rate of each stage over time, knob changes, how full buffers are.
+
+        Returns:
+            A `plotly.graph_objects.Figure`.
+
+        Raises:
+            MissingExtraError: plotly is not installed.
+        """
+        from .view.figure import figure
+
+        return figure(self)
+
+    def controls(self) -> VBox:
+        """Give sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
+
+        Returns:
+            An `ipywidgets.VBox`; in a notebook, `run` itself shows the whole panel.
+
+        Raises:
+            MissingExtraError: ipywidgets is not installed.
+        """
+        from .widgets import controls
+
+        return controls(self)
+
     @property
     def stages(self) -> dict[str, Stage]:
         """The stages by address."""
@@ -304,7 +331,7 @@ class Run:
             unwatch()
         training = self._training
         if training is not None and training.thread is not threading.current_thread():
-            life.stop()
+            self.stop()
             if not training.wait(timeout_s, None):
                 LOG.warning("run closed, but after %g s still in a training step", timeout_s)
         life.close(timeout_s)
@@ -324,6 +351,11 @@ class Run:
         """Take note that this process was forked: the run stayed in the other one."""
         self._finalizer.detach()
         self._life.disown()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from .view.bundle import bundle
+
+        return bundle(self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "paused" if self.paused else "open"

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, final
 
+from .errors import ArgumentTypeError
 from .iterator import ATTEND_S, EpochIterator
+from .operations import function, whole
+from .stage import is_coroutine_function
 
 LOG = logging.getLogger("nbpipe")
 
@@ -19,21 +22,31 @@ class Training:
     """Calls `step` with every item of some epochs, in a thread.
 
     Args:
-        epochs: gives an iterator for each epoch.
+        iterate: starts an epoch.
         step: called with each item.
-        total: epochs asked for [epochs].
+        epochs: how many epochs [epochs].
 
     Attributes:
+        first: the first epoch, started by whoever asks for the loop, so that they hear why it
+            cannot be.
         error: what ended the loop before its time, or None.
+        stopping: no further epoch is wanted.
         thread: the thread; it becomes the owner of the epochs.
     """
 
     def __init__(
-        self, epochs: Iterator[EpochIterator], step: Callable[[Any], object], *, total: int
+        self, iterate: Callable[[], EpochIterator], step: Callable[[Any], object], *, epochs: int
     ) -> None:
-        self.total = total
+        if is_coroutine_function(function("train step", step)):
+            raise ArgumentTypeError(
+                "train step must be a plain function, got an async one; call asyncio.run in it, "
+                "or write the loop yourself: for batch in run"
+            )
+        self.total = whole("train epochs", epochs, minimum=1, unit="epochs")
+        self.first: EpochIterator | None = None
         self.error: BaseException | None = None
-        self._epochs = epochs
+        self.stopping = False
+        self._iterate = iterate
         self._step = step
         self._ended = threading.Event()
         context = contextvars.copy_context()  # what it prints belongs to the cell that started it
@@ -62,10 +75,17 @@ class Training:
                 return False
         return True
 
+    def _epochs(self) -> Iterator[EpochIterator]:
+        for number in range(self.total):
+            if number and self.stopping:
+                return
+            first, self.first = self.first, None
+            yield first or self._iterate()
+
     def _loop(self) -> None:
         epoch = None
         try:
-            for epoch in self._epochs:
+            for epoch in self._epochs():
                 for item in epoch:
                     self._step(item)
         except BaseException as error:  # noqa: BLE001  `wait` raises it, the panel shows it

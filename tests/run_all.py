@@ -1,5 +1,7 @@
 """Run every check of the repository, or the parts named, and print the time of each."""
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -7,8 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
-
+# The machine's Node comes first, else the one beside this Python.
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 PARTS = {
+    "js": ["npm", "run", "--silent", "check"],
     "ruff": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
@@ -19,12 +23,20 @@ PARTS = {
 }
 
 
+def command_of(name: str) -> tuple[list[str], Path]:
+    """Return the command of a part, and the folder to run it in."""
+    if name == "js":
+        return [shutil.which("npm", path=PATH) or "npm", *PARTS[name][1:]], ROOT / "js"
+    return [sys.executable, "-m", *PARTS[name], *(NOTEBOOKS if name == "notebooks" else [])], ROOT
+
+
 def run_part(name: str) -> tuple[int, float]:
     """Run one part; return its exit code and the seconds it took."""
-    command = PARTS[name] + (NOTEBOOKS if name == "notebooks" else [])
-    print(f"\n== {name}: python -m {' '.join(command)}", flush=True)
+    command, folder = command_of(name)
+    print(f"\n== {name}: {' '.join([Path(command[0]).name, *command[1:]])}", flush=True)
     started_s = time.perf_counter()
-    code = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=False).returncode
+    environment = os.environ | {"PATH": PATH}
+    code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
     return code, time.perf_counter() - started_s
 
 

@@ -26,7 +26,7 @@ FLOORS = (
     "stats watch tune view remote kernel export widgets",
     "engine inline isolate iterator training run",
     "appending peek pipeline source joins progress loader __init__",
-    "ipython lab cli",
+    "display ipython lab cli",
 )
 # `__init__` registers the rich display when a kernel is running.
 UPWARDS = {("__init__", "ipython")}

@@ -87,7 +87,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         return Diagnosis(
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )
-    found = decide(Case.of(watched.stages, averages, replace(status, cpu_cores=None)))
+    found = decide(Case.of(watched.stages, averages, status))
     found = replace(found, text=f"{status.state}; at last {found.text}")
     if found.suggestion is None:
         return found

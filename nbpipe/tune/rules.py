@@ -187,8 +187,10 @@ def _computes(load: Load, cpu_cores: float | None) -> bool:
 _HELD = {  # by executor: why, and what helps
     "thread": (
         "its threads share one core, held by Python's interpreter lock",
-        "more threads will not help: use functions that release the lock (numpy, PIL, torch on "
-        "whole arrays), or fewer threads",
+        (
+            "more threads will not help: use functions that release the lock (numpy, PIL, torch "
+            "on whole arrays), or fewer threads"
+        ),
     ),
     "coroutine": (
         "its calls compute on the one thread of the event loop",

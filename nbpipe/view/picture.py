@@ -8,19 +8,23 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from ..stage import CONSUMER
 from ..text import shortened
+from ..units import format_rate
 from .history import HistoryPart
 from .snapshot import ChangePart, FailurePart, Snapshot, StagePart
 from .words import (
     HEAD,
+    call_words,
     diagnosis_line,
     error_words,
     headline,
     knob_words,
     latency_words,
     loop_shares,
+    queue_words,
     rate_words,
     shares_of,
     state_words,
@@ -38,11 +42,12 @@ _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "waiting": "#999999",
 }
 _STYLE = (
-    "<style>.nbpipe-saved{font-size:13px;line-height:1.4;max-width:1100px;"
+    "<style>.nbpipe-saved{font-size:13px;line-height:1.4;width:100%;max-width:1100px;"
+    "container-type:inline-size;"
     "color:var(--jp-content-font-color1,inherit)}"
     ".nbpipe-saved p{margin:2px 0 6px}.nbpipe-saved .wide{overflow-x:auto}"
-    ".nbpipe-saved table{border-collapse:collapse;margin:0;font-size:inherit;"
-    "font-variant-numeric:tabular-nums;width:100%}"
+    ".nbpipe-saved table{display:table;table-layout:auto;border-collapse:collapse;margin:0;"
+    "font-size:inherit;font-variant-numeric:tabular-nums;width:100%}"
     ".nbpipe-saved tr{background:none!important}"
     ".nbpipe-saved th,.nbpipe-saved td{text-align:left!important;vertical-align:top;"
     "padding:3px 8px;border:0;border-bottom:1px solid "
@@ -50,9 +55,16 @@ _STYLE = (
     ".nbpipe-saved th{font-weight:600;white-space:nowrap}"
     ".nbpipe-saved .n{white-space:nowrap}.nbpipe-saved small{opacity:.75;font-size:11px}"
     ".nbpipe-saved svg{display:block;margin:2px 0}"
-    ".nbpipe-saved .limits td{background:var(--jp-warn-color3,rgba(230,159,0,.14))}"
+    ".nbpipe-saved tr.limits{background:rgba(230,159,0,.14)!important}"
     ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0}"
-    ".nbpipe-saved summary{cursor:pointer}</style>"
+    ".nbpipe-saved summary{cursor:pointer}"
+    # In a narrow place every stage is a card.
+    "@container (max-width:700px){.nbpipe-saved .wide thead{display:none}"
+    ".nbpipe-saved .wide tr{display:flex;flex-wrap:wrap;padding:3px 0;border-bottom:1px solid "
+    "var(--jp-border-color2,rgba(128,128,128,.4))}.nbpipe-saved .wide td{border:0;padding:1px 8px}"
+    ".nbpipe-saved .wide td:nth-child(-n+2){flex:1 0 40%}.nbpipe-saved .wide td:empty{display:none}"
+    ".nbpipe-saved .wide td:nth-child(3){flex:1 0 90%}"
+    ".nbpipe-saved .wide td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}</style>"
 )
 
 
@@ -95,8 +107,8 @@ def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[floa
         _name(address, kind, marked=address == limits),
         f"{_escaped(rate_words(stage))}{_line(lines.get(address, ()))}",
         f"{_bar(shares)}{_escaped(state_words(shares))}",
-        f"{stage['queued']}/{stage['bound']}",
-        f"{stage['running']}/{stage['concurrency']}",
+        queue_words(stage),
+        call_words(stage),
         _escaped(latency_words(stage)),
         _escaped(error_words(stage)),
         _escaped(knob_words(stage)),
@@ -106,7 +118,7 @@ def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[floa
 
 def _loop_row(snapshot: Snapshot, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
     shares = loop_shares(snapshot)
-    rate = f"{snapshot['items_per_s']:.4g} {snapshot['unit']}/s"
+    rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     cells = (
         _name(CONSUMER, "the training loop", marked=limits == CONSUMER),
         f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
@@ -123,9 +135,11 @@ def _name(address: str, kind: str, *, marked: bool) -> str:
 
 
 def _cells(cells: Sequence[str], *, marked: bool) -> str:
-    found = "".join(
-        f"<td>{cell}</td>" if place in (2, 7) else f'<td class="n">{cell}</td>'
-        for place, cell in enumerate(cells)
+    first = "".join(f"<td>{cell}</td>" for cell in cells[:3])
+    titles = zip(HEAD[3:], cells[3:], strict=True)
+    found = first + "".join(
+        f'<td class="n" data-l="{title}">{cell}</td>' if cell else "<td></td>"
+        for title, cell in titles
     )
     return f'<tr class="limits">{found}</tr>' if marked else f"<tr>{found}</tr>"
 
@@ -134,11 +148,10 @@ def _bar(shares: Mapping[str, float]) -> str:
     """Draw shares as one bar; the words beside it say the same."""
     parts, at = [], 0.0
     for state, share in shares.items():
-        if share > 0:
-            parts.append(
-                f'<rect x="{at:.0f}" width="{100 * share:.0f}" height="8" fill="{_COLOURS[state]}"/>'
-            )
-        at += 100 * share
+        left, at = round(at), at + 100 * share
+        if round(at) > left:
+            part = f'<rect x="{left}" width="{round(at) - left}" height="8" '
+            parts.append(f'{part}fill="{_COLOURS[state]}"/>')
     return (
         '<svg width="140" height="8" viewBox="0 0 100 8" preserveAspectRatio="none" '
         f'aria-hidden="true">{"".join(parts)}</svg>'
@@ -158,7 +171,7 @@ def _line(rates: Sequence[float]) -> str:
     )
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" aria-hidden="true"><polyline points="{drawn}" '
-        f'fill="none" stroke="{_COLOURS["busy"]}" stroke-width="1.5"/></svg>'
+        'fill="none" stroke="currentColor" stroke-opacity=".7"/></svg>'
     )
 
 
@@ -166,9 +179,7 @@ def averaged(numbers: Sequence[float], most: int) -> list[float]:
     """Give at most `most` numbers: averages of neighbours."""
     parts = min(len(numbers), most)
     edges = [place * len(numbers) // parts for place in range(parts + 1)] if parts else [0]
-    return [
-        sum(numbers[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    return [sum(numbers[low:high]) / (high - low) for low, high in pairwise(edges)]
 
 
 def _changes(changes: Sequence[ChangePart]) -> str:

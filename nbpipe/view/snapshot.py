@@ -177,6 +177,11 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
     }
 
 
+def snapshot_key(snapshot: Snapshot) -> object:
+    """Give what two snapshots that look the same have in common: all but their time."""
+    return {name: part for name, part in snapshot.items() if name != "time_s"}
+
+
 def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
     """Give knob changes as JSON-ready values."""
     return [

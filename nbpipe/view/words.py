@@ -20,7 +20,7 @@ def picture_text(snapshot: Snapshot) -> str:
     lines = [shortened(snapshot["title"], _LINE), ", ".join(headline(snapshot))]
     said = diagnosis_line(snapshot["diagnosis"])
     lines += [shortened(said, 2 * _LINE)] if said else []
-    return "\n".join([*lines, text_table(HEAD, rows)])
+    return "\n".join([*lines, text_table(HEAD[:-1], rows)])
 
 
 def headline(snapshot: Snapshot) -> list[str]:
@@ -75,7 +75,7 @@ def loop_shares(snapshot: Snapshot) -> dict[str, float]:
 def loop_cells(snapshot: Snapshot) -> list[str]:
     """Give the row of the training loop."""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
-    return [CONSUMER, rate, state_words(loop_shares(snapshot)), "", "", "", "", ""]
+    return [CONSUMER, rate, state_words(loop_shares(snapshot)), *[""] * 4]
 
 
 def rate_words(stage: StagePart) -> str:
@@ -83,6 +83,18 @@ def rate_words(stage: StagePart) -> str:
     rate = format_rate(stage["items_per_s"], stage["unit"])
     size = stage["bytes_per_s"]
     return rate if size is None else f"{rate}, {format_bytes(size)}/s"
+
+
+def queue_words(stage: StagePart) -> str:
+    """Give what waits for the next stage, and the most there may be."""
+    fused = stage["executor"] == "inline"  # it has no slots and no buffer of its own
+    return "" if fused else f"{stage['queued']}/{stage['bound']}"
+
+
+def call_words(stage: StagePart) -> str:
+    """Give the calls in progress, and the most there may be."""
+    fused = stage["executor"] == "inline"
+    return "" if fused else f"{stage['running']}/{stage['concurrency']}"
 
 
 def latency_words(stage: StagePart) -> str:
@@ -107,11 +119,10 @@ def knob_words(stage: StagePart) -> str:
 def _cells(stage: StagePart) -> list[str]:
     return [
         shortened(stage["address"], 30),
-        rate_words(stage),
+        format_rate(stage["items_per_s"], stage["unit"]),
         state_words(shares_of(stage)),
-        f"{stage['queued']}/{stage['bound']}",
-        f"{stage['running']}/{stage['concurrency']}",
+        queue_words(stage),
+        call_words(stage),
         latency_words(stage),
         error_words(stage),
-        knob_words(stage),
     ]

@@ -1,0 +1,166 @@
+/** What the kernel and the panel say to each other, version 1. Units are in the names. */
+
+export const VERSION = 1;
+
+/** Address that stands for the training loop itself. */
+export const CONSUMER = "consumer";
+
+export interface Knob {
+  readonly name: string;
+  readonly value: number;
+  readonly minimum: number;
+  readonly maximum: number;
+  readonly default: number;
+  readonly unit: string;
+}
+
+export interface Shares {
+  readonly busy: number;
+  readonly starved: number;
+  readonly blocked: number;
+  readonly waiting: number;
+}
+
+export interface Stage extends Shares {
+  readonly address: string;
+  readonly op: string;
+  readonly executor: string;
+  readonly unit: string;
+  readonly items_out: number;
+  readonly items_per_s: number;
+  readonly mean_per_s: number;
+  readonly running: number;
+  readonly concurrency: number;
+  readonly queued: number;
+  readonly prefetch: number;
+  readonly bound: number;
+  readonly errors: number;
+  readonly retries: number;
+  readonly latency_p50_s: number;
+  readonly latency_p95_s: number;
+  readonly bytes_per_s: number | null;
+  readonly knobs: readonly Knob[];
+}
+
+/** A knob and a value for it. */
+export interface Target {
+  readonly stage: string;
+  readonly knob: string;
+  readonly value: number;
+}
+
+export interface Diagnosis {
+  readonly stage: string | null;
+  readonly text: string;
+  readonly advice: string;
+  readonly suggestion: Target | null;
+}
+
+export interface Change {
+  readonly when_s: number;
+  readonly knob: string;
+  readonly old: number;
+  readonly new: number;
+  readonly by: string;
+  readonly why: string;
+}
+
+export interface Failure {
+  readonly stage: string;
+  readonly path: string;
+  readonly epoch: number;
+  readonly error: string;
+  readonly traceback: string;
+  readonly input: string;
+  readonly attempts: number;
+  readonly when_s: number;
+}
+
+export interface Memory {
+  readonly held_bytes: number;
+  readonly limit_bytes: number;
+}
+
+export const STATES = [
+  "ready",
+  "running",
+  "paused",
+  "finished",
+  "stopped",
+  "cancelled",
+  "failed",
+  "closed",
+] as const;
+
+export type State = (typeof STATES)[number];
+
+export interface Snapshot {
+  readonly version: typeof VERSION;
+  readonly title: string;
+  readonly time_s: number;
+  readonly state: State;
+  readonly epoch: number;
+  readonly epochs: number | null;
+  readonly delivered: number;
+  readonly total: number | null;
+  readonly unit: string;
+  readonly items_per_s: number;
+  readonly elapsed_s: number;
+  readonly left_s: number | null;
+  readonly waited_s: number;
+  readonly waited_share: number;
+  readonly cpu_cores: number | null;
+  readonly memory: Memory | null;
+  readonly error: string;
+  readonly stages: readonly Stage[];
+  readonly diagnosis: Diagnosis;
+  readonly undo: Target | null;
+  readonly actions: readonly string[];
+  /** The last changes, oldest first; null means "as before". */
+  readonly changes: readonly Change[] | null;
+  /** The last failures, oldest first; null means "as before". */
+  readonly failures: readonly Failure[] | null;
+}
+
+/** Rates [items/s] of each stage at `time_s` [Unix s]. */
+export interface HistoryPart {
+  readonly time_s: readonly number[];
+  readonly stages: ReadonlyMap<string, readonly number[]>;
+  readonly changes: readonly Change[];
+}
+
+export type Ack =
+  | { readonly type: "ack"; readonly id: number; readonly ok: true; readonly value: number | null }
+  | {
+      readonly type: "ack";
+      readonly id: number;
+      readonly ok: false;
+      readonly value: number | null;
+      readonly error: string;
+    };
+
+export interface Hello {
+  readonly type: "hello";
+  readonly snapshot: Snapshot;
+  readonly history: HistoryPart;
+}
+
+export interface Tick {
+  readonly type: "tick";
+  readonly snapshot: Snapshot;
+}
+
+/** Kernel to browser. */
+export type FromKernel = Ack | Hello | Tick;
+
+export const OPS = ["pause", "resume", "stop", "undo"] as const;
+
+/** What a button asks for. */
+export type Op = (typeof OPS)[number];
+
+/** Browser to kernel. */
+export type ToKernel =
+  | { op: "set"; id: number; stage: string; knob: string; value: number }
+  | { op: Op; id: number }
+  | { op: "view"; id: number; view: string; open: boolean }
+  | { op: "alive"; id: number; views: string[] };

@@ -1,0 +1,10 @@
+import { defineConfig } from "vitest/config";
+
+export default defineConfig({
+  test: {
+    environment: "happy-dom",
+    include: ["*/test/**/*.test.ts"],
+    restoreMocks: true,
+    unstubGlobals: true,
+  },
+});

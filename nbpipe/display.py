@@ -1,0 +1,101 @@
+"""Rich display of runs in a notebook: the live panel, and a picture that stays in the file.
+
+A notebook that is saved keeps no widgets, unless it is told to. So a run is shown as two outputs:
+the panel, and behind it a picture as plain HTML, which is brought up to date when the run comes
+to rest. Where the panel is alive, the picture is hidden; where it is not (a notebook opened again
+without its kernel, nbconvert, a site that shows notebooks), the picture is all there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import FrontEndMissingError, MissingExtraError
+from .run import Run
+from .view.bundle import bundle
+from .view.snapshot import Snapshot, snapshot
+from .widgets import panel_of
+
+if TYPE_CHECKING:
+    from .widgets.panel import Panel
+
+LOG = logging.getLogger("nbpipe")
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+# Beside a live panel the picture is hidden; beside a panel that was not restored, the line that
+# says so is.
+_BESIDE = (
+    "<style>"
+    ".jp-OutputArea-child:has(.nbpipe-panel)+.jp-OutputArea-child:has(.nbpipe-kept),"
+    ".jp-OutputArea-child:has(>.lm-Panel:not(.jupyter-widgets))"
+    "+.jp-OutputArea-child:has(.nbpipe-kept),"
+    ".jp-OutputArea-child:has(>.jupyter-widgets:not(:has(*))):has("
+    "+.jp-OutputArea-child .nbpipe-kept){display:none}</style>"
+)
+
+
+class Publisher(Protocol):
+    """IPython's way to a notebook's outputs."""
+
+    def publish(
+        self,
+        data: Mapping[str, Any],
+        *,
+        transient: Mapping[str, str],
+        update: bool,
+    ) -> None:
+        """Show `data`, or put it in the place of what was shown under the same `display_id`."""
+
+
+class RunDisplay:
+    """Shows runs in the outputs of one kernel.
+
+    Args:
+        publisher: writes outputs.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._places: weakref.WeakKeyDictionary[Run, list[str]] = weakref.WeakKeyDictionary()
+        self._shown: weakref.WeakKeyDictionary[Run, Snapshot] = weakref.WeakKeyDictionary()
+
+    def show(self, run: Run) -> None:
+        """Show a run where the running cell shows things."""
+        panel, place = _panel(run), uuid.uuid4().hex
+        if panel is not None:
+            panel.settled = self.keep
+            data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
+            self._publisher.publish(data, transient={}, update=False)
+        self._places.setdefault(run, []).append(place)
+        self._keep(run, [place], update=False)
+
+    def keep(self, run: Run) -> None:
+        """Bring the pictures of a run up to date, where it has changed."""
+        before, now = self._shown.get(run), snapshot(run)
+        if before is None or {**before, "time_s": 0} != {**now, "time_s": 0}:
+            self._keep(run, self._places.get(run, []), update=True)
+
+    def _keep(self, run: Run, places: list[str], *, update: bool) -> None:
+        self._shown[run] = now = snapshot(run)
+        data = bundle(run, now)
+        data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
+        for place in places:
+            self._publisher.publish(data, transient={"display_id": place}, update=update)
+
+    def keep_all(self) -> None:
+        """Bring all pictures up to date."""
+        for run in tuple(self._places):
+            self.keep(run)
+
+
+def _panel(run: Run) -> Panel | None:
+    if run.closed:
+        return None
+    try:
+        return panel_of(run)
+    except (MissingExtraError, FrontEndMissingError) as error:
+        LOG.warning("%s", error)
+        return None

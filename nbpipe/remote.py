@@ -1,0 +1,245 @@
+"""Remote: a run as a front end may reach it: checked messages in, acknowledgements out.
+
+Whatever shows a run in a browser speaks this protocol: `{"op": "set", "id": 7, "stage": "decode",
+"knob": "concurrency", "value": 8}` is answered by `{"type": "ack", "id": 7, "ok": true,
+"value": 8}`, where `value` is the value in force. Handlers may run in any thread and do not block.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, TypedDict, final
+
+from .errors import ArgumentError, NbpipeError, RunClosedError
+from .knobs import Knob, KnobChange
+from .text import shortened
+from .view.snapshot import LINE, NAME, Snapshot, Target, plain, snapshot
+from .watch import Watched
+
+LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
+_MOST_VIEWS = 64
+_LONGEST = 64  # characters of a view's name
+_UNDO_KEPT = 1000
+_GONE = "this run is closed; start another with pipe.start()"
+
+
+class Ack(TypedDict, total=False):
+    """Answer to a message; `value` is the value in force, where a knob was meant."""
+
+    type: str
+    id: int
+    ok: bool
+    value: int | None
+    error: str
+
+
+@final
+class Remote:
+    """The far end of a run's controls. It holds the run weakly.
+
+    Args:
+        run: the run.
+        by: who turns knobs here, for the log of changes.
+    """
+
+    def __init__(self, run: Watched, *, by: str = "panel") -> None:
+        self._run = weakref.ref(run)
+        self._by = by
+        self._knobs = {
+            (shortened(plain(address), NAME), name): knob  # as the snapshot calls the stage
+            for address, stage in run.stages.items()
+            for name, knob in stage.knobs.items()
+        }
+        self._place = {id(knob): place for place, knob in self._knobs.items()}
+        self._lock = threading.Lock()
+        self._done: list[tuple[Knob, int]] = []  # what `undo` takes back, and the value before
+        self._undoing = threading.local()
+        self._last = snapshot(run)
+        self._unwatch = [knob.watch(_noting(self, knob)) for knob in self._knobs.values()]
+
+    # -- looking in -----------------------------------------------------------------------
+    def snapshot(self, *, changes: bool = True, failures: bool = True) -> Snapshot:
+        """Look at the run; one that is gone looks as it did last, and closed."""
+        run = self._run()
+        if run is None:
+            self._last = {**self._last, "state": "closed"}
+        else:
+            self._last = snapshot(run, changes=changes, failures=failures)
+        shown = self._last
+        shown["undo"] = self._undo_target()
+        shown["actions"] = self._actions(shown["state"], paused=shown["state"] == "paused")
+        return shown
+
+    @property
+    def run(self) -> Watched | None:
+        """The run, or None where it is gone."""
+        return self._run()
+
+    def _actions(self, state: str, *, paused: bool) -> list[str]:
+        if state == "closed":
+            return []
+        going = ["stop"] if state in ("running", "paused") else []
+        return ["resume" if paused else "pause", *going, *(["undo"] if self._done else [])]
+
+    def _undo_target(self) -> Target | None:
+        with self._lock:
+            if not self._done:
+                return None
+            knob, value = self._done[-1]
+        address, name = self._place[id(knob)]
+        return {"stage": address, "knob": name, "value": value}
+
+    # -- reaching in ----------------------------------------------------------------------
+    def handle(self, message: object) -> Ack:
+        """Do what a message from a browser asks for, and answer it; never raises."""
+        number = message.get("id") if isinstance(message, Mapping) else None
+        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
+        ack: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
+        try:
+            if not isinstance(message, Mapping):
+                raise ArgumentError(f"a message must be an object, got {_shown(message)}")
+            ack["value"] = self._do(message)
+        except NbpipeError as error:
+            ack["ok"] = False
+            ack["error"] = str(error)[:LINE]
+            ack["value"] = self._in_force(message)
+        return ack
+
+    def _do(self, message: Mapping[Any, Any]) -> int | None:
+        op = message.get("op")
+        if op == "set":
+            return self._set(message)
+        plain: dict[object, Callable[[Watched], object]] = {
+            "pause": lambda run: run.pause(),
+            "resume": lambda run: run.resume(),
+            "stop": lambda run: run.stop(),
+            "undo": lambda _: self.undo(),
+        }
+        action = plain.get(op) if isinstance(op, str) else None
+        if action is None:
+            raise ArgumentError(
+                f"op must be one of set, {', '.join(map(str, plain))}, got {_shown(op)}"
+            )
+        action(self._open_run())
+        return None
+
+    def _set(self, message: Mapping[Any, Any]) -> int:
+        knob = self._knob(message)
+        if knob is None:
+            raise ArgumentError(
+                f"no knob {_shown(message.get('knob'))} of a stage {_shown(message.get('stage'))} "
+                "in this run"
+            )
+        self._open_run()
+        return knob.set(message.get("value"), by=self._by)  # type: ignore[arg-type]
+
+    def undo(self) -> None:
+        """Set the knob that was changed last back to the value before.
+
+        Raises:
+            ArgumentError: nothing was changed.
+        """
+        with self._lock:
+            if not self._done:
+                raise ArgumentError("there is no change to undo")
+            knob, value = self._done.pop()
+        self._undoing.now = True
+        try:
+            knob.set(value, by=self._by, why="undo")
+        finally:
+            self._undoing.now = False
+
+    def _noted(self, knob: Knob, change: KnobChange) -> None:
+        if not getattr(self._undoing, "now", False):
+            with self._lock:
+                self._done.append((knob, change.old))
+                del self._done[:-_UNDO_KEPT]
+
+    def _knob(self, message: Mapping[Any, Any]) -> Knob | None:
+        stage, name = message.get("stage"), message.get("knob")
+        if not isinstance(stage, str) or not isinstance(name, str):
+            return None
+        return self._knobs.get((stage, name))
+
+    def _in_force(self, message: object) -> int | None:
+        knob = self._knob(message) if isinstance(message, Mapping) else None
+        return None if knob is None else knob.value
+
+    def _open_run(self) -> Watched:
+        run = self._run()
+        if run is None or run.closed:
+            raise RunClosedError(_GONE)
+        return run
+
+    def close(self) -> None:
+        """Watch the knobs no longer."""
+        for unwatch in self._unwatch:
+            unwatch()
+
+
+def _noting(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
+    reference = weakref.ref(remote)  # knobs outlive runs
+
+    def noted(change: KnobChange) -> None:
+        one = reference()
+        if one is not None:
+            one._noted(knob, change)
+
+    return noted
+
+
+def _shown(value: object) -> str:
+    simple = value is None or isinstance(value, str | int | float)
+    text = repr(value) if simple else type(value).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+@final
+class Views:
+    """The views of one run that are open, each with a lease.
+
+    Args:
+        clock: gives the time [s].
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._until_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        """Hear that a view was opened or closed, or that some are still there.
+
+        Raises:
+            ArgumentError: not the name of a view.
+        """
+        named = [message.get("view")] if message.get("op") == "view" else message.get("views")
+        if not isinstance(named, list):
+            raise ArgumentError(f"views must be a list, got {_shown(named)}")
+        for name in named[:_MOST_VIEWS]:
+            if not isinstance(name, str) or len(name) > _LONGEST:
+                raise ArgumentError(f"a view must be a short name, got {_shown(name)}")
+            self._note(name, here=message.get("open", True) is True)
+
+    def _note(self, name: str, *, here: bool) -> None:
+        with self._lock:
+            if not here:
+                self._until_s.pop(name, None)
+            elif name in self._until_s or len(self._until_s) < _MOST_VIEWS:
+                self._until_s[name] = self._clock() + LEASE_S
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._until_s.clear()
+
+    def __bool__(self) -> bool:
+        """Say whether there is one."""
+        now_s = self._clock()
+        with self._lock:
+            for name in [name for name, until_s in self._until_s.items() if until_s < now_s]:
+                del self._until_s[name]
+            return bool(self._until_s)

@@ -1,0 +1,105 @@
+"""Controls: a run's knobs as ordinary ipywidgets, for a dashboard of one's own."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, final
+
+import ipywidgets
+
+from ..kernel import cure
+from ..knobs import Knob, KnobChange
+from ..remote import Remote
+from ..text import shortened
+from ..watch import Watched
+
+_SLIDER_LEAST = {"concurrency": 16}  # a slider goes at least so far
+_SLIDER_ELSE = 32
+_NAME = 40  # characters of a stage's name
+
+
+def controls(run: Watched) -> Any:
+    """Give a box of sliders and buttons for a run.
+
+    Returns:
+        An `ipywidgets.VBox`: a row for every knob, and buttons to pause, stop and undo. Its
+        children may be laid out anew; what they do stays.
+    """
+    return _Controls(run).box
+
+
+@final
+class _Controls:
+    """The widgets and what they do; the box keeps it alive."""
+
+    def __init__(self, run: Watched) -> None:
+        self._remote = Remote(run, by="controls")
+        self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
+        rows = [
+            self._row(address, knob)
+            for address, stage in run.stages.items()
+            for knob in stage.knobs.values()
+        ]
+        buttons = ipywidgets.HBox([self._button(op) for op in ("pause", "resume", "stop", "undo")])
+        self.box = ipywidgets.VBox([buttons, *rows, self._message], layout={"min_width": "340px"})
+        self.box._nbpipe_controls = self  # the box may be all that is kept
+
+    # -- widgets --------------------------------------------------------------------------
+    def _button(self, op: str) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=op.capitalize(), layout={"width": "76px"})
+        button.on_click(lambda _: self._ask({"op": op}))
+        return _cured(button)
+
+    def _row(self, address: str, knob: Knob) -> ipywidgets.HBox:
+        name = knob.name.rpartition(".")[2]
+        label = ipywidgets.Label(
+            shortened(f"{address} {name}", _NAME),
+            tooltip=f"{address}.{name} [{knob.unit}]",
+            layout={"width": "170px"},
+        )
+        slider = ipywidgets.IntSlider(
+            knob.value,
+            min=knob.minimum,
+            max=_slider_end(name, knob),
+            readout=False,
+            layout={"width": "130px"},
+        )
+        number = ipywidgets.BoundedIntText(
+            knob.value, min=knob.minimum, max=knob.maximum, layout={"width": "72px"}
+        )
+        self._bind(address, knob, slider, number)
+        return ipywidgets.HBox([label, _cured(slider), _cured(number)])
+
+    # -- what they do ---------------------------------------------------------------------
+    def _bind(self, address: str, knob: Knob, slider: Any, number: Any) -> None:
+        name = knob.name.rpartition(".")[2]
+
+        def turned(change: Any) -> None:
+            if change["new"] != knob.value:
+                self._ask({"op": "set", "stage": address, "knob": name, "value": change["new"]})
+                show()
+
+        def show(_: KnobChange | None = None) -> None:
+            if slider.comm is None:  # it was closed
+                unwatch()
+                return
+            slider.max = max(slider.max, _slider_end(name, knob))
+            slider.value = number.value = knob.value
+
+        slider.observe(turned, "value")
+        number.observe(turned, "value")
+        unwatch = knob.watch(show)
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        ack = self._remote.handle(message)
+        self._message.value = html.escape(ack.get("error", ""))
+
+
+def _slider_end(name: str, knob: Knob) -> int:
+    least = max(_SLIDER_LEAST.get(name, _SLIDER_ELSE), 2 * knob.value)
+    return int(min(knob.maximum, 1 << (least - 1).bit_length()))
+
+
+def _cured(widget: Any) -> Any:
+    cure(widget.comm, widget._handle_msg)
+    return widget
