@@ -12,7 +12,7 @@ from ..text import shortened
 from ..units import format_count, format_share
 from ..watch import Status, Watched
 from .case import Case, averages_of
-from .rules import Diagnosis, decide, shown
+from .rules import Diagnosis, decide, patient, shown
 
 EARLY_S = 1.0  # nothing is said of an epoch so young,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
@@ -41,7 +41,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     case = Case.of(watched.stages, stats, status)
     if is_early(status, case.rows):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
-    return decide(case)
+    return patient(case, decide(case))
 
 
 def is_early(status: Status, rows: Mapping[str, StageStats]) -> bool:
@@ -88,7 +88,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )
     found = decide(Case.of(watched.stages, averages, status))
-    found = replace(found, text=f"{status.state}; at last {found.text}")
+    found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     if found.suggestion is None:
         return found
     stage, knob, _ = found.suggestion

@@ -25,6 +25,7 @@ HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
 PER_CORE = 4  # calls that compute, for each core
+COMPUTES = 0.1  # of a core, for each busy slot: less is waiting
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
@@ -67,7 +68,7 @@ def decide(case: Case) -> Diagnosis:
     for rule in _RULES:
         found = rule(case)
         if found is not None:
-            return patient(case, found)
+            return found
     return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
 
 
@@ -179,7 +180,7 @@ def _computes(load: Load, cpu_cores: float | None) -> bool:
     """Say whether calls may be computing; those that wait use little of the processor."""
     if load.stage.executor == "coroutine":
         return False
-    return cpu_cores is None or cpu_cores > 0.25 * load.slots
+    return cpu_cores is None or cpu_cores > COMPUTES * load.slots
 
 
 # -- the interpreter lock ---------------------------------------------------------------

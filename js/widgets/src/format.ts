@@ -1,0 +1,82 @@
+/** Numbers as people read them; three digits at most, so that their width stays. */
+
+const PREFIXES = ["", "k", "M", "G", "T", "P"];
+const MINUTE_S = 60;
+const HOUR_S = 3600;
+const THIN = "\u202f";
+
+/** Digits of an amount below 1,000. */
+function digits(amount: number): string {
+  if (amount === 0) {
+    return "0";
+  }
+  const decimals = amount >= 99.95 ? 0 : amount >= 9.995 ? 1 : 2;
+  return amount.toFixed(decimals);
+}
+
+function scaled(amount: number): [string, string] {
+  let step = 0;
+  let rest = amount;
+  while (rest >= 999.5 && step < PREFIXES.length - 1) {
+    rest /= 1000;
+    step += 1;
+  }
+  return [digits(rest), PREFIXES[step] ?? ""];
+}
+
+/** 12345 is "12.3 k". */
+export function formatAmount(amount: number): string {
+  const [number, prefix] = scaled(amount);
+  return prefix ? `${number}${THIN}${prefix}` : number;
+}
+
+/** 12345 is "12,345": a count, whole. */
+export function formatCount(count: number): string {
+  return count.toLocaleString("en-US");
+}
+
+/** 1.3e9 is "1.30 GB". */
+export function formatBytes(size_bytes: number): string {
+  const [number, prefix] = scaled(size_bytes);
+  return `${number}${THIN}${prefix}B`;
+}
+
+/** A short time with its unit: 0.0042 is "4.20 ms". */
+export function formatTime(time_s: number): string {
+  if (time_s <= 0) {
+    return "–";
+  }
+  if (time_s >= 99.95) {
+    return formatClock(time_s);
+  }
+  if (time_s >= 0.9995) {
+    return `${digits(time_s)}${THIN}s`;
+  }
+  return time_s >= 0.0009995
+    ? `${digits(time_s * 1e3)}${THIN}ms`
+    : `${digits(time_s * 1e6)}${THIN}µs`;
+}
+
+/** A long time as a clock shows it: 83 is "1:23", 3725 is "1:02:05". */
+export function formatClock(time_s: number): string {
+  const whole = Math.round(time_s);
+  const seconds = String(whole % MINUTE_S).padStart(2, "0");
+  const minutes = Math.floor(whole / MINUTE_S) % MINUTE_S;
+  const hours = Math.floor(whole / HOUR_S);
+  return hours > 0
+    ? `${hours}:${String(minutes).padStart(2, "0")}:${seconds}`
+    : `${minutes}:${seconds}`;
+}
+
+/** 0.97 is "97 %". */
+export function formatShare(share: number): string {
+  return `${Math.round(share * 100)}${THIN}%`;
+}
+
+/** The time of day of a moment, here: "14:03:59". */
+export function formatMoment(when_s: number): string {
+  const moment = new Date(when_s * 1000);
+  return [moment.getHours(), moment.getMinutes(), moment.getSeconds()]
+    .map((part) => String(part).padStart(2, "0"))
+    .join(":");
+}

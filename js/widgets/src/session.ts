@@ -1,0 +1,226 @@
+/** Session: all that is known about one run, and its conversation with the kernel. */
+
+import {
+  type Ack,
+  type Failure,
+  type FromKernel,
+  History,
+  type Op,
+  parseMessage,
+  parseSnapshot,
+  type Snapshot,
+  type ToKernel,
+} from "@nbpipe/protocol";
+import type { Model } from "./anywidget";
+import { Knobs } from "./knobs";
+
+/** Whether a kernel is there: not known yet, answering, or silent since the panel opened. */
+export type Link = "unknown" | "live" | "none";
+
+const HELLO_MS = 2000;
+const ACK_MS = 1500;
+const SILENCE_MS = 3000;
+const ALIVE_MS = 30_000;
+const CHECK_MS = 500;
+
+type Listener = () => void;
+
+export class Session {
+  snapshot: Snapshot | null = null;
+  failures: readonly Failure[] = [];
+  link: Link = "unknown";
+  /** Why the last button was refused. */
+  refusal = "";
+  readonly history = new History();
+  readonly knobs = new Knobs((stage, knob, value) => {
+    const id = this.nextId();
+    return this.send({ op: "set", id, stage, knob, value }) ? id : null;
+  });
+
+  private readonly views = new Set<string>();
+  private readonly listeners = new Set<Listener>();
+  private readonly asked = new Map<number, { op: Op; sent_ms: number }>();
+  private id = Math.floor(Math.random() * 2 ** 30);
+  private opened_ms = 0;
+  private heard_ms = 0;
+  private checkTimer: ReturnType<typeof setInterval> | undefined;
+  private aliveTimer: ReturnType<typeof setInterval> | undefined;
+
+  constructor(private readonly model: Model) {
+    model.on("msg:custom", this.onMessage);
+    model.on("change:snapshot", this.onSaved);
+    this.onSaved();
+  }
+
+  dispose(): void {
+    this.model.off("msg:custom", this.onMessage);
+    this.model.off("change:snapshot", this.onSaved);
+    this.stopTimers();
+    this.listeners.clear();
+  }
+
+  listen(listener: Listener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  openView(view: string): void {
+    this.views.add(view);
+    this.opened_ms = this.heard_ms = Date.now();
+    this.startTimers();
+    this.send({ op: "view", id: this.nextId(), view, open: true });
+  }
+
+  closeView(view: string): void {
+    if (this.views.delete(view)) {
+      this.send({ op: "view", id: this.nextId(), view, open: false });
+    }
+    if (this.views.size === 0) {
+      this.stopTimers();
+    }
+  }
+
+  set(stage: string, knob: string, value: number): void {
+    this.knobs.set(stage, knob, value);
+    this.tell();
+  }
+
+  ask(op: Op): void {
+    const id = this.nextId();
+    this.refusal = "";
+    if (this.send({ op, id })) {
+      this.asked.set(id, { op, sent_ms: Date.now() });
+    }
+    this.tell();
+  }
+
+  /** Whether the answer to a button is still to come. */
+  isAsked(op: Op): boolean {
+    return [...this.asked.values()].some((asked) => asked.op === op);
+  }
+
+  /** A quiet line about the conversation; "" when all is well. */
+  notice(): string {
+    if (this.link === "none") {
+      return "saved; no kernel";
+    }
+    if (this.views.size === 0) {
+      return "";
+    }
+    const now = Date.now();
+    const silent_ms = now - this.heard_ms;
+    if (this.link === "live" && this.snapshot?.state === "running" && silent_ms >= SILENCE_MS) {
+      return `no word from the kernel for ${Math.floor(silent_ms / 1000)} s`;
+    }
+    const oldest = Math.min(now, ...[...this.asked.values()].map((asked) => asked.sent_ms));
+    return Math.max(now - oldest, this.knobs.waited_ms()) >= ACK_MS ? "waiting for the kernel" : "";
+  }
+
+  private readonly onMessage = (content: unknown): void => {
+    let message: FromKernel;
+    try {
+      message = parseMessage(content);
+    } catch (error) {
+      warn("a message was ignored", error);
+      return;
+    }
+    this.link = "live";
+    this.heard_ms = Date.now();
+    if (message.type === "ack") {
+      this.onAck(message);
+    } else {
+      if (message.type === "hello") {
+        this.history.replace(message.history);
+        this.knobs.forget(5000);
+        this.asked.clear();
+      }
+      this.take(message.snapshot);
+      this.history.append(message.snapshot);
+    }
+    this.tell();
+  };
+
+  private onAck(ack: Ack): void {
+    if (this.knobs.answer(ack)) {
+      return;
+    }
+    const asked = this.asked.get(ack.id);
+    if (asked !== undefined) {
+      this.asked.delete(ack.id);
+      this.refusal = ack.ok ? "" : ack.error;
+    }
+  }
+
+  private readonly onSaved = (): void => {
+    const saved = this.model.get("snapshot");
+    if (typeof saved !== "object" || saved === null || Object.keys(saved).length === 0) {
+      return; // nothing was saved yet
+    }
+    try {
+      const snapshot = parseSnapshot(saved);
+      if (this.snapshot === null || snapshot.time_s >= this.snapshot.time_s) {
+        this.take(snapshot);
+        this.tell();
+      }
+    } catch (error) {
+      warn("a saved snapshot was ignored", error);
+    }
+  };
+
+  private take(snapshot: Snapshot): void {
+    this.snapshot = snapshot;
+    this.failures = snapshot.failures ?? this.failures;
+    if (snapshot.changes !== null) {
+      this.history.note(snapshot.changes);
+    }
+  }
+
+  private send(message: ToKernel): boolean {
+    try {
+      this.model.send(message);
+      return true;
+    } catch (error) {
+      this.link = "none"; // the kernel is dead, or there never was one
+      this.knobs.forget();
+      warn("a message was not sent", error);
+      return false;
+    }
+  }
+
+  private nextId(): number {
+    this.id += 1;
+    return this.id;
+  }
+
+  private tell(): void {
+    for (const listener of this.listeners) {
+      listener();
+    }
+  }
+
+  private readonly check = (): void => {
+    if (this.link === "unknown" && Date.now() - this.opened_ms >= HELLO_MS) {
+      this.link = "none";
+    }
+    this.tell();
+  };
+
+  private startTimers(): void {
+    this.checkTimer ??= setInterval(this.check, CHECK_MS);
+    this.aliveTimer ??= setInterval(() => {
+      if (this.link !== "none") {
+        this.send({ op: "alive", id: this.nextId(), views: [...this.views] });
+      }
+    }, ALIVE_MS);
+  }
+
+  private stopTimers(): void {
+    clearInterval(this.checkTimer);
+    clearInterval(this.aliveTimer);
+    this.checkTimer = this.aliveTimer = undefined;
+  }
+}
+
+function warn(what: string, error: unknown): void {
+  console.warn(`[nbpipe] ${what}: ${error instanceof Error ? error.message : String(error)}`);
+}

@@ -1,0 +1,257 @@
+"""Remote: messages from a browser, checked and answered."""
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe.errors import ArgumentError
+from nbpipe.remote import LEASE_S, Remote, Views
+
+
+@pytest.fixture
+def pipe():
+    """Give a pipeline with knobs."""
+    return nbpipe.source(range(100)).map(abs, name="decode", concurrency=4).batch(2)
+
+
+@pytest.fixture
+def run(pipe):
+    """Give a run of it."""
+    with pipe.start() as run:
+        yield run
+
+
+@pytest.fixture
+def remote(run):
+    """Give the remote of the run."""
+    remote = Remote(run)
+    yield remote
+    remote.close()
+
+
+def setting(value, *, stage="decode", knob="concurrency", number=7):
+    """Give a message that sets a knob."""
+    return {"op": "set", "id": number, "stage": stage, "knob": knob, "value": value}
+
+
+def test_set_turns_the_knob_and_is_acknowledged(run, remote):
+    """A set is answered with the value in force, and on record as the panel's."""
+    ack = remote.handle(setting(12))
+    made = [(change.knob, change.old, change.new, change.by) for change in run.events]
+    assert (ack, made) == (
+        {"type": "ack", "id": 7, "ok": True, "value": 12},
+        [("decode.concurrency", 4, 12, "panel")],
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1025, 2.5, 4.0, "8", None, True, [8], 10**30])
+def test_refused_value_is_answered_with_the_one_in_force(run, remote, value):
+    """A value that no knob takes is refused, with the rule; nothing changes."""
+    ack = remote.handle(setting(value))
+    found = (ack["ok"], ack["value"], "decode.concurrency must be an int in" in ack["error"])
+    assert (found, run["decode"].concurrency) == ((False, 4, True), 4)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        setting(8, stage="decod"),
+        setting(8, knob="depth"),
+        setting(8, stage=None),
+        setting(8, stage=["decode"]),
+        setting(8, knob={}),
+        {"op": "close", "id": 7},
+        {"op": None, "id": 7},
+        {"op": ["set"], "id": 7},
+        {"id": 7},
+        {"op": "__class__", "id": 7},
+        {"op": "undo", "id": 7},
+    ],
+)
+def test_message_that_makes_no_sense_is_refused(run, remote, message):
+    """An unknown operation, stage or knob is refused; nothing changes."""
+    ack = remote.handle(message)
+    assert (ack["type"], ack["id"], ack["ok"], bool(ack["error"]), run.events) == (
+        *("ack", 7, False, True),
+        (),
+    )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+words = st.sampled_from(["set", "pause", "resume", "stop", "undo", "decode", "concurrency"])
+messages = json_values | st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("op", "id", "stage", "knob", "value"), words | json_values)
+)
+
+
+@given(st.lists(messages, max_size=5))
+def test_no_message_does_harm(sent):
+    """Whatever a browser sends is answered in bounded words, and knobs stay in range."""
+    pipe = nbpipe.source(range(3)).map(abs, name="decode")
+    with pipe.start() as run:
+        remote = Remote(run)
+        acks = [remote.handle(message) for message in sent]
+        remote.close()
+    sound = [
+        ack["type"] == "ack" and isinstance(ack["id"], int) and len(ack.get("error", "")) <= 500
+        for ack in acks
+    ]
+    assert (all(sound), 1 <= pipe["decode"].concurrency <= 1024) == (True, True)
+
+
+def test_pause_resume_and_stop(run, remote):
+    """The buttons do what the methods do."""
+    epoch = iter(run)
+    next(epoch)
+    states = []
+    for op in ("pause", "resume", "stop"):
+        remote.handle({"op": op, "id": 1})
+        states.append(run.status().state)
+    assert states == ["paused", "running", "stopped"]
+
+
+def test_undo_goes_back_step_by_step(run, remote):
+    """Undo takes back the last change, then the one before; whoever made them."""
+    remote.handle(setting(8))
+    run["decode"].concurrency = 16
+    values = []
+    for _ in range(2):
+        target = remote.snapshot()["undo"]
+        remote.handle({"op": "undo", "id": 1})
+        values.append((target["value"], run["decode"].concurrency))
+    assert (values, remote.snapshot()["undo"]) == ([(8, 8), (4, 4)], None)
+
+
+def test_undo_is_on_record(run, remote):
+    """An undo is a change like any other in the log, and says what it is."""
+    remote.handle(setting(8))
+    remote.handle({"op": "undo", "id": 1})
+    assert [(change.new, change.why) for change in run.events] == [(8, ""), (4, "undo")]
+
+
+def test_actions_are_those_that_make_sense(run, remote):
+    """What may be asked for depends on the state and on what was changed."""
+    found = [remote.snapshot()["actions"]]
+    epoch = iter(run)
+    next(epoch)
+    remote.handle(setting(8))
+    found.append(remote.snapshot()["actions"])
+    run.pause()
+    found.append(remote.snapshot()["actions"])
+    run.close()
+    found.append(remote.snapshot()["actions"])
+    assert found == [["pause"], ["pause", "stop", "undo"], ["resume", "stop", "undo"], []]
+
+
+def test_closed_run_refuses(run, remote):
+    """A closed run is turned no more, and says so."""
+    run.close()
+    acks = [remote.handle(setting(8)), remote.handle({"op": "pause", "id": 8})]
+    assert [(ack["ok"], "closed" in ack["error"]) for ack in acks] == [(False, True)] * 2
+
+
+def test_run_that_is_gone_looks_closed(pipe):
+    """The remote does not keep the run; without it, the last look stays, as closed."""
+    run = pipe.start()
+    remote = Remote(run)
+    del run
+    gc.collect()
+    shown = remote.snapshot()
+    remote.close()
+    ack = remote.handle(setting(8))
+    assert (shown["state"], shown["actions"], ack["ok"]) == ("closed", [], False)
+
+
+def test_closed_remote_watches_no_knobs(pipe, run):
+    """After closing, changes are noted no more."""
+    remote = Remote(run)
+    remote.close()
+    pipe["decode"].concurrency = 9
+    assert remote.snapshot()["undo"] is None
+
+
+def test_stages_are_called_as_they_are_shown():
+    """A stage with a strange name is found under the name in the snapshot."""
+    pipe = nbpipe.source(range(3)).map(abs, name="<img src=x onerror=alert(1)>" + "x" * 70)
+    with pipe.start() as run:
+        remote = Remote(run)
+        shown = remote.snapshot()["stages"][-1]["address"]
+        ack = remote.handle(setting(3, stage=shown))
+        remote.close()
+    assert ack["ok"]
+
+
+# -- views ----------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_views_are_counted_by_name():
+    """A view that opened twice is closed once."""
+    views = Views()
+    for is_open in (True, True, False):
+        views.note({"op": "view", "view": "a", "open": is_open})
+    assert not views
+
+
+def test_view_that_says_nothing_is_gone():
+    """A page that was reloaded never says goodbye: its lease runs out."""
+    clock = Clock()
+    views = Views(clock)
+    views.note({"op": "view", "view": "a", "open": True})
+    found = []
+    for step_s in (LEASE_S - 1, 2):
+        clock.now_s += step_s
+        found.append(bool(views))
+    assert found == [True, False]
+
+
+def test_view_that_is_alive_stays():
+    """A word from a page makes its lease longer."""
+    clock = Clock()
+    views = Views(clock)
+    views.note({"op": "view", "view": "a", "open": True})
+    for _ in range(3):
+        clock.now_s += LEASE_S - 1
+        views.note({"op": "alive", "views": ["a"]})
+    assert views
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"op": "view"},
+        {"op": "view", "view": "x" * 65, "open": True},
+        {"op": "alive", "views": "a"},
+        {"op": "alive", "views": [1]},
+    ],
+)
+def test_odd_names_of_views_are_refused(message):
+    """What is no short name is refused."""
+    with pytest.raises(ArgumentError):
+        Views().note(message)
+
+
+def test_number_of_views_is_bounded():
+    """A page that invents views does not fill the memory."""
+    views = Views()
+    for number in range(1000):
+        views.note({"op": "view", "view": str(number), "open": True})
+    assert len(views._until_s) == 64

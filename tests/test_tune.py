@@ -1,0 +1,300 @@
+"""Diagnoses: the right stage is named, with advice that can be followed, from numbers alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe.knobs import KnobChange
+from nbpipe.metrics import StageStats
+from nbpipe.stage import CONSUMER, addresses
+from nbpipe.tune import Diagnosis, diagnose
+from nbpipe.tune.case import Case, loads_of
+from nbpipe.tune.rules import decide, patient
+from nbpipe.watch import Status
+from tests.view.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
+
+RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
+
+
+def chain(concurrency=4, executor=None, **options):
+    """Give the stages of files > decode > batch."""
+    decode = {"executor": executor} if executor else {}
+    if executor != "inline":
+        decode["concurrency"] = concurrency
+    fn = read if executor == "coroutine" else abs
+    decode["executor"] = None if executor == "coroutine" else executor
+    pipe = nbpipe.source(range(9), name="files").map(fn, name="decode", **decode, **options)
+    return addresses(pipe.batch(2).chain)
+
+
+def case(rows, starved, stages=None, status=RUNNING, *, cores=8, locked=True):
+    """Give a case of files > decode > batch; a row is (busy, starved, blocked)."""
+    stages = chain() if stages is None else stages
+    stats = {}
+    for name, numbers in rows.items():
+        knob = stages[name].knobs.get("concurrency")
+        told = numbers if isinstance(numbers, StageStats) else row(*numbers, 100.0)
+        stats[name] = replace(told, concurrency=knob.value if knob else 1)
+    return Case(stages, stats, starved, loads_of(stages, stats), status, cores, locked, NOW_S)
+
+
+IDLE = (0.01, 0, 0.9)
+STARVED = (0.02, 0.95, 0)
+DECODE_LIMITS = {"files": IDLE, "decode": (0.97, 0.01, 0), "batch": STARVED}
+
+
+# -- a stage is full ----------------------------------------------------------------------
+
+
+def test_full_stage_limits():
+    """A stage whose slots are full is named, in the words that the documents promise."""
+    found = decide(case(DECODE_LIMITS, 0.62))
+    assert str(found) == (
+        "decode limits: busy 97 %, a call takes 4 ms, the loop waits for data 62 % of the time, "
+        "try concurrency 8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("starved", "batch", "machine", "concurrency", "wanted"),
+    [
+        (0.62, 0.02, (0.1, 8), 4, 8),  # doubled at most
+        (0.62, 0.80, (0.1, 8), 4, 5),  # batch would limit next
+        (0.30, 0.02, (0.1, 8), 8, 12),  # the loop takes no more
+        (0.06, 0.02, (0.1, 8), 4, 5),  # one more at least
+        (0.62, 0.02, (0.1, 1), 4, 8),  # calls that wait may be many,
+        (0.62, 0.02, (1.8, 3), 8, 12),  # calls that compute may not
+        (0.62, 0.02, (None, 2), 6, 8),  # they may compute
+        (0.62, 0.02, (0.1, 8), 1000, 1024),  # the knob's own bound
+    ],
+)
+def test_wanted_concurrency(starved, batch, machine, concurrency, wanted):
+    """The suggestion brings the stage level with what limits next."""
+    rows = {**DECODE_LIMITS, "batch": (batch, 1 - batch, 0)}
+    status = replace(RUNNING, cpu_cores=machine[0])
+    found = decide(case(rows, starved, chain(concurrency), status, cores=machine[1]))
+    assert found.suggestion == ("decode", "concurrency", wanted)
+
+
+def test_upper_of_equals():
+    """Of two full stages the upper one is named: the lower one does not hold it back."""
+    stages = addresses(
+        nbpipe.source([1]).map(abs, name="one").map(abs, name="two", concurrency=2).chain
+    )
+    rows = {"source": IDLE, "one": (0.985, 0, 0), "two": (0.99, 0, 0)}
+    assert decide(case(rows, 0.5, stages)).stage == "one"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "cores", "locked", "concurrency", "words"),
+    [
+        (1.05, 8, True, 4, "Python's interpreter lock; more threads will not help"),
+        (1.05, 8, False, 4, "try concurrency 8"),
+        (1.05, 8, True, 1, "try concurrency 2"),  # one thread may or may not hold the lock
+        (3.4, 8, True, 4, "try concurrency 8"),
+        (0.1, 8, True, 4, "try concurrency 8"),
+        (7.6, 8, True, 4, "the machine is full, 7.6 of 8 cores are at work"),
+        (0.98, 1, True, 4, "the machine is full"),
+        (2.0, 4, True, 16, "16 calls at once are enough for 4 cores"),
+    ],
+)
+def test_when_more_threads_help(cpu, cores, locked, concurrency, words):
+    """More threads are suggested only where they can help; else why not."""
+    status = replace(RUNNING, cpu_cores=cpu)
+    # The core is used by decode alone: the loop does next to nothing.
+    found = decide(
+        case(DECODE_LIMITS, 0.95, chain(concurrency), status, cores=cores, locked=locked)
+    )
+    assert (words in str(found), found.stage) == (True, "decode")
+    assert (found.suggestion is not None) == ("try" in words)
+
+
+def test_other_stage_may_use_the_core():
+    """Where another stage may be what uses the one core, the lock is only hinted at."""
+    rows = {**DECODE_LIMITS, "batch": (0.8, 0.2, 0)}
+    found = decide(case(rows, 0.9, status=replace(RUNNING, cpu_cores=1.0)))
+    assert found.suggestion == ("decode", "concurrency", 5)
+    assert "where the process stays at one core" in found.advice
+
+
+def test_coroutines_that_compute():
+    """An async stage that uses a whole core computes on the event loop."""
+    stages = chain(16, "coroutine")
+    found = decide(case(DECODE_LIMITS, 0.97, stages, replace(RUNNING, cpu_cores=1.0)))
+    assert ("event loop" in found.text, "await" in found.advice) == (True, True)
+
+
+def test_knob_at_its_maximum():
+    """There is no suggestion above the knob's bound."""
+    found = decide(case(DECODE_LIMITS, 0.62, chain(1024)))
+    assert (found.suggestion, "is the most there is" in found.advice) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("full", "words"),
+    [("files", "give paths or indices"), ("batch", "collate in a map stage")],
+)
+def test_full_stage_without_concurrency(full, words):
+    """A source or a batch that limits gets advice of another kind."""
+    rows = {"files": STARVED, "decode": STARVED, "batch": STARVED, full: (0.98, 0.01, 0)}
+    found = decide(case(rows, 0.8))
+    assert (found.stage, found.suggestion, words in found.advice) == (full, None, True)
+
+
+def test_full_stream():
+    """Any other operation that limits does one thing at a time."""
+    pipe = nbpipe.source([1]).shuffle(buffer_size=4).batch(2)
+    found = decide(case({"source": IDLE, "shuffle": (1, 0, 0)}, 0.5, addresses(pipe.chain)))
+    assert (found.stage, "one thing at a time" in found.advice) == ("shuffle", True)
+
+
+def test_inline_stage_counts_with_its_host():
+    """An inline stage has no slots: its time is its host's, and so is the knob to turn."""
+    pipe = nbpipe.source([1], name="files").map(abs, name="read", concurrency=4)
+    stages = addresses(pipe.map(abs, name="crop", executor="inline").chain)
+    rows = {"files": IDLE, "read": (0.05, 0, 0), "crop": (1.0, 0, 0)}
+    found = decide(case(rows, 0.5, stages))
+    assert (found.stage, found.suggestion) == ("crop", ("read", "concurrency", 8))
+
+
+def test_inline_stage_inside_a_source():
+    """A source has no concurrency: the inline stage wants threads of its own."""
+    stages = chain(executor="inline")
+    found = decide(case({"files": (0.01, 0, 0), "decode": (0.99, 0, 0)}, 0.9, stages))
+    assert (found.stage, "executor='thread'" in found.advice) == ("decode", True)
+
+
+def test_turned_just_now():
+    """While the last turn of a knob does not show in the stats, nothing more is suggested."""
+    stages = chain()
+    knob = stages["decode"].knobs["concurrency"]
+    knob._last = KnobChange(NOW_S - 2, "decode.concurrency", 2, 4, "panel", "")
+    looked = case(DECODE_LIMITS, 0.62, stages)
+    found = patient(looked, decide(looked))
+    assert (found.stage, found.suggestion, "just now" in found.advice) == ("decode", None, True)
+
+
+# -- no stage is full ---------------------------------------------------------------------
+
+
+def test_loop_limits():
+    """A loop that hardly waits has nothing to gain, whatever the stages do."""
+    found = decide(case(DECODE_LIMITS, 0.02))
+    assert str(found) == (
+        "the training loop limits: it waits for data 2 % of the time; nothing to gain in the "
+        "pipeline"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "p95_s", "suggestion"),
+    [({}, 0.4, ("decode", "prefetch", 32)), ({"ordered": False}, 0.4, None)],
+)
+def test_stragglers(options, p95_s, suggestion):
+    """Blocked, while the next stage has no input: a slow call holds back the order."""
+    slow = row(0.2, 0, 0.8, 50.0, latency_p95_s=p95_s)
+    rows = {"files": IDLE, "decode": slow, "batch": STARVED}
+    found = decide(case(rows, 0.9, chain(**options)))
+    held = ("decode", suggestion) if suggestion else (None, ("batch", "prefetch", 8))
+    assert (found.stage, found.suggestion) == held
+
+
+def test_bursts():
+    """Blocked at one time, starved at another: the last buffer is to bridge it."""
+    rows = {"files": IDLE, "decode": (0.2, 0, 0.8), "batch": (0.01, 0.16, 0.8)}
+    found = decide(case(rows, 0.16))
+    assert (found.stage, found.suggestion) == (None, ("batch", "prefetch", 8))
+
+
+def test_memory_budget():
+    """Calls that could run, and do not for want of memory, are named."""
+    status = replace(RUNNING, held_bytes=20_000_000, limit_bytes=30_000_000)
+    rows = {"files": (0, 0, 0.9), "decode": (0.4, 0, 0), "batch": STARVED}
+    found = decide(case(rows, 0.9, status=status))
+    assert (found.stage, "memory budget of 30 MB" in found.text) == ("decode", True)
+
+
+def test_tiny_items():
+    """Where no stage is busy and very many items pass, handing them over limits."""
+    tiny = row(0.02, 0, 0.5, 140_000.0, latency_p50_s=1e-6)
+    rows = {"files": tiny, "decode": replace(tiny, blocked=0.0), "batch": (0.1, 0.1, 0)}
+    found = decide(case(rows, 0.8, status=replace(RUNNING, cpu_cores=1.0)))
+    assert (found.stage, "batch first" in found.advice) == (None, True)
+
+
+def test_rather_busy_stage():
+    """Without another reason, a stage that is rather busy limits."""
+    rows = {"files": IDLE, "decode": (0.7, 0.3, 0), "batch": STARVED}
+    assert decide(case(rows, 0.5)).suggestion == ("decode", "concurrency", 6)
+
+
+def test_nothing_stands_out():
+    """Where no rule fits, that is said."""
+    rows = {"files": (0, 1, 0), "decode": (0, 1, 0), "batch": (0, 1, 0)}
+    assert decide(case(rows, 0.5)).text == (
+        "no stage limits for long: the loop waits for data 50 % of the time"
+    )
+
+
+# -- whatever the numbers -----------------------------------------------------------------
+
+SHARES = st.tuples(*[st.floats(0, 1)] * 4).map(lambda s: [x / max(1e-9, sum(s)) for x in s])
+ROWS = st.builds(
+    lambda s, rate, p50, ratio, items: StageStats(
+        items_out=items,
+        items_per_s=rate,
+        busy=s[0],
+        starved=s[1],
+        blocked=s[2],
+        waiting=s[3],
+        latency_p50_s=p50,
+        latency_p95_s=p50 * ratio,
+    ),
+    SHARES,
+    st.floats(0, 1e7),
+    st.sampled_from([0.0, 1e-7, 0.004, 10.0]),
+    st.floats(1, 1e9),
+    st.integers(0, 1000),
+)
+STATUSES = st.builds(
+    Status,
+    state=st.sampled_from(["running", "finished", "failed", "paused", "ready", "closed"]),
+    epoch=st.integers(0, 3),
+    epochs=st.none(),
+    delivered=st.integers(0, 100),
+    total=st.none(),
+    units=st.just({}),
+    elapsed_s=st.floats(0, 1e6),
+    waited_s=st.floats(0, 1e6),
+    cpu_cores=st.none() | st.floats(0, 256),
+    error=st.text(max_size=40),
+    held_bytes=st.none(),
+    limit_bytes=st.none() | st.integers(0, 10**12),
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_whatever_the_numbers(data):
+    """A diagnosis never raises, names a stage that exists and a value its knob would take."""
+    run = photographs()
+    run.now = data.draw(STATUSES)
+    for name in run.rows:
+        told = data.draw(ROWS)
+        knob = None if name == CONSUMER else run.stages[name].knobs.get("concurrency")
+        run.rows[name] = replace(told, concurrency=knob.value if knob else 1)
+    found = diagnose(run)
+    assert found.stage in (None, CONSUMER, *run.stages)
+    if found.suggestion is not None:
+        stage, name, value = found.suggestion
+        knob = run.stages[stage].knobs[name]
+        assert knob.value < value <= min(knob.maximum, 4 * knob.value)
+
+
+def test_empty_run():
+    """A run without any row is told of all the same."""
+    found = diagnose(FakeWatched(now=replace(STATUS, state="running")))
+    assert isinstance(found, Diagnosis)
