@@ -97,5 +97,5 @@ def _panel(run: Run) -> Panel | None:
     try:
         return panel_of(run)
     except (MissingExtraError, FrontEndMissingError) as error:
-        LOG.warning("%s", error)
+        LOG.warning("%s", str(error))  # the error itself holds the run
         return None

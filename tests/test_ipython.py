@@ -33,12 +33,39 @@ class Events:
             function(*arguments)
 
 
+class Formatter:
+    """IPython's register of functions that show objects of a type."""
+
+    def __init__(self):
+        self.printers = {}
+
+    def for_type(self, kind, function):
+        self.printers[kind] = function
+
+    def pop(self, kind, default):
+        return self.printers.pop(kind, default)
+
+
+class Outputs:
+    """IPython's way to a notebook's outputs: notes what was shown."""
+
+    def __init__(self):
+        self.shown = []
+
+    def publish(self, data, *, transient, update):
+        self.shown.append(
+            SimpleNamespace(data=data, place=transient.get("display_id"), update=update)
+        )
+
+
 class Shell:
     """A shell with a kernel; a cell is a function."""
 
     def __init__(self, request=None):
         self.kernel = object()
         self.events = Events()
+        self.display_pub = Outputs()
+        self.display_formatter = SimpleNamespace(ipython_display_formatter=Formatter())
         self.request = request or {}
 
     def get_parent(self):

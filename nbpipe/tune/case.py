@@ -12,9 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 from ..knobs import Knob
 from ..metrics import WINDOW_NS, Row, StageStats
@@ -27,9 +27,7 @@ _LEAST_S, _MOST_S = 0.01, 2.0  # a row of the history speaks for the time since 
 _SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """How much of its slots a stage keeps busy, with the inline stages that run inside it.
 
     Attributes:
@@ -51,9 +49,7 @@ class Load:
     knob: Knob | None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """What a diagnosis rests on.
 
     Attributes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..metrics import StageStats
+from ..metrics import Row, StageStats
 from ..operations import Call
+from ..stage import Stage
 from ..text import shortened
 from ..units import format_count, format_share
 from ..watch import Status, Watched
@@ -89,11 +90,21 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         )
     found = decide(Case.of(watched.stages, averages, status))
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
-    if found.suggestion is None:
+    turned = turned_since(watched.stages, rows, (found.stage, *(found.suggestion or ())[:1]))
+    if not turned:
         return found
-    stage, knob, _ = found.suggestion
-    then = [row[knob] for row in rows if row["stage"] == stage]
-    if not then or then[-1] == watched.stages[stage].knobs[knob].value:
-        return found
-    advice = f"{shown(stage)}.{knob} was turned since: run another epoch"
-    return replace(found, advice=advice, suggestion=None)
+    return replace(found, advice=f"{turned} was turned since: run another epoch", suggestion=None)
+
+
+def turned_since(
+    stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str | None]
+) -> str:
+    """Name a knob of these stages whose value is not that of the last row; empty without one."""
+    last = {row["stage"]: row for row in rows}
+    for name in names:
+        if name is None or name not in stages or name not in last:
+            continue
+        for knob_name, knob in stages[name].knobs.items():
+            if last[name].get(knob_name, knob.value) != knob.value:
+                return f"{shown(name)}.{knob_name}"
+    return ""

@@ -195,17 +195,6 @@ def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> N
         pairs = list(zip(queued, bounds, strict=True))
         fill.append([min(1.0, q / b) if q is not None and b else None for q, b in pairs])
         words.append([f"{_plain(name)}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
-    below = drawn.layout[f"yaxis{row if row > 1 else ''}"].domain
-    bar = {
-        "title": {"text": "fill"},
-        "x": 1.0,
-        "xpad": 6,
-        "len": max(0.2, below[1] - below[0]),
-        "y": sum(below) / 2,
-        "thickness": 10,
-        "tickformat": ".0%",
-        "tickvals": [0, 0.5, 1],
-    }
     drawn.add_heatmap(
         x=past.at,
         y=list(range(len(names))),
@@ -214,7 +203,7 @@ def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> N
         zmin=0,
         zmax=1,
         colorscale="Cividis",
-        colorbar=bar,
+        colorbar=_colour_bar(drawn.layout[f"yaxis{row if row > 1 else ''}"].domain),
         hovertemplate=f"%{{text}} at %{{x:.4~g}} {past.unit}<extra></extra>",
         row=row,
         col=1,
@@ -227,6 +216,19 @@ def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> N
         row=row,
         col=1,
     )
+
+
+def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
+    return {
+        "title": {"text": "fill"},
+        "x": 1.0,
+        "xpad": 6,
+        "len": max(0.2, beside[1] - beside[0]),
+        "y": sum(beside) / 2,
+        "thickness": 10,
+        "tickformat": ".0%",
+        "tickvals": [0, 0.5, 1],
+    }
 
 
 def _bound(row: Row) -> float:

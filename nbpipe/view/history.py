@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from ..metrics import Row
-from ..text import shortened
 from ..watch import Watched
-from .snapshot import CHANGES, NAME, ChangePart, change_parts, plain, rounded
+from .snapshot import CHANGES, ChangePart, change_parts, label, rounded
 
 POINTS = 600
 
@@ -39,7 +38,7 @@ def history(watched: Watched, points: int = POINTS) -> HistoryPart:
     zero_s = unix_zero_s(ticks)
     return {
         "time_s": [round(zero_s + time_of(tick), 3) for tick in chosen],
-        "stages": {shortened(plain(name), NAME): column for name, column in columns.items()},
+        "stages": {label(name): column for name, column in columns.items()},
         "changes": change_parts(watched.events[-CHANGES:]),
     }
 

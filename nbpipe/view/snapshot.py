@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -148,7 +149,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
     loop = stats.get(CONSUMER) or StageStats()
     return {
         "version": VERSION,
-        "title": shortened(plain(watched.title), NAME),
+        "title": shortened(label(watched.title), NAME),
         "time_s": round(time.time(), 3),
         "state": status.state,
         "epoch": status.epoch,
@@ -163,7 +164,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "waited_share": share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
-        "error": shortened(plain(status.error), LINE),
+        "error": line(status.error),
         "stages": [
             _stage(address, stage, stats[address], status.units.get(address, "items"))
             for address, stage in stages.items()
@@ -187,11 +188,11 @@ def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
     return [
         {
             "when_s": round(event.when_s, 3),
-            "knob": shortened(plain(event.knob), NAME),
+            "knob": label(event.knob),
             "old": event.old,
             "new": event.new,
-            "by": shortened(plain(event.by), NAME),
-            "why": shortened(plain(event.why), LINE),
+            "by": label(event.by),
+            "why": line(event.why),
         }
         for event in events
     ]
@@ -210,6 +211,17 @@ def seconds(time_s: float) -> float:
 def share(number: float) -> float:
     """Give a share of 1 with three digits."""
     return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
+
+
+def line(text: str) -> str:
+    """Give text in one bounded line that can be written as UTF-8."""
+    return shortened(plain(text), LINE)
+
+
+@functools.lru_cache(maxsize=256)
+def label(text: str) -> str:
+    """Give a bounded name, its spaces kept: it is what the front end asks for."""
+    return plain(text)[:NAME]
 
 
 def plain(text: str) -> str:
@@ -240,9 +252,9 @@ def _stage(address: str, stage: Stage, row: StageStats, unit: str) -> StagePart:
     known = row.bytes_out > 0 and row.items_out > 0
     bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
     return {
-        "address": shortened(plain(address), NAME),
-        "op": shortened(plain(stage.op), NAME),
-        "executor": shortened(plain(str(stage.executor)), NAME),
+        "address": label(address),
+        "op": label(stage.op),
+        "executor": label(stage.executor),
         "unit": unit,
         "items_out": row.items_out,
         "items_per_s": rounded(row.items_per_s),
@@ -283,11 +295,11 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
     target: Target | None = None
     if found.suggestion is not None:
         stage, knob, value = found.suggestion
-        target = {"stage": shortened(plain(stage), NAME), "knob": knob, "value": value}
+        target = {"stage": label(stage), "knob": knob, "value": value}
     return {
-        "stage": None if found.stage is None else shortened(plain(found.stage), NAME),
-        "text": shortened(plain(found.text), LINE),
-        "advice": shortened(plain(found.advice), LINE),
+        "stage": None if found.stage is None else label(found.stage),
+        "text": line(found.text),
+        "advice": line(found.advice),
         "suggestion": target,
     }
 
@@ -295,12 +307,12 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
 def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
     return [
         {
-            "stage": shortened(plain(failure.stage), NAME),
-            "path": shortened(str(failure.path), NAME),
+            "stage": label(failure.stage),
+            "path": label(str(failure.path)),
             "epoch": failure.epoch,
-            "error": shortened(plain(failure.error), LINE),
+            "error": line(failure.error),
             "traceback": plain(failure.traceback[-TRACE:]),
-            "input": shortened(plain(failure.input), LINE),
+            "input": line(failure.input),
             "attempts": failure.attempts,
             "when_s": round(failure.when_s, 3),
         }

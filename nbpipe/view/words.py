@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..stage import CONSUMER
 from ..text import shortened, text_table
+from ..tune import Diagnosis
 from ..units import format_bytes, format_count, format_rate, format_seconds, format_share
 from .snapshot import DiagnosisPart, Snapshot, StagePart
 
@@ -46,7 +47,7 @@ def headline(snapshot: Snapshot) -> list[str]:
 
 def diagnosis_line(diagnosis: DiagnosisPart) -> str:
     """Give text and advice as one sentence."""
-    return "; ".join(part for part in (diagnosis["text"], diagnosis["advice"]) if part)
+    return str(Diagnosis(None, diagnosis["text"], diagnosis["advice"]))
 
 
 def state_words(shares: dict[str, float]) -> str:

@@ -1,22 +1,25 @@
 """The snapshot: every field as promised, small, bounded, and the file that the front end reads."""
 
 import json
-import math
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.tune import case
+import nbpipe
 from nbpipe.knobs import KnobChange
 from nbpipe.metrics import StageStats
-from nbpipe.view.history import history
-from nbpipe.view.snapshot import VERSION, Snapshot, snapshot
-from tests.view.fakes import BEGUN_S, FAILURE, HOSTILE, NOW_S, FakeWatched, photographs
+from nbpipe.stage import CONSUMER
+from nbpipe.tune import case
+from nbpipe.view import Snapshot, snapshot, snapshot_key
+from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, rounded
+from tests.gates import finished
+from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 
@@ -38,3 +41,139 @@ def test_file_for_the_front_end(at_now):
     stored = DATA.read_text(encoding="utf-8") if DATA.exists() else ""
     hint = "the snapshot changed: NBPIPE_WRITE_DATA=1 pytest tests/view/test_snapshot.py"
     assert stored == text, hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (Snapshot, lambda found: found),
+        (StagePart, lambda found: found["stages"][2]),
+        (KnobPart, lambda found: found["stages"][2]["knobs"][0]),
+        (FailurePart, lambda found: found["failures"][0]),
+    ],
+)
+def test_fields(kind, part):
+    """Each part has exactly the fields that its type promises."""
+    assert list(part(snapshot(photographs()))) == list(get_type_hints(kind))
+
+
+def test_plain_values():
+    """Version and bound are given; a stage without a row is left out."""
+    run = photographs()
+    del run.rows["files"]
+    found = snapshot(run)
+    decode = found["stages"][1]
+    assert (found["version"], decode["address"], decode["bound"]) == (VERSION, "decode", 13)
+
+
+def test_what_did_not_change_is_left_out():
+    """Changes and failures are None where they are not asked for."""
+    found = snapshot(photographs(), changes=False, failures=False)
+    assert (found["changes"], found["failures"]) == (None, None)
+
+
+def test_last_changes_and_failures():
+    """Only the last 50 changes and 5 failures are given, oldest first."""
+    run = photographs()
+    run.events = tuple(
+        KnobChange(BEGUN_S + n, "decode.prefetch", n, n + 1, "", "") for n in range(99)
+    )
+    run.lost = tuple(replace(FAILURE, path=n) for n in range(9))
+    found = snapshot(run)
+    assert [one["old"] for one in found["changes"]] == list(range(49, 99))
+    assert [one["path"] for one in found["failures"]] == ["4", "5", "6", "7", "8"]
+
+
+def test_text_is_bounded():
+    """Long text is cut; of a traceback the end is kept, with its lines."""
+    run = photographs()
+    run.now = replace(run.now, error="x" * 9999)
+    run.lost = (replace(FAILURE, error="e" * 9999, traceback="a\n" * 9999 + "last"),)
+    found = snapshot(run)
+    (failure,) = found["failures"]
+    assert (len(found["error"]), len(failure["error"]), len(failure["traceback"])) == (
+        500,
+        500,
+        4000,
+    )
+    assert failure["traceback"].endswith("a\nlast")
+
+
+def test_text_that_is_not_unicode():
+    """A file name with stray bytes can be sent all the same."""
+    run = photographs()
+    run.lost = (replace(FAILURE, input="\udcff.jpg"),)
+    assert snapshot(run)["failures"][0]["input"].encode("utf-8") == b"?.jpg"
+
+
+@pytest.mark.parametrize(
+    ("state", "total", "delivered", "rate", "left_s"),
+    [
+        ("running", 1000, 500, 100.0, 5.0),  # the rate of the last seconds
+        ("running", 1000, 500, 1.0, 50.0),  # too few items for one: that of the epoch
+        ("running", 1000, 500, 0.0, 50.0),
+        ("running", 400, 500, 100.0, 0.0),  # the total was an upper bound, or less
+        ("running", None, 500, 100.0, None),
+        ("running", 1000, 0, 0.0, None),
+        ("paused", 1000, 500, 100.0, None),
+        ("ready", 1000, 0, 0.0, None),
+    ],
+)
+def test_time_left(state, total, delivered, rate, left_s):
+    """The time left is estimated while that makes sense."""
+    run = photographs()
+    run.now = replace(run.now, state=state, total=total, delivered=delivered, elapsed_s=50.0)
+    run.rows[CONSUMER] = replace(run.rows[CONSUMER], items_per_s=rate)
+    assert snapshot(run)["left_s"] == left_s
+
+
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(max_examples=60)
+@given(FLOATS, FLOATS, FLOATS, FLOATS)
+def test_every_number_is_finite(rate, busy, elapsed_s, cpu):
+    """Whatever the stats hold, the message is JSON, and shares are between 0 and 1."""
+    run = photographs()
+    told = StageStats(items_out=3, items_per_s=rate, busy=busy, starved=busy, latency_p50_s=rate)
+    run.rows = dict.fromkeys(run.rows, told)
+    run.now = replace(run.now, state="ready", elapsed_s=elapsed_s, cpu_cores=cpu)
+    found = json.loads(json.dumps(snapshot(run), allow_nan=False))
+    shares = [stage[key] for stage in found["stages"] for key in ("busy", "starved", "waiting")]
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_numbers_are_short():
+    """Four digits are enough."""
+    assert [rounded(number) for number in (123456.789, 0.00123456)] == [123500, 0.001235]
+
+
+def test_key_leaves_time_out(monkeypatch):
+    """Two snapshots that differ only in their time have the same key."""
+    run = photographs()
+    run.now = replace(run.now, state="paused")
+    keys = []
+    for now_s in (NOW_S, NOW_S + 1):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        keys.append(snapshot_key(snapshot(run)))
+    assert keys[0] == keys[1]
+
+
+def test_empty_run():
+    """A run that says nothing of its stages has a snapshot too."""
+    assert snapshot(FakeWatched())["stages"] == []
+
+
+def test_real_run():
+    """A run satisfies what is asked of it, before, in and after an epoch."""
+    with nbpipe.source(range(20), name="files").map(abs).batch(4).start() as run:
+        ready = snapshot(run)
+        batches = iter(run)
+        finished(next, batches)
+        running = snapshot(run)
+        finished(list, batches)
+        done = snapshot(run)
+    states = [one["state"] for one in (ready, running, done, snapshot(run))]
+    assert states == ["ready", "running", "finished", "closed"]
+    assert (done["delivered"], done["total"], done["unit"]) == (5, 5, "batches")
+    assert [stage["address"] for stage in ready["stages"]] == ["files", "abs", "batch"]

@@ -98,6 +98,11 @@ export class Knobs {
     return taken && this.now() - taken.at_ms < OVERTAKEN_MS ? taken.value : undefined;
   }
 
+  /** Refuse a value here: it is none that could be sent. */
+  refuse(stage: string, knob: string, error: string): void {
+    this.errors.set(keyOf(stage, knob), error);
+  }
+
   /** Forget an error that was read. */
   dismiss(stage: string, knob: string): boolean {
     return this.errors.delete(keyOf(stage, knob));

@@ -1,0 +1,162 @@
+/** Header: state, title, buttons, the numbers of the epoch, progress. */
+
+import { OPS, type Op, type Snapshot } from "@nbpipe/protocol";
+import { button, h, setAttribute, setClass, setDisabled, setHidden, setPart, setText, setTitle } from "./dom";
+import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
+import { icon } from "./icons";
+import type { Session } from "./session";
+
+const LABELS: Readonly<Record<Op, string>> = {
+  pause: "Pause",
+  resume: "Resume",
+  stop: "Stop",
+  undo: "Undo",
+};
+
+const ICONS: Readonly<Record<Op, string>> = {
+  pause: "paused",
+  resume: "running",
+  stop: "stopped",
+  undo: "undo",
+};
+
+const FACTS = ["epoch", "rate", "elapsed", "left", "waited", "cpu", "memory"] as const;
+
+type Fact = (typeof FACTS)[number];
+
+const FACT_LABELS: Readonly<Record<Fact, string>> = {
+  epoch: "epoch",
+  rate: "rate",
+  elapsed: "elapsed",
+  left: "left",
+  waited: "loop waited for data",
+  cpu: "CPU",
+  memory: "buffers",
+};
+
+export class Header {
+  readonly el: HTMLElement;
+  private readonly stateIcon = icon("ready");
+  private readonly stateWord = h("span", {});
+  private readonly title = h("span", { class: "title", "data-field": "title" });
+  private readonly notice = h("span", { class: "notice", role: "status", "data-field": "notice" });
+  private readonly buttons = new Map<Op, HTMLButtonElement>();
+  private readonly facts = new Map<Fact, HTMLElement>();
+  private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
+  private readonly progress = h("span", { class: "count" });
+
+  constructor(private readonly session: Session) {
+    const state = h("span", { class: "state", role: "status", "data-field": "state" });
+    state.append(this.stateIcon.el, this.stateWord);
+    const buttons = h("span", { class: "buttons" }, this.button("undo"));
+    buttons.append(h("span", { class: "swap" }, this.button("pause"), this.button("resume")));
+    buttons.append(this.button("stop"));
+    const top = h("div", { class: "top" }, state, this.title, this.notice, buttons);
+    const facts = h("dl", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
+    const progress = h("div", { class: "progress", "data-field": "progress" }, this.bar);
+    progress.append(this.progress);
+    this.el = h("header", { class: "head" }, top, facts, progress);
+  }
+
+  update(snapshot: Snapshot | null, enabled: boolean): void {
+    this.updateNotice();
+    if (snapshot === null) {
+      setText(this.stateWord, "no numbers yet");
+      return;
+    }
+    this.stateIcon.show(snapshot.state);
+    setText(this.stateWord, snapshot.state);
+    setText(this.title, snapshot.title);
+    setTitle(this.title, snapshot.title);
+    this.updateButtons(snapshot, enabled);
+    this.updateProgress(snapshot);
+    for (const [fact, text] of factsOf(snapshot)) {
+      const node = this.facts.get(fact);
+      if (node !== undefined) {
+        setText(node, text);
+        if (node.parentElement !== null) {
+          setHidden(node.parentElement, text === "");
+        }
+      }
+    }
+  }
+
+  private button(op: Op): HTMLButtonElement {
+    const label = h("span", { class: "label" }, LABELS[op]);
+    const made = button({ class: `op ${op}` }, icon(ICONS[op]).el, label);
+    made.dataset.op = op;
+    made.hidden = true;
+    made.addEventListener("click", () => this.session.ask(op));
+    this.buttons.set(op, made);
+    return made;
+  }
+
+  private fact(fact: Fact): HTMLElement {
+    const value = h("dd", { "data-field": fact === "rate" ? "total-rate" : fact });
+    this.facts.set(fact, value);
+    const box = h("div", { class: `fact ${fact}` }, h("dt", {}, FACT_LABELS[fact]), value);
+    box.hidden = true;
+    return box;
+  }
+
+  private updateNotice(): void {
+    const { refusal } = this.session;
+    const closed = this.session.snapshot?.state === "closed" ? "this run is closed" : "";
+    const text = refusal || this.session.notice() || closed;
+    setText(this.notice, text);
+    setTitle(this.notice, text);
+    setClass(this.notice, "refused", refusal !== "");
+  }
+
+  private updateButtons(snapshot: Snapshot, enabled: boolean): void {
+    for (const op of OPS) {
+      const made = this.buttons.get(op);
+      if (made !== undefined) {
+        setHidden(made, !snapshot.actions.includes(op));
+        setDisabled(made, !enabled || this.session.isAsked(op));
+      }
+    }
+    const undo = this.buttons.get("undo");
+    const label = undo?.querySelector(".label");
+    if (undo && label && snapshot.undo !== null) {
+      const { stage, knob, value } = snapshot.undo;
+      const text = `Undo: ${stage}.${knob} back to ${value}`;
+      setText(label, text);
+      setTitle(undo, text);
+    }
+  }
+
+  private updateProgress(snapshot: Snapshot): void {
+    const { delivered, total, unit } = snapshot;
+    const share = total ? delivered / total : 0;
+    setPart(this.bar, "--fill", share);
+    setClass(this.bar, "unknown", total === null);
+    const of = total === null ? "" : ` of ${formatCount(total)}`;
+    setText(this.progress, `${formatCount(delivered)}${of} ${unit}`);
+    setAttribute(this.bar, "aria-valuetext", `${formatCount(delivered)}${of} ${unit}`);
+    if (total !== null) {
+      setAttribute(this.bar, "aria-valuemin", "0");
+      setAttribute(this.bar, "aria-valuemax", String(total));
+      setAttribute(this.bar, "aria-valuenow", String(Math.min(delivered, total)));
+    }
+  }
+}
+
+/** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 1. */
+function factsOf(snapshot: Snapshot): [Fact, string][] {
+  const { epoch, epochs, memory, cpu_cores: cores } = snapshot;
+  const waited = `${formatShare(snapshot.waited_share)} · ${formatClock(snapshot.waited_s)}`;
+  const running = snapshot.state === "running" || snapshot.state === "paused";
+  return [
+    ["epoch", epochs === null || epoch >= epochs ? `${epoch + 1}` : `${epoch + 1} of ${epochs}`],
+    ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
+    ["elapsed", formatClock(snapshot.elapsed_s)],
+    ["left", snapshot.left_s === null ? (running ? "–" : "") : formatClock(snapshot.left_s)],
+    ["waited", waited],
+    ["cpu", cores === null ? "" : `${cores.toFixed(1)} cores`],
+    [
+      "memory",
+      memory ? `${formatBytes(memory.held_bytes)} of ${formatBytes(memory.limit_bytes)}` : "",
+    ],
+  ];
+}

@@ -1,0 +1,181 @@
+/** Rows of the table: one for each stage, and one for the training loop. */
+
+import { CONSUMER, type Failure, type Shares, type Snapshot, type Stage } from "@nbpipe/protocol";
+import { button, h, setAttribute, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
+import { FailureList } from "./failures";
+import { formatAmount, formatBytes, formatClock, formatTime } from "./format";
+import { icon } from "./icons";
+import { KnobControl } from "./knob-control";
+import { Meter, SharesBar, Spark, type Words } from "./meters";
+import type { Session } from "./session";
+import type { Sections } from "./sections";
+
+/** Name, rate, sparkline and bar: what every row has. */
+class Front {
+  readonly name = h("span", { class: "name" });
+  readonly kind = h("span", { class: "kind" });
+  readonly rate = h("span", { class: "value", "data-field": "rate" });
+  readonly under = h("div", { class: "sub" });
+  readonly spark = new Spark();
+  readonly bar: SharesBar;
+  readonly cells: readonly Element[];
+  private readonly mark = h("span", { class: "mark" }, icon("bottleneck").el, "bottleneck");
+  private drawn = -1;
+
+  constructor(words?: Words) {
+    this.bar = new SharesBar(words);
+    const sub = h("div", { class: "sub" }, this.mark, this.kind);
+    const who = h("div", { class: "cell who" }, this.name, sub);
+    const rate = h("div", { class: "cell rate" }, h("div", {}, this.rate), this.under);
+    this.cells = [who, rate, this.spark.el, this.bar.el];
+  }
+
+  update(row: HTMLElement, limits: boolean, per_s: number, unit: string, shares: Shares): void {
+    setClass(row, "limits", limits);
+    setHidden(this.mark, !limits);
+    setText(this.rate, `${formatAmount(per_s)} ${unit}/s`);
+    this.bar.update(shares);
+  }
+
+  draw(session: Session, address: string): void {
+    const { history } = session;
+    if (this.drawn !== history.version) {
+      this.drawn = history.version;
+      this.spark.update(history.time_s, history.rates(address));
+    }
+  }
+}
+
+export class StageRow {
+  readonly el = h("div", { class: "row", role: "listitem" });
+  private readonly front = new Front();
+  private readonly queue = new Meter("queue", "queue");
+  private readonly running = new Meter("running", "calls");
+  private readonly p50 = h("span", { class: "value" });
+  private readonly p95 = h("span", { class: "sub" });
+  private readonly errors = button({ class: "errors", "data-field": "errors" });
+  private readonly failures = new FailureList();
+  private readonly knobBox = h("div", { class: "knobs" });
+  private readonly knobs = new Map<string, KnobControl>();
+
+  constructor(
+    private readonly session: Session,
+    private readonly address: string,
+    private readonly sections: Sections,
+  ) {
+    this.el.dataset.stage = address;
+    this.el.setAttribute("aria-label", address);
+    const latency = h("div", { class: "cell latency", "data-field": "latency" });
+    latency.append(h("div", {}, this.p50), this.p95);
+    const label = h("span", { class: "caption", "aria-hidden": "true" }, "errors");
+    const errors = h("div", { class: "cell errors" }, label, this.errors);
+    this.errors.addEventListener("click", () => {
+      sections.toggle(this.section());
+      this.showFailures();
+    });
+    this.el.append(...this.front.cells, this.queue.el, this.running.el, latency, errors);
+    this.el.append(this.knobBox, this.failures.el);
+  }
+
+  update(stage: Stage, limits: boolean, enabled: boolean): void {
+    const { front } = this;
+    setText(front.name, stage.address);
+    setTitle(front.name, stage.address);
+    setText(front.kind, `${stage.op} · ${stage.executor}`);
+    setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
+    front.update(this.el, limits, stage.items_per_s, stage.unit, stage);
+    const bytes = stage.bytes_per_s;
+    setText(
+      front.under,
+      bytes === null ? `mean ${formatAmount(stage.mean_per_s)}` : `${formatBytes(bytes)}/s`,
+    );
+    const { queued, bound, running, concurrency } = stage;
+    this.queue.update(queued, bound, `${queued} of at most ${bound} ${stage.unit} held ready`);
+    this.running.update(running, concurrency, `${running} of ${concurrency} calls in progress`);
+    setText(this.p50, formatTime(stage.latency_p50_s));
+    setText(this.p95, `p95 ${formatTime(stage.latency_p95_s)}`);
+    this.updateErrors(stage);
+    this.updateKnobs(stage, enabled);
+  }
+
+  draw(): void {
+    this.front.draw(this.session, this.address);
+  }
+
+  dispose(): void {
+    for (const control of this.knobs.values()) {
+      control.dispose();
+    }
+  }
+
+  private section(): string {
+    return `failures of ${this.address}`;
+  }
+
+  private updateErrors(stage: Stage): void {
+    const { errors, retries } = stage;
+    setText(this.errors, formatAmount(errors).replace(".00", ""));
+    setDisabled(this.errors, errors === 0);
+    setClass(this.errors, "some", errors > 0);
+    const said = `${errors} failed, ${retries} retried`;
+    setTitle(this.errors, said);
+    setAttribute(this.errors, "aria-label", `errors of ${this.address}: ${said}`);
+    this.showFailures(errors);
+  }
+
+  private showFailures(errors = this.errorCount): void {
+    this.errorCount = errors;
+    const open = errors > 0 && this.sections.isOpen(this.section(), false);
+    setHidden(this.failures.el, !open);
+    setAttribute(this.errors, "aria-expanded", String(open));
+    if (open) {
+      const own = this.session.failures.filter((failure: Failure) => failure.stage === this.address);
+      this.failures.update(own, errors);
+    }
+  }
+
+  private errorCount = 0;
+
+  private updateKnobs(stage: Stage, enabled: boolean): void {
+    for (const knob of stage.knobs) {
+      let control = this.knobs.get(knob.name);
+      if (control === undefined) {
+        control = new KnobControl(this.session, this.address, knob);
+        this.knobs.set(knob.name, control);
+        this.knobBox.append(control.el);
+      }
+      control.update(knob, enabled);
+    }
+  }
+}
+
+const LOOP_WORDS: Words = new Map([
+  ["busy", "training"],
+  ["starved", "waits for data"],
+]);
+
+/** The training loop: it takes what the last stage makes. */
+export class LoopRow {
+  readonly el = h("div", { class: "row loop", role: "listitem", "aria-label": "training loop" });
+  private readonly front = new Front(LOOP_WORDS);
+  private readonly waited = h("div", { class: "cell waited sub" });
+
+  constructor(private readonly session: Session) {
+    this.el.dataset.stage = CONSUMER;
+    setText(this.front.name, "training loop");
+    this.el.append(...this.front.cells, this.waited);
+  }
+
+  update(snapshot: Snapshot, limits: boolean): void {
+    const { waited_share: waited, unit } = snapshot;
+    const shares = { busy: 1 - waited, starved: waited, blocked: 0, waiting: 0 };
+    setText(this.front.kind, `takes ${unit}`);
+    this.front.update(this.el, limits, snapshot.items_per_s, unit, shares);
+    const elapsed = formatClock(snapshot.elapsed_s);
+    setText(this.waited, `waited ${formatClock(snapshot.waited_s)} of ${elapsed} in this epoch`);
+  }
+
+  draw(): void {
+    this.front.draw(this.session, CONSUMER);
+  }
+}

@@ -1,0 +1,43 @@
+"""What the cells of the tests use; it is run in the kernel."""
+
+import time
+
+import comm
+from IPython import get_ipython
+
+from nbpipe.kernel import Pump, cure
+
+LONGEST_S = 15
+pump = Pump.of(get_ipython())
+
+
+class Knob:
+    """A comm that acknowledges what it hears, and keeps it."""
+
+    def __init__(self, *, cured: bool = True) -> None:
+        self.comm = comm.create_comm(target_name="nbpipe.test")
+        self.heard = []
+        self.comm.on_msg(self._hear)
+        if cured:
+            cure(self.comm, self._hear)
+
+    def _hear(self, message) -> None:
+        data = message["content"]["data"]
+        self.heard.append(data)
+        if data == "fail":
+            raise RuntimeError("as it should")
+        if data == "print":
+            print("from the handler")
+        self.comm.send({"ack": data})
+
+
+def attend(*knobs, polls=True) -> None:
+    """Keep the kernel busy until one of the knobs hears "end"; poll all the while."""
+    ends_s = time.monotonic() + LONGEST_S
+    print("begun", flush=True)
+    while not any("end" in knob.heard for knob in knobs):
+        if polls:
+            pump.poll()
+        if time.monotonic() > ends_s:
+            raise TimeoutError("nobody said that this is the end")
+        time.sleep(0.001)

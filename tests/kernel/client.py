@@ -1,0 +1,175 @@
+"""A kernel in a process of its own, and a client that sees every message it sends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import zmq
+from jupyter_client.connect import write_connection_file
+from jupyter_client.session import Session
+
+from tests.kernel.versions import ROOT
+
+WAIT_S = 20
+KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "iopub": zmq.SUB}
+Message = dict[str, Any]
+
+
+class Client:
+    """Talks to one kernel, and keeps all that it says, in the order of arrival.
+
+    Args:
+        folder: for the kernel's sockets and its log; its path is short.
+        python_path: what the kernel's PYTHONPATH begins with.
+        arguments: for the kernel's command line.
+    """
+
+    def __init__(self, folder: Path, python_path: str, *arguments: str) -> None:
+        self.log = folder / "kernel.log"
+        connection = folder / "connection.json"
+        ports = {f"{name}_port": n for n, name in enumerate([*KINDS, "stdin", "hb"], 1)}
+        ip = str(folder / "k")
+        _, info = write_connection_file(str(connection), transport="ipc", ip=ip, **ports)
+        self._session = Session(key=info["key"].encode())
+        self._context = zmq.Context()
+        self._sockets = {name: self._connect(name, f"ipc://{ip}-{ports[f'{name}_port']}") for name in KINDS}
+        self._process = self._start(connection, python_path, arguments)
+        self.heard: list[Message] = []
+
+    def _connect(self, name: str, address: str) -> zmq.Socket:
+        socket = self._context.socket(KINDS[name])
+        socket.linger = 0
+        if name == "iopub":
+            socket.subscribe(b"")
+            socket.rcvhwm = 0
+        socket.connect(address)
+        return socket
+
+    def _start(self, connection: Path, python_path: str, arguments: tuple[str, ...]) -> Any:
+        paths = [path for path in (python_path, str(ROOT)) if path]
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), IPYTHONDIR=str(connection.parent))
+        command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
+        with self.log.open("w") as log:
+            return subprocess.Popen(
+                [*command, "-f", str(connection), *arguments],
+                env=env,
+                cwd=connection.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End the kernel."""
+        self._process.kill()
+        self._process.wait()
+        self._context.destroy(linger=0)
+
+    def interrupt(self) -> None:
+        """Interrupt the kernel as a notebook's stop button does."""
+        os.kill(self._process.pid, signal.SIGINT)
+
+    # -- sending --------------------------------------------------------------------------
+    def send(
+        self, kind: str, content: Message, *, channel: str = "shell", subshell: str | None = None
+    ) -> str:
+        """Send a message; return its id."""
+        message = self._session.msg(kind, content)
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
+        self._session.send(self._sockets[channel], message)
+        return message["header"]["msg_id"]
+
+    def execute(self, code: str, *, subshell: str | None = None) -> str:
+        """Send a cell; return its id."""
+        content = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
+        return self.send("execute_request", content, subshell=subshell)
+
+    def say(self, comm: str, data: object, *, subshell: str | None = None) -> str:
+        """Send data to a comm; return the message's id."""
+        return self.send("comm_msg", {"comm_id": comm, "data": data}, subshell=subshell)
+
+    # -- listening ------------------------------------------------------------------------
+    def wait(self, found: Callable[[Message], object], what: str) -> Message:
+        """Return the first message that is wanted, of those that were heard and those to come."""
+        ends_s = monotonic() + WAIT_S
+        seen = 0
+        while True:
+            for message in self.heard[seen:]:
+                if found(message):
+                    return message
+            seen = len(self.heard)
+            self._listen(ends_s - monotonic(), what)
+
+    def _listen(self, rest_s: float, what: str) -> None:
+        poller = zmq.Poller()
+        for socket in self._sockets.values():
+            poller.register(socket, zmq.POLLIN)
+        ready = poller.poll(max(0, rest_s * 1000))
+        if not ready:
+            last = "\n".join(f"{one['msg_type']} {one['content']}" for one in self.heard[-20:])
+            raise TimeoutError(f"no {what} within {WAIT_S} s, but\n{last}\n{self.log.read_text()}")
+        for socket, _ in ready:
+            _, parts = self._session.feed_identities(socket.recv_multipart())
+            self.heard.append({**self._session.deserialize(parts), "at_s": monotonic()})
+
+    def reply(self, request: str) -> Message:
+        """Return the reply to a request."""
+        return self.wait(
+            lambda one: one["msg_type"].endswith("_reply") and parent(one) == request,
+            f"reply to {request}",
+        )
+
+    def run(self, code: str) -> Message:
+        """Run a cell to its end; return its reply."""
+        cell = self.execute(code)
+        reply = self.reply(cell)
+        self.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return reply
+
+    def printed(self, cell: str, text: str) -> Message:
+        """Wait until a cell has printed a text."""
+        return self.wait(lambda _: text in self.output(cell), f"print of {text!r}")
+
+    def output(self, cell: str) -> str:
+        """Return what a cell has printed so far."""
+        streams = (one for one in self.heard if one["msg_type"] == "stream")
+        return "".join(one["content"]["text"] for one in streams if parent(one) == cell)
+
+    def data(self, comm: str) -> list[Message]:
+        """Return what a comm has sent so far."""
+        messages = (one for one in self.heard if one["msg_type"] == "comm_msg")
+        return [one["content"]["data"] for one in messages if one["content"]["comm_id"] == comm]
+
+    def acked(self, comm: str, data: object) -> Message:
+        """Wait until a comm has acknowledged what it was sent."""
+        return self.wait(
+            lambda one: (
+                one["msg_type"] == "comm_msg"
+                and one["content"]["comm_id"] == comm
+                and one["content"]["data"] == {"ack": data}
+            ),
+            f"ack of {data!r}",
+        )
+
+    def create_subshell(self) -> str:
+        """Create a subshell; return its id."""
+        request = self.send("create_subshell_request", {}, channel="control")
+        return self.reply(request)["content"]["subshell_id"]
+
+
+def parent(message: Message) -> str | None:
+    """Return the id of the message that this one belongs to."""
+    return message["parent_header"].get("msg_id")
+
+
+def is_status(message: Message, state: str) -> bool:
+    """Tell whether the message says that the kernel is in a state."""
+    return message["msg_type"] == "status" and message["content"]["execution_state"] == state

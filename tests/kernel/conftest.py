@@ -1,0 +1,76 @@
+"""One kernel of each version of ipykernel, shared by the tests of that version."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.client import Client
+from tests.kernel.versions import VERSIONS, InstallError, has_subshells, path_of
+
+PREPARE = "from tests.kernel.cells import *"
+WAYS = [
+    pytest.param((version, subshell), id=f"{version}{'-subshell' * subshell}")
+    for version in VERSIONS
+    for subshell in (False, True)
+    if has_subshells(version) or not subshell
+]
+
+
+class Talk:
+    """A kernel, and a way to reach its comms: by a subshell, or not."""
+
+    def __init__(self, client: Client, version: str) -> None:
+        self.client = client
+        self.version = version
+        self.subshell: str | None = None
+
+    def knob(self, options: str = "") -> str:
+        """Make the knob of this test in the kernel, as `knob`; return its id."""
+        cell = self.client.execute(f"knob = Knob({options}); print('id', knob.comm.comm_id)")
+        self.client.reply(cell)
+        self.client.printed(cell, "\n")
+        return self.client.output(cell).split()[1]
+
+    def begin(self, code: str) -> str:
+        """Send a cell, and wait until it is busy; return its id."""
+        cell = self.client.execute(code)
+        self.client.printed(cell, "begun")
+        return cell
+
+    def say(self, comm: str, data: object) -> str:
+        """Send data to a comm; return the message's id."""
+        return self.client.say(comm, data, subshell=self.subshell)
+
+
+@pytest.fixture(scope="session", params=WAYS)
+def way(request) -> tuple[str, bool]:
+    """Return a version of ipykernel, and whether its subshells are used."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def kernel(way) -> Iterator[Talk]:
+    """Run a kernel of each version."""
+    version, subshell = way
+    try:
+        path = path_of(version)
+    except InstallError as error:
+        pytest.fail(str(error), pytrace=False)
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        client = Client(Path(folder), path)
+        try:
+            talk = Talk(client, version)
+            client.run(PREPARE)
+            talk.subshell = client.create_subshell() if subshell else None
+            yield talk
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def talk(kernel) -> Talk:
+    """Return the kernel, and forget what was said before."""
+    kernel.client.heard.clear()
+    return kernel

@@ -1,0 +1,175 @@
+"""Widgets reach a kernel that is busy: every version of ipykernel, with subshells and without."""
+
+from tests.kernel.client import is_status, parent
+from tests.kernel.versions import INSTALLED
+
+BUSY = "attend(knob)"
+
+
+def test_the_kernel_is_of_the_version_that_is_meant(talk):
+    """The tests run on the version that their name says."""
+    cell = talk.begin("import ipykernel; print('begun', ipykernel.__version__)")
+    talk.client.reply(cell)
+    assert talk.client.output(cell).split() == ["begun", talk.version]
+
+
+def test_a_knob_is_heard_before_the_cell_ends(talk):
+    """What a widget sends is answered while the cell runs."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    talk.say(knob, 1)
+    talk.client.acked(knob, 1)
+    running = [one for one in talk.client.heard if parent(one) == cell]
+    ended = [one for one in running if is_status(one, "idle") or one["msg_type"] == "execute_reply"]
+    talk.say(knob, "end")
+    assert (ended, talk.client.reply(cell)["content"]["status"]) == ([], "ok")
+
+
+def test_many_messages_are_answered_in_order(talk):
+    """More messages than one look takes are answered, each once, in order."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    for number in range(250):
+        talk.say(knob, number)
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    talk.client.acked(knob, "end")
+    assert talk.client.data(knob) == [{"ack": data} for data in [*range(250), "end"]]
+
+
+def test_queued_cells_run_afterwards_in_order(talk):
+    """Cells and other requests that arrive in mid-cell are kept, each with its own output."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    queued = []
+    for number in range(4):
+        queued.append(talk.client.execute(f"print('cell', {number})"))
+        talk.say(knob, number)
+        talk.client.acked(knob, number)
+    asked = talk.client.send("complete_request", {"code": "pum", "cursor_pos": 3})
+    talk.say(knob, "end")
+    replies = [talk.client.reply(request) for request in (cell, *queued, asked)]
+    for number, request in enumerate(queued):
+        talk.client.printed(request, f"cell {number}\n")
+    assert [one for one in talk.client.heard if one in replies] == replies
+
+
+def test_queued_cells_are_dropped_when_the_cell_fails(talk):
+    """An error drops the cells behind it, those among them that a look had handed back."""
+    knob = talk.knob()
+    cell = talk.begin(f"{BUSY}\n1/0")
+    queued = []
+    for number in range(3):
+        queued.append(talk.client.execute(f"print('cell', {number})"))
+        talk.say(knob, number)
+        talk.client.acked(knob, number)
+    talk.say(knob, "end")
+    found = [talk.client.reply(request)["content"]["status"] for request in (cell, *queued)]
+    talk.client.run("print('goes on')")
+    assert found == ["error", "aborted", "aborted", "aborted"]
+
+
+def test_interrupts_lose_no_message(talk):
+    """Interrupts amid a flood of messages and cells: each is answered once, in order."""
+    knob = talk.knob()
+    cell = talk.begin(
+        "count = 0\n"
+        "while 'end' not in knob.heard:\n"
+        "    try:\n"
+        "        attend(knob)\n"
+        "    except KeyboardInterrupt:\n"
+        "        count += 1\n"
+        "        print('interrupted', count, flush=True)\n"
+    )
+    queued = []
+    for count in range(8):
+        for number in range(20):
+            talk.say(knob, 20 * count + number)
+            if number % 10 == count:
+                queued.append(talk.client.execute(f"print('cell', {len(queued)})"))
+        talk.client.interrupt()
+        talk.client.printed(cell, f"interrupted {count + 1}\n")
+    talk.say(knob, "end")
+    talk.client.acked(knob, "end")
+    replies = [talk.client.reply(request) for request in (cell, *queued)]
+    for number, request in enumerate(queued):
+        talk.client.printed(request, f"cell {number}\n")
+    in_order = [one for one in talk.client.heard if one in replies] == replies
+    data = [*range(160), "end"]
+    assert (talk.client.data(knob), in_order) == ([{"ack": one} for one in data], True)
+
+
+def test_a_page_that_is_reloaded_is_answered(talk):
+    """What a page asks before its widgets come back is answered while the cell runs."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    asked = [talk.client.send(f"{kind}_info_request", {}) for kind in ("kernel", "comm")]
+    answers = [talk.client.reply(request) for request in asked]
+    talk.say(knob, "end")
+    last = talk.client.reply(cell)
+    kinds = [one["msg_type"] for one in (*answers, last)]
+    assert kinds == ["kernel_info_reply", "comm_info_reply", "execute_reply"]
+
+
+def test_what_is_printed_after_a_look_lands_in_the_cell(talk):
+    """Looking changes nothing of where the cell's prints, displays and threads write to."""
+    knob = talk.knob()
+    cell = talk.begin(
+        f"import threading; from IPython.display import display; {BUSY}\n"
+        "print('after')\n"
+        "thread = threading.Thread(target=print, args=('thread',)); thread.start(); thread.join()\n"
+        "display('shown')\n"
+        "'result'\n"
+    )
+    talk.say(knob, "print")
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    talk.client.printed(cell, "after\nthread\n")
+    kinds = ("display_data", "execute_result")
+    for kind in kinds:
+        talk.client.wait(lambda one, kind=kind: one["msg_type"] == kind, kind)
+    owners = [parent(one) for one in talk.client.heard if one["msg_type"] in kinds]
+    assert owners == [cell, cell]
+
+
+def test_what_a_handler_prints_belongs_to_its_message(talk):
+    """A handler's output belongs to the message, as it does outside a cell."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    message = talk.say(knob, "print")
+    talk.client.printed(message, "from the handler\n")
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    assert talk.client.output(cell) == "begun\n"
+
+
+def test_the_kernel_says_that_it_is_still_busy(talk):
+    """After an answer in mid-cell a front end hears that the kernel is busy; at the end, idle."""
+    if talk.subshell:
+        return  # the subshell's thread answers, and knows nothing of the cell
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    message = talk.say(knob, 1)
+    talk.client.wait(lambda one: is_status(one, "idle") and parent(one) == message, "idle")
+    talk.client.wait(lambda one: is_status(one, "busy") and one is talk.client.heard[-1], "busy")
+    statuses = [one for one in talk.client.heard if one["msg_type"] == "status"][-3:]
+    found = [(parent(one), one["content"]["execution_state"]) for one in statuses]
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    assert found == [(message, "busy"), (message, "idle"), (cell, "busy")]
+
+
+def test_a_handler_that_fails_does_the_cell_no_harm(talk):
+    """A handler's error is the kernel's to log; the cell and later messages go on."""
+    knob = talk.knob()
+    cell = talk.begin(BUSY)
+    talk.say(knob, "fail")
+    talk.say(knob, 1)
+    talk.client.acked(knob, 1)
+    talk.say(knob, "end")
+    assert talk.client.reply(cell)["content"]["status"] == "ok"
+
+
+def test_installed_version_is_among_them():
+    """The version that is installed is tested, whichever it is."""
+    assert isinstance(INSTALLED, str)

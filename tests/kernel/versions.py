@@ -1,0 +1,65 @@
+"""The versions of ipykernel that the tests run on, each in a folder of its own."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = importlib.metadata.version("ipykernel")
+OTHERS = ("6.29.5", "6.31.0", "7.0.1", "7.3.0", "7.4.0")
+VERSIONS = sorted({*OTHERS, INSTALLED}, key=lambda version: [int(n) for n in version.split(".")[:3]])
+INSTALL_S = 50
+
+
+class InstallError(Exception):
+    """A version that is not at hand and cannot be fetched."""
+
+
+def has_subshells(version: str) -> bool:
+    """Tell whether a version of ipykernel knows subshells."""
+    return int(version.split(".")[0]) >= 7
+
+
+def path_of(version: str) -> str:
+    """Return what PYTHONPATH must begin with for a version; fetch it where it is missing."""
+    if version == INSTALLED:
+        return ""
+    folder = cache() / f"ipykernel-{version}"
+    if not folder.is_dir():
+        _install(version, folder)
+    return str(folder)
+
+
+def cache() -> Path:
+    """Return the folder that keeps the versions from one run of the tests to the next."""
+    return Path(os.environ.get("NBPIPE_KERNEL_CACHE") or ROOT / ".cache" / "ipykernels")
+
+
+def _install(version: str, folder: Path) -> None:
+    """Install beside the place and move there: others may be doing the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".install-") as beside:
+        fresh = Path(beside, "fresh")
+        _pip(version, fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another was faster
+            shutil.rmtree(fresh)
+
+
+def _pip(version: str, folder: Path) -> None:
+    wanted = f"ipykernel=={version}"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--target", str(folder), wanted]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
+    except (subprocess.SubprocessError, OSError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise InstallError(
+            f"{wanted} is not in {folder.parent} and could not be fetched: {said[-1]}; fetch it "
+            f"where there is a network, or point NBPIPE_KERNEL_CACHE at a folder that has it"
+        ) from error

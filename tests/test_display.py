@@ -1,0 +1,114 @@
+"""How a run is shown: its panel, and a picture that stays in the file."""
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+import nbpipe
+from nbpipe.display import WIDGET_VIEW, RunDisplay
+
+
+class Outputs:
+    """IPython's way to a notebook's outputs: notes what was shown."""
+
+    def __init__(self):
+        self.shown = []
+
+    def publish(self, data, *, transient, update):
+        shown = SimpleNamespace(data=data, place=transient.get("display_id"), update=update)
+        self.shown.append(shown)
+
+
+@pytest.fixture
+def outputs():
+    """Give what was shown."""
+    return Outputs()
+
+
+@pytest.fixture
+def display(outputs):
+    """Give a display."""
+    return RunDisplay(outputs)
+
+
+@pytest.fixture
+def run():
+    """Give a run."""
+    with nbpipe.source(range(4)).map(abs, name="decode").start() as run:
+        yield run
+
+
+@pytest.fixture
+def no_panel(monkeypatch):
+    """Be without the package that the panel needs."""
+    monkeypatch.setitem(sys.modules, "nbpipe.widgets.panel", None)
+
+
+@pytest.mark.usefixtures("no_panel")
+def test_without_the_extra_there_is_the_picture(display, outputs, run, caplog):
+    """Where anywidget is missing, the picture is shown, and a line says what to type."""
+    display.show(run)
+    (shown,) = outputs.shown
+    found = (
+        "decode" in shown.data["text/html"],
+        "pip install 'jupyter-nbpipe[jupyter]'" in caplog.text,
+    )
+    assert found == (True, True)
+
+
+def test_closed_run_is_a_picture(display, outputs, run):
+    """A run that is closed is shown without controls."""
+    run.close()
+    display.show(run)
+    assert [WIDGET_VIEW in shown.data for shown in outputs.shown] == [False]
+
+
+@pytest.mark.usefixtures("no_panel")
+def test_picture_follows_the_run(display, outputs, run):
+    """After an epoch the picture is brought up to date, in its place."""
+    display.show(run)
+    list(run)
+    display.keep_all()
+    first, second = outputs.shown
+    found = (second.place, second.update, "finished" in second.data["text/plain"].lower())
+    assert found == (first.place, True, True)
+
+
+@pytest.mark.usefixtures("no_panel")
+def test_picture_that_is_right_is_left_alone(display, outputs, run):
+    """Nothing is written while nothing changed."""
+    display.show(run)
+    display.keep_all()
+    display.keep_all()
+    assert len(outputs.shown) == 1
+
+
+@pytest.mark.usefixtures("no_panel")
+def test_every_place_is_kept(display, outputs, run):
+    """A run that was shown twice has two pictures, both up to date."""
+    display.show(run)
+    display.show(run)
+    list(run)
+    display.keep_all()
+    places = [shown.place for shown in outputs.shown]
+    assert (len(set(places)), places[:2]) == (2, places[2:])
+
+
+@pytest.mark.usefixtures("no_panel")
+def test_display_holds_no_run(display, outputs):
+    """A run that was shown can still go."""
+    run = nbpipe.source(range(3)).start()
+    display.show(run)
+    reference = weakref.ref(run)
+    del run
+    gc.collect()
+    assert reference() is None
+
+
+def test_run_draws_itself_where_no_kernel_is(run):
+    """Outside a notebook a run gives its picture as HTML and as text."""
+    data = run._repr_mimebundle_()
+    assert (sorted(data), "decode" in data["text/plain"]) == (["text/html", "text/plain"], True)

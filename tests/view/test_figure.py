@@ -1,0 +1,132 @@
+"""The figure: what is drawn, on which axes, and that names are shown as they are."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+import nbpipe
+from nbpipe.knobs import KnobChange
+from nbpipe.view.figure import figure
+from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
+
+pytest.importorskip("plotly")
+
+
+def traces(drawn):
+    """Give the traces by name, and the heat map."""
+    return {trace.name or trace.type: trace for trace in drawn.data}
+
+
+def test_stages_by_what_they_hand_on():
+    """Stages of items share an axis, stages of batches and the loop another."""
+    drawn = figure(photographs())
+    axes = {name: trace.yaxis for name, trace in traces(drawn).items()}
+    assert [axes[name] for name in ("files", "read", "decode")] == ["y", "y", "y"]
+    assert [axes[name] for name in ("batch", "normalise", "consumer")] == ["y2"] * 3
+    assert (drawn.layout.yaxis.title.text, drawn.layout.yaxis2.title.text) == (
+        "items/s",
+        "batches/s",
+    )
+
+
+def test_queues():
+    """The heat map shows queued of prefetch + concurrency, without stages that hold nothing."""
+    heat = traces(figure(photographs()))["heatmap"]
+    shown = figure(photographs()).layout.yaxis4.ticktext
+    assert shown == ("files", "read", "decode", "batch", "normalise")
+    assert (heat.z[0][0], heat.z[2][0], heat.text[1][0]) == (16 / 17, 0, "read: 31 of 32")
+
+
+def test_loop_waits():
+    """How long the loop waited is drawn in percent."""
+    assert set(traces(figure(photographs()))["loop waits"].y) == {62.0}
+
+
+def test_changes_are_marked():
+    """Each knob change has a line through all plots and words to hover over."""
+    drawn = figure(photographs())
+    marks = traces(drawn)["knob change"]
+    lines = [shape for shape in drawn.layout.shapes if shape.type == "line"]
+    assert (marks.x, [line.x0 for line in lines]) == ((12.5, 21.75), [12.5, 21.75])
+    assert marks.text[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
+
+
+def test_epochs_are_marked():
+    """Epochs are named, every second one is shaded."""
+    layout = figure(photographs()).layout
+    bands = [(shape.x0, shape.x1) for shape in layout.shapes if shape.type == "rect"]
+    assert [note.text for note in layout.annotations] == ["epoch 0", "epoch 1"]
+    assert bands == [(6.25, 39.25)]
+
+
+def test_many_epochs_and_changes():
+    """Narrow epochs have no names, and only the last changes are marked."""
+    run = photographs()
+    for row in run.past:
+        row["epoch"] = int(row["time_s"])
+    run.events = tuple(KnobChange(BEGUN_S + n / 20, "a.b", n, n + 1, "", "") for n in range(500))
+    layout = figure(run).layout
+    assert (layout.annotations, sum(s.type == "line" for s in layout.shapes)) == ((), 100)
+
+
+def test_names_are_shown_as_they_are():
+    """Tags, entities and TeX in names are text: plotly would draw some of them."""
+    run = photographs()
+    run.events = (KnobChange(BEGUN_S + 9, "<b>&amp;$x$", 1, 2, "<i>", "<a href='x'>"),)
+    drawn = figure(run)
+    names = [*traces(drawn), *drawn.layout.yaxis4.ticktext, drawn.layout.title.text]
+    said = traces(drawn)["knob change"].text[0].replace("<br>", "")
+    assert [name for name in names if "<" in name or "$" in name] == []
+    assert said == "&lt;b&gt;&amp;amp;&#36;x&#36; 1 → 2by &lt;i&gt;: &lt;a href='x'&gt;"
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(100, "[s]"), (1000, "[min]"), (12_000, "[h]")])
+def test_time_axis(seconds, unit):
+    """Long histories are in minutes or hours."""
+    run = photographs()
+    step = max(1, seconds // 100)
+    run.past = [row for row in past_of(run.rows, seconds) if int(row["time_s"]) % step == 0]
+    assert unit in figure(run).layout.xaxis4.title.text
+
+
+def test_gap_between_epochs():
+    """Where nothing ran between two epochs, the lines are broken."""
+    run = photographs()
+    for row in run.past:
+        row["time_s"] += 60 * row["epoch"]
+    rates = traces(figure(run))["decode"].y
+    assert [place for place, rate in enumerate(rates) if rate is None] == [6]
+
+
+def test_stages_of_items_alone():
+    """Without batches there is one plot of rates."""
+    run = photographs()
+    run.now = replace(run.now, units=dict.fromkeys(run.stages, "items"))
+    assert {trace.yaxis for trace in figure(run).data} == {"y", "y2", "y3"}
+
+
+def test_fills_its_place():
+    """The figure takes the width it is given, and shows what is behind it."""
+    layout = figure(photographs()).layout
+    assert (layout.autosize, layout.width, layout.paper_bgcolor) == (True, None, "rgba(0,0,0,0)")
+
+
+def test_one_row():
+    """A history of one row can be drawn."""
+    run = photographs()
+    run.past = past_of(run.rows, seconds=1)
+    assert len(figure(run).data) == 9
+
+
+def test_nothing_yet():
+    """An empty history gives a figure that says so."""
+    (note,) = figure(FakeWatched()).layout.annotations
+    assert "No history yet" in note.text
+
+
+def test_without_plotly(monkeypatch):
+    """The pip line is given where plotly is missing."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(nbpipe.MissingExtraError, match=r"pip install 'jupyter-nbpipe\[jupyter\]'"):
+        figure(photographs())

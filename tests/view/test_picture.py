@@ -1,0 +1,134 @@
+"""The static picture and the words: all that is said, safe, small, readable without styles."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbpipe.view import history, snapshot
+from nbpipe.view.picture import averaged, picture_html
+from nbpipe.view.words import picture_text
+from tests.view.fakes import FAILURE, HOSTILE, FakeWatched, photographs
+
+TAGS = {
+    *("div", "style", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
+    *("svg", "rect", "polyline", "details", "summary", "pre"),
+}
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and text; fails on tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.names, self.words, self.open = set(), set(), [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.names.update(name for name, _ in attrs)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self.names.update(name for name, _ in attrs)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def test_what_it_says():
+    """State, progress, diagnosis, stages, changes and failures are there, as text."""
+    words = " ".join(Reader(picture_html(snapshot(photographs()))).words)
+    expected = (
+        *("running", "412/1,563 batches (26 %)", "13.1 batches/s", "1 min 28 s left"),
+        *("decode limits", "try concurrency", "840 items/s", "busy 97 %", "blocked 69 %"),
+        *("31/32", "5/5", "4 ms / 7.5 ms", "1, 2 retried", "concurrency 16, prefetch 16"),
+        *("the training loop", "2 → 4", "item (1204, 3)", "imread", HOSTILE, "limits"),
+    )
+    assert [phrase for phrase in expected if phrase not in words] == []
+
+
+def test_small_and_safe():
+    """Six stages take 10 kB at most, without scripts, handlers, links or other sources."""
+    run = photographs()
+    text = picture_html(snapshot(run), history(run))
+    read = Reader(text)
+    assert (len(text) < 10_000, read.tags - TAGS, read.open) == (True, set(), [])
+    assert {
+        name for name in read.names if name.startswith("on") or name in ("src", "href")
+    } == set()
+
+
+def test_lines_only_with_a_history():
+    """A history gives each stage a line."""
+    run = photographs()
+    seen = snapshot(run)
+    counts = [
+        text.count("<polyline") for text in (picture_html(seen), picture_html(seen, history(run)))
+    ]
+    assert counts == [0, 7]
+
+
+def test_styles_stay_inside():
+    """Every rule is for the picture alone."""
+    style = re.search(r"<style>(.*?)</style>", picture_html(snapshot(photographs())))[1]
+    rules = re.findall(r"(?:^|[{}])([^{}@]+)\{", style)
+    assert [rule for rule in rules if not rule.startswith(".nbpipe-saved")] == []
+
+
+@pytest.mark.parametrize("state", ["ready", "paused", "finished", "failed", "closed"])
+def test_states(state):
+    """Each state is drawn, an error in words."""
+    run = photographs()
+    run.now = replace(run.now, state=state, error="StageError: no", total=None, epochs=None)
+    run.rows = {name: replace(row, busy=0, latency_p50_s=0) for name, row in run.rows.items()}
+    words = " ".join(Reader(picture_html(snapshot(run, changes=False, failures=False))).words)
+    assert (state in words, "Error:" in words, "412 batches" in words) == (True, True, True)
+
+
+@settings(max_examples=40)
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_text_from_outside(name, error):
+    """Whatever a stage is called or an exception says, the tags are ours."""
+    run = photographs()
+    run.now = replace(run.now, error=error)
+    run.lost = (replace(FAILURE, stage=name, error=error, traceback=error + name, input=name),)
+    seen = snapshot(run)
+    seen["title"] = name
+    seen["stages"][0]["address"] = name
+    assert Reader(picture_html(seen)).tags <= TAGS
+
+
+def test_empty_run():
+    """A run without stages can be drawn."""
+    seen = snapshot(FakeWatched())
+    assert (Reader(picture_html(seen)).open, "consumer" in picture_text(seen)) == ([], True)
+
+
+def test_words():
+    """In a terminal: title, state, diagnosis and a table of the stages."""
+    lines = picture_text(snapshot(photographs())).splitlines()
+    assert lines[1].startswith("running, epoch 1 (3 in all), 412/1,563 batches (26 %)")
+    assert lines[2].startswith("decode limits: busy")
+    assert [line.split()[0] for line in lines[3:]] == [
+        *("stage", "────────────────────────────", "files", "read", "decode", "<img"),
+        *("batch", "normalise", "consumer"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"), [([], []), ([1.0], [1.0]), ([1.0, 3.0, 5.0, 7.0], [2.0, 6.0])]
+)
+def test_averaged(numbers, expected):
+    """Many numbers become averages of neighbours."""
+    assert averaged(numbers, 2) == expected

@@ -1,0 +1,1 @@
+"""Widgets without a browser."""

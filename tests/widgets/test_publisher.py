@@ -1,0 +1,87 @@
+"""The thread that keeps open panels up to date."""
+
+import logging
+import threading
+
+import pytest
+
+from nbpipe.widgets.publisher import Publisher
+
+
+class Feed:
+    """A feed that is wanted for so many looks."""
+
+    def __init__(self, looks, error=None):
+        self.left = looks
+        self.error = error
+        self.published = 0
+        self.over = threading.Event()
+
+    @property
+    def wanted(self):
+        if self.left == 0:
+            self.over.set()
+        return self.left > 0
+
+    def publish(self):
+        self.left -= 1
+        self.published += 1
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def publisher():
+    """Give a publisher that hardly waits."""
+    return Publisher(tick_s=0.001)
+
+
+def ended(publisher, *feeds):
+    """Wait until feeds are no longer wanted, and the thread is gone."""
+    for feed in feeds:
+        feed.over.wait()
+    while (thread := publisher._thread) is not None:
+        thread.join()
+
+
+def test_feeds_publish_while_they_are_wanted(publisher):
+    """Each feed publishes until nobody looks; then the thread ends."""
+    feeds = [Feed(3), Feed(5)]
+    for feed in feeds:
+        publisher.add(feed)
+    ended(publisher, *feeds)
+    assert [feed.published for feed in feeds] == [3, 5]
+
+
+def test_feed_may_come_again(publisher):
+    """After the thread has ended, a feed that is added starts it anew."""
+    feed = Feed(1)
+    publisher.add(feed)
+    ended(publisher, feed)
+    feed.left = 2
+    feed.over.clear()
+    publisher.add(feed)
+    ended(publisher, feed)
+    assert feed.published == 3
+
+
+def test_feed_that_fails_is_left_alone(publisher, caplog):
+    """A feed that fails is dropped, with one entry in the log; the others go on."""
+    caplog.set_level(logging.ERROR, "nbpipe")
+    good, bad = Feed(3), Feed(3, error=OSError("comm is closed"))
+    publisher.add(bad)
+    publisher.add(good)
+    ended(publisher, good)
+    found = (good.published, bad.published, len(caplog.records))
+    assert found == (3, 1, 1)
+
+
+def test_no_feed_no_thread(publisher):
+    """A publisher without feeds has no thread, also after the last one was discarded."""
+    feed = Feed(10**9)
+    publisher.add(feed)
+    publisher.discard(feed)
+    thread = publisher._thread
+    if thread is not None:
+        thread.join()
+    assert publisher._thread is None
