@@ -272,9 +272,9 @@ class Run:
         Raises:
             MissingExtraError: ipywidgets is not installed.
         """
-        from .widgets import controls
+        from .widgets import controls_of
 
-        return controls(self)
+        return controls_of(self)
 
     @property
     def stages(self) -> dict[str, Stage]:

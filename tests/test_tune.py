@@ -120,10 +120,12 @@ def test_other_stage_may_use_the_core():
     assert "where the process stays at one core" in found.advice
 
 
-def test_coroutines_that_compute():
-    """An async stage that uses a whole core computes on the event loop."""
+@pytest.mark.parametrize("decode", [(0.97, 0.01, 0), (0.12, 0, 0.18)])
+def test_coroutines_that_compute(decode):
+    """An async stage that uses a whole core computes on the event loop; its calls wait for it."""
     stages = chain(16, "coroutine")
-    found = decide(case(DECODE_LIMITS, 0.97, stages, replace(RUNNING, cpu_cores=1.0)))
+    rows = {**DECODE_LIMITS, "decode": decode}
+    found = decide(case(rows, 0.97, stages, replace(RUNNING, cpu_cores=1.0)))
     assert ("event loop" in found.text, "await" in found.advice) == (True, True)
 
 

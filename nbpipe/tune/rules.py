@@ -219,16 +219,30 @@ def _in_one_core(cpu_cores: float | None) -> bool:
 # -- no stage is full -------------------------------------------------------------------
 
 
+def _event_loop(case: Case) -> Diagnosis | None:
+    """Find calls that wait for the event loop, because others compute on it."""
+    if not _in_one_core(case.status.cpu_cores):
+        return None
+    for load in case.loads:
+        remote = case.stages[load.host].executor == "coroutine"
+        if remote and load.p50_s > SLOW_S and _waiting(case, load) >= 2 * HELD_UP:
+            why, cure = _HELD["coroutine"]
+            return Diagnosis(load.host, f"{shown(load.host)} limits: {why}, {case.wait}", cure)
+    return None
+
+
+def _waiting(case: Case, load: Load) -> float:
+    """Give the share of a stage's slots that could run and do not."""
+    row = case.rows[load.host]
+    return 1.0 - load.share - row.starved - row.blocked
+
+
 def _memory(case: Case) -> Diagnosis | None:
     """Find a stage whose calls could run, and wait for room in the memory budget."""
     limit = case.status.limit_bytes
     if not limit:
         return None
-    waits: dict[str, float] = {}
-    for load in case.loads:
-        row = case.rows[load.host]
-        if load.p50_s > SLOW_S:
-            waits[load.host] = 1.0 - load.share - row.starved - row.blocked
+    waits = {load.host: _waiting(case, load) for load in case.loads if load.p50_s > SLOW_S}
     name = max(waits, key=lambda name: waits[name], default="")
     if waits.get(name, 0.0) < HELD_UP:
         return None
@@ -305,6 +319,7 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
 _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _loop,
     _full,
+    _event_loop,
     _memory,
     _stragglers,
     _small_items,

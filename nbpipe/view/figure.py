@@ -111,10 +111,11 @@ def past_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Past:
     for tick in ticks:
         time_s, epoch = time_of(tick), int(tick[0]["epoch"])
         if _is_gap(times, time_s) and epoch != epochs[-1]:
-            times.append((times[-1] + time_s) / 2)
-            epochs.append(None)
+            edge_s = min(1.0, (time_s - times[-1]) / 3)
+            times += [times[-1] + edge_s, time_s - edge_s]
+            epochs += [None, None]
             for column in rows.values():
-                column.append(None)
+                column += [None, None]
         times.append(time_s)
         epochs.append(epoch)
         found = {str(row["stage"]): row for row in tick}
@@ -173,7 +174,7 @@ def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
     if CONSUMER in past.rows:
         drawn.add_scatter(
             x=past.at,
-            y=past.column(CONSUMER, "starved", 100),
+            y=[share or 0.0 for share in past.column(CONSUMER, "starved", 100)],
             name="loop waits",
             mode="lines",
             line={"color": _INK, "width": 1},

@@ -11,6 +11,7 @@ from ..watch import Watched
 from .snapshot import CHANGES, ChangePart, change_parts, label, rounded
 
 POINTS = 600
+_SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
 
 
 class HistoryPart(TypedDict):
@@ -51,6 +52,8 @@ def ticks_of(rows: Sequence[Row]) -> list[list[Row]]:
             ticks[-1].append(row)
         else:
             ticks.append([row])
+    if len(ticks) > 1 and time_of(ticks[0]) < _SHORTEST_S:
+        del ticks[0]
     return ticks
 
 

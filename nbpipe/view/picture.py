@@ -35,6 +35,7 @@ _TRACE = 800  # last characters of a traceback
 _NAME = 40
 _POINTS = 40  # of a line
 _WIDTH, _HEIGHT = 80, 16  # of a line [px]
+_KINDS = (*[' class="n"'] * 4, "")  # of the cells after the third: not to be broken
 _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "busy": "#0072b2",
     "starved": "#56b4e9",
@@ -56,7 +57,9 @@ _STYLE = (
     ".nbpipe-saved .n{white-space:nowrap}.nbpipe-saved small{opacity:.75;font-size:11px}"
     ".nbpipe-saved svg{display:block;margin:2px 0}"
     ".nbpipe-saved tr.limits{background:rgba(230,159,0,.14)!important}"
-    ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0}"
+    ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0;"
+    "font-family:var(--jp-code-font-family,monospace)}"
+    ".nbpipe-saved td:nth-child(3){min-width:140px}"
     ".nbpipe-saved summary{cursor:pointer}"
     # In a narrow place every stage is a card.
     "@container (max-width:700px){.nbpipe-saved .wide thead{display:none}"
@@ -136,10 +139,9 @@ def _name(address: str, kind: str, *, marked: bool) -> str:
 
 def _cells(cells: Sequence[str], *, marked: bool) -> str:
     first = "".join(f"<td>{cell}</td>" for cell in cells[:3])
-    titles = zip(HEAD[3:], cells[3:], strict=True)
     found = first + "".join(
-        f'<td class="n" data-l="{title}">{cell}</td>' if cell else "<td></td>"
-        for title, cell in titles
+        f'<td{kind} data-l="{title}">{cell}</td>' if cell else "<td></td>"
+        for kind, title, cell in zip(_KINDS, HEAD[3:], cells[3:], strict=True)
     )
     return f'<tr class="limits">{found}</tr>' if marked else f"<tr>{found}</tr>"
 
@@ -217,4 +219,4 @@ def _clock(when_s: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text, quote=True)
+    return html.escape(text, quote=True).replace(" %", "&nbsp;%")

@@ -20,6 +20,7 @@ VERSION = 1
 NAME, LINE, TRACE = 200, 500, 4000  # most characters of a name, a line, a traceback
 CHANGES, FAILURES = 50, 5  # so many of the last are shown
 _WINDOW_S = 5.0  # rates are those of so many last seconds
+_MOST = 1e300  # larger numbers, and those that are none, are given as 0
 _ENOUGH = 20  # items that make the rate of these seconds a steady one
 
 
@@ -200,7 +201,7 @@ def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
 
 def rounded(number: float) -> float:
     """Give a finite number with four digits: messages are to be small."""
-    return float(f"{number:.4g}") if math.isfinite(number) else 0.0
+    return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
 
 
 def seconds(time_s: float) -> float:

@@ -12,6 +12,7 @@ STATES = ("busy", "starved", "blocked", "waiting")
 HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
 _LEAST = 0.005  # smaller shares are left out
 _LINE = 200
+_GOING = ("running", "paused")
 
 
 def picture_text(snapshot: Snapshot) -> str:
@@ -33,8 +34,12 @@ def headline(snapshot: Snapshot) -> list[str]:
         phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")
     else:
         phrases.append(f"{done:,} {unit}")
-    phrases.append(format_rate(snapshot["items_per_s"], unit))
-    phrases.append(f"{format_seconds(snapshot['elapsed_s'])} so far")
+    elapsed_s = snapshot["elapsed_s"]
+    if snapshot["state"] in _GOING:
+        phrases.append(format_rate(snapshot["items_per_s"], unit))
+        phrases.append(f"{format_seconds(elapsed_s)} so far")
+    elif elapsed_s > 0:
+        phrases.append(f"{format_rate(done / elapsed_s, unit)} over {format_seconds(elapsed_s)}")
     if snapshot["left_s"] is not None:
         phrases.append(f"{format_seconds(snapshot['left_s'])} left")
     phrases.append(f"waited {format_seconds(snapshot['waited_s'])} for data")

@@ -25,14 +25,14 @@ def panel_of(run: Watched) -> Panel:
     return found(run)
 
 
-def controls(run: Watched) -> Any:
+def controls_of(run: Watched) -> Any:
     """Give a box of sliders and buttons for a run, an `ipywidgets.VBox`.
 
     Raises:
         MissingExtraError: ipywidgets is not installed.
     """
     try:
-        from .controls import controls as made
+        from .controls import controls_of as made
     except ModuleNotFoundError as error:
         raise MissingExtraError.of("ipywidgets", "jupyter", "run.controls()") from error
     return made(run)

@@ -18,7 +18,7 @@ _SLIDER_ELSE = 32
 _NAME = 40  # characters of a stage's name
 
 
-def controls(run: Watched) -> Any:
+def controls_of(run: Watched) -> Any:
     """Give a box of sliders and buttons for a run.
 
     Returns:

@@ -1,11 +1,14 @@
-"""One Chromium for all browser tests."""
+"""One Chromium and one JupyterLab for all browser tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
 from tests.browser import lab
+from tests.browser.panel import PanelPage
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,36 @@ def chromium() -> Iterator[Browser]:
         pytest.fail(str(missing), pytrace=False)
     with lab.open_chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the notebooks of all tests are."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="session")
+def lab_address(lab_folder: Path) -> Iterator[str]:
+    """JupyterLab, started once."""
+    with lab.serve_lab(lab_folder) as address:
+        yield address
+
+
+@pytest.fixture
+def open_cells(
+    chromium: Browser, lab_address: str, lab_folder: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., PanelPage]]:
+    """Give a function that opens a new notebook of the given cells in a page."""
+    with ExitStack() as pages:
+
+        def open_one(*cells: str, width: int = 1280) -> PanelPage:
+            name = f"{request.node.originalname}-{len(list(lab_folder.glob('*.ipynb')))}.ipynb"
+            lab.write_notebook(lab_folder / name, *cells)
+            page = pages.enter_context(
+                lab.open_page(chromium, lab_address, name, width=width, kind=PanelPage)
+            )
+            page.folder, page.name = lab_folder, name
+            pages.callback(page.shut_down)
+            return page
+
+        yield open_one

@@ -7,16 +7,19 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import nbformat
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
 START_S = 60
+CELL_MS = 60_000  # a cell takes no longer
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = (
     "--headless=new",
@@ -62,16 +65,15 @@ def open_chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def serve_lab(notebook: Path, *, theme: str = "JupyterLab Light") -> Iterator[str]:
-    """Start JupyterLab on `notebook`, its settings beside it; yield the address, then end it."""
-    home = notebook.parent / ".lab"
+def serve_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Iterator[str]:
+    """Start JupyterLab on a folder, its settings in it; yield the address, then end it."""
+    home = folder / ".lab"
     write_settings(home, theme)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
-    command += [f"--LabApp.default_url=/lab/tree/{notebook.name}"]
     command += ["--ServerApp.port=0", "--expose-app-in-browser"]
     server = subprocess.Popen(
         command,
-        cwd=notebook.parent,
+        cwd=folder,
         env=environment(home),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -109,6 +111,31 @@ def write_settings(home: Path, theme: str) -> None:
     quiet = {"fetchNews": "false", "checkForUpdates": False}
     (folder / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
     (folder / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
+
+
+# Notes the panel's messages on the page's web sockets, with the time.
+WIRE = r"""
+window.wire = [];
+const note = (data, out) => {
+  const text = typeof data === 'string' ? data : new TextDecoder().decode(data);
+  const asked = /"op":\s*"(\w+)"[^{}]*"id":\s*(\d+)|"id":\s*(\d+)[^{}]*"op":\s*"(\w+)"/.exec(text);
+  const acked = /"type":\s*"ack",\s*"id":\s*(\d+)/.exec(text);
+  const at = performance.now();
+  if (out && asked) {
+    window.wire.push({out, at, op: asked[1] ?? asked[4], id: +(asked[2] ?? asked[3])});
+  }
+  if (!out && acked) window.wire.push({out, at, op: 'ack', id: +acked[1]});
+};
+const send = WebSocket.prototype.send;
+WebSocket.prototype.send = function (data) {
+  if (!this.noted) {
+    this.noted = true;
+    this.addEventListener('message', event => note(event.data, false));
+  }
+  note(data, true);
+  return send.call(this, data);
+};
+"""
 
 
 class ServerLog:
@@ -150,7 +177,13 @@ class NotebookPage:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         page.goto(address)
-        page.wait_for_function("window.jupyterapp?.shell.currentWidget?.content?.widgets")
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the notebook is open and has its kernel."""
+        self.page.wait_for_function(
+            "window.jupyterapp?.shell.currentWidget?.content?.widgets?.length"
+        )
         self._run("await panel.context.ready; await panel.context.sessionContext.ready")
 
     def _run(self, script: str, **values: Any) -> Any:
@@ -165,6 +198,19 @@ class NotebookPage:
             values,
         )
 
+    def shut_down(self) -> None:
+        """End the notebook's kernel."""
+        self._run("await panel.sessionContext.shutdown()")
+
+    def reload(self) -> None:
+        """Load the page again, as a person does in mid-epoch."""
+        self.page.reload()
+        self.wait_ready()
+
+    def save(self) -> None:
+        """Save the notebook."""
+        self.command("docmanager:save")
+
     def command(self, name: str) -> None:
         """Execute a command of JupyterLab, and wait until it is done."""
         self._run("await app.commands.execute(name)", name=name)
@@ -172,8 +218,66 @@ class NotebookPage:
     def run_all(self) -> None:
         """Run all cells, and wait until they are done and the kernel is idle."""
         self.command("notebook:run-all-cells")
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """Wait until the kernel is idle."""
         self.page.wait_for_function(
             "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+        )
+
+    def start_cell(self, index: int) -> None:
+        """Send a cell to the kernel, and do not wait for it."""
+        self._run(
+            """panel.content.activeCellIndex = index;
+            panel.content.deselectAll();
+            void app.commands.execute('notebook:run-cell')""",
+            index=index,
+        )
+
+    def run_cell(self, index: int) -> None:
+        """Run a cell to its end, with whatever was queued before it."""
+        before = self.cell(index)["execution_count"]
+        self.start_cell(index)
+        self.wait_ran(index, after=before)
+
+    def wait_ran(self, index: int, *, after: int | None = None) -> None:
+        """Wait until a cell has run, again after execution `after`."""
+        self.page.wait_for_function(
+            """([index, before]) => {
+                const model = window.jupyterapp.shell.currentWidget.content.widgets[index].model;
+                return model.executionState !== 'running' && model.executionCount !== null
+                    && model.executionCount !== before;
+            }""",
+            arg=[index, after],
+            timeout=CELL_MS,
+        )
+
+    def is_running(self, index: int) -> bool:
+        """Tell whether a cell runs, or waits to."""
+        return self._run(
+            "return panel.content.widgets[index].model.executionState === 'running'", index=index
+        )
+
+    def cell(self, index: int) -> dict[str, Any]:
+        """Return a cell as the notebook format has it, with its outputs."""
+        return self._run("return panel.content.model.toJSON().cells[index]", index=index)
+
+    def said(self, index: int) -> str:
+        """Return what a cell printed, and the name of its error."""
+        return "".join(
+            "".join(output.get("text", "")) + output.get("ename", "")
+            for output in self.cell(index)["outputs"]
+        )
+
+    def wait_said(self, index: int, text: str) -> None:
+        """Wait until a cell printed `text`."""
+        self.page.wait_for_function(
+            """([index, text]) => window.jupyterapp.shell.currentWidget.content.model.toJSON()
+                .cells[index].outputs.some(output => [output.text ?? ''].flat().join('')
+                .includes(text))""",
+            arg=[index, text],
+            timeout=CELL_MS,
         )
 
     def show_output(self, text: str) -> bool:
@@ -199,6 +303,44 @@ class NotebookPage:
         )
 
 
+Opened = TypeVar("Opened", bound=NotebookPage)
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """Write a notebook of code cells."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, path)
+    return path
+
+
+@contextmanager
+def open_page(
+    browser: Browser,
+    address: str,
+    notebook: str,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    kind: type[Opened] = NotebookPage,
+) -> Iterator[Opened]:
+    """Open a notebook of a JupyterLab that runs, in a workspace and a page of its own."""
+    root, _, token = address.partition("/lab")
+    token = token.partition("?")[2]
+    workspace = uuid.uuid4().hex
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, device_scale_factor=2
+    )
+    try:
+        context.add_init_script(WIRE)
+        page = context.new_page()
+        yield kind(page, f"{root}/lab/workspaces/{workspace}/tree/{notebook}?{token}")
+    finally:
+        context.close()
+
+
 @contextmanager
 def open_notebook(
     browser: Browser, source: Path, folder: Path, *, theme: str = "JupyterLab Light"
@@ -207,9 +349,8 @@ def open_notebook(
     for module in source.parent.glob("*.py"):
         shutil.copy(module, folder)
     notebook = Path(shutil.copy(source, folder))
-    with serve_lab(notebook, theme=theme) as address:
-        page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=2)
-        try:
-            yield NotebookPage(page, address)
-        finally:
-            page.close()
+    with (
+        serve_lab(folder, theme=theme) as address,
+        open_page(browser, address, notebook.name) as page,
+    ):
+        yield page

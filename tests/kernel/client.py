@@ -37,7 +37,9 @@ class Client:
         _, info = write_connection_file(str(connection), transport="ipc", ip=ip, **ports)
         self._session = Session(key=info["key"].encode())
         self._context = zmq.Context()
-        self._sockets = {name: self._connect(name, f"ipc://{ip}-{ports[f'{name}_port']}") for name in KINDS}
+        self._sockets = {
+            name: self._connect(name, f"ipc://{ip}-{ports[f'{name}_port']}") for name in KINDS
+        }
         self._process = self._start(connection, python_path, arguments)
         self.heard: list[Message] = []
 

@@ -36,7 +36,7 @@ class Talk:
     def begin(self, code: str) -> str:
         """Send a cell, and wait until it is busy; return its id."""
         cell = self.client.execute(code)
-        self.client.printed(cell, "begun")
+        self.client.printed(cell, "begun\n")
         return cell
 
     def say(self, comm: str, data: object) -> str:

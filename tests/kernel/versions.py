@@ -11,7 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = importlib.metadata.version("ipykernel")
 OTHERS = ("6.29.5", "6.31.0", "7.0.1", "7.3.0", "7.4.0")
-VERSIONS = sorted({*OTHERS, INSTALLED}, key=lambda version: [int(n) for n in version.split(".")[:3]])
+VERSIONS = sorted(
+    {*OTHERS, INSTALLED}, key=lambda version: [int(n) for n in version.split(".")[:3]]
+)
 INSTALL_S = 50
 
 
@@ -21,7 +23,7 @@ class InstallError(Exception):
 
 def has_subshells(version: str) -> bool:
     """Tell whether a version of ipykernel knows subshells."""
-    return int(version.split(".")[0]) >= 7
+    return int(version.split(".", maxsplit=1)[0]) >= 7
 
 
 def path_of(version: str) -> str:

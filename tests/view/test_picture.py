@@ -43,7 +43,7 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         if "style" not in self.open:
-            self.words.append(data)
+            self.words.append(data.replace("\xa0", " "))
 
 
 def test_what_it_says():
@@ -132,3 +132,11 @@ def test_words():
 def test_averaged(numbers, expected):
     """Many numbers become averages of neighbours."""
     assert averaged(numbers, 2) == expected
+
+
+def test_rate_of_an_epoch_that_is_over():
+    """After the epoch its mean rate is told: that of the last seconds fades away."""
+    run = photographs()
+    run.now = replace(run.now, state="finished", delivered=1563, elapsed_s=156.3)
+    said = picture_text(snapshot(run)).splitlines()[1]
+    assert "1,563/1,563 batches (100 %), 10 batches/s over 2 min 36 s" in said

@@ -1,0 +1,60 @@
+/** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, theme, link, views. */
+
+import type { Model } from "../src/anywidget";
+import panel from "../src/index";
+import { SimulatedRun } from "./simulate";
+
+const given = new URLSearchParams(location.search);
+const theme = given.get("theme") ?? "";
+if (theme !== "") {
+  document.body.dataset.jpThemeLight = String(theme === "light");
+}
+
+const run = new SimulatedRun(Number(given.get("stages") ?? 6), given.get("state") ?? "running");
+const kernel = given.get("link") !== "none";
+const heard = new Map<string, Set<(...given: unknown[]) => void>>();
+let views = 0;
+
+function receive(content: unknown): void {
+  for (const callback of heard.get("msg:custom") ?? []) {
+    callback(JSON.parse(JSON.stringify(content)), []);
+  }
+}
+
+const model: Model = {
+  get: (name) => (name === "snapshot" ? run.snapshot(true) : undefined),
+  on: (name, callback) => heard.set(name, (heard.get(name) ?? new Set()).add(callback)),
+  off: (name, callback) => heard.get(name)?.delete(callback),
+  send: (content) => {
+    if (kernel) {
+      setTimeout(() => answer(content as Record<string, unknown>), 15);
+    }
+  },
+};
+
+function answer(message: Record<string, unknown>): void {
+  if (message.op === "view") {
+    views += message.open === true ? 1 : -1;
+    if (message.open === true) {
+      receive({ type: "hello", snapshot: run.snapshot(true), history: run.history() });
+    }
+  } else if (message.op !== "alive") {
+    receive({ type: "ack", id: message.id, ...run.act(message) });
+  }
+}
+
+let told = run.told;
+setInterval(() => {
+  if (kernel && views > 0 && run.step(0.25)) {
+    receive({ type: "tick", snapshot: run.snapshot(told !== run.told) });
+    told = run.told;
+  }
+}, 250);
+
+panel.initialize({ model });
+const main = document.querySelector("main");
+for (let view = 0; view < Number(given.get("views") ?? 1); view += 1) {
+  const el = document.createElement("div");
+  main?.append(el);
+  panel.render({ model, el });
+}

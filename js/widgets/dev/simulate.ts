@@ -1,0 +1,246 @@
+/** A run that is only simulated: rates follow the knobs, so that the panel can be tried. */
+
+import type { Change, Knob, Snapshot, Stage, Target } from "@nbpipe/protocol";
+
+const NAMES = [
+  ["files", "source", "thread", 0],
+  ["read", "map", "coroutine", 0.002],
+  ["decode", "map", "process", 0.0162],
+  ["<img src=x onerror=alert(1)>", "map", "thread", 0.0011],
+  ["batch", "batch", "inline", 0.0008],
+  ["to_device", "to_device", "cuda:0", 0.0034],
+] as const;
+
+const MORE = ["tokenize", "augment_with_a_rather_long_name", "pad", "mask", "normalise", "check"];
+const BATCH = 64;
+
+interface Spec {
+  address: string;
+  op: string;
+  executor: string;
+  cost_s: number;
+  batches: boolean;
+  made: number;
+  knobs: Knob[];
+}
+
+export class SimulatedRun {
+  /** Counts changes of knobs: a tick carries the log only when it grew. */
+  told = 0;
+  private readonly specs: Spec[];
+  private readonly changes: Change[] = [];
+  private state: Snapshot["state"];
+  private elapsed_s = 33;
+  private delivered = 412;
+  private waited_s = 20.5;
+  private undo: Target | null = null;
+  private wobble = 1;
+
+  constructor(stages: number, state: string) {
+    this.specs = specsOf(stages);
+    this.state = state as Snapshot["state"];
+  }
+
+  /** Let time pass; returns whether anything changed. */
+  step(time_s: number): boolean {
+    if (this.state !== "running") {
+      return true;
+    }
+    this.wobble = 1 + 0.06 * Math.sin(Date.now() / 900) + 0.04 * (Math.random() - 0.5);
+    this.elapsed_s += time_s;
+    this.delivered += (this.rate() * time_s) / BATCH;
+    this.waited_s += 0.62 * time_s;
+    for (const spec of this.specs) {
+      spec.made += this.rate() * time_s;
+    }
+    return true;
+  }
+
+  act(message: Record<string, unknown>): object {
+    const { op } = message;
+    if (op === "set") {
+      return this.set(message as unknown as Target, "panel");
+    }
+    if (op === "undo" && this.undo !== null) {
+      this.set(this.undo, "undo");
+      this.undo = null;
+    } else if (op === "pause") {
+      this.state = "paused";
+    } else if (op === "resume") {
+      this.state = "running";
+    } else if (op === "stop") {
+      this.state = "stopped";
+    } else {
+      return { ok: false, value: null, error: `there is nothing to ${String(op)}` };
+    }
+    return { ok: true, value: null };
+  }
+
+  snapshot(whole: boolean): Snapshot {
+    const limit = this.specs.find((spec) => spec.address === "decode") ?? this.specs[0];
+    const waits = limit?.address === "decode" && knobOf(limit, "concurrency") < 10;
+    const failed = this.state === "failed";
+    const live = this.state === "running" || this.state === "paused";
+    return {
+      version: 1,
+      title: this.specs.map((spec) => spec.address).join(" > "),
+      time_s: Date.now() / 1000,
+      state: this.state,
+      epoch: 1,
+      epochs: 3,
+      delivered: Math.floor(this.delivered),
+      total: 1563,
+      unit: this.specs.at(-1)?.batches ? "batches" : "items",
+      items_per_s: this.state === "running" ? this.rate() / BATCH : 0,
+      elapsed_s: this.elapsed_s,
+      left_s: this.state === "running" ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
+      waited_s: this.waited_s,
+      waited_share: this.state === "running" ? (waits ? 0.62 : 0.02) : 0,
+      cpu_cores: live ? 3.4 : null,
+      memory: this.specs.length > 5 ? { held_bytes: 3.1e8, limit_bytes: 2e9 } : null,
+      error: failed ? "StageError: decode: ValueError: bad header <b>JPEG</b> in photographs/1204.jpg" : "",
+      stages: this.specs.map((spec) => this.stage(spec)),
+      diagnosis: waits
+        ? {
+            stage: "decode",
+            text: "decode limits: busy 97 %, a call takes 16 ms, the loop waits for data 62 % of the time.",
+            advice: "Try concurrency 10; this machine has 16 cores and uses 3.4.",
+            suggestion: { stage: "decode", knob: "concurrency", value: 10 },
+          }
+        : {
+            stage: "consumer",
+            text: "The training loop limits: data is ready when it asks.",
+            advice: "",
+            suggestion: null,
+          },
+      undo: this.undo,
+      actions: [
+        ...(this.state === "running" ? ["pause", "stop"] : []),
+        ...(this.state === "paused" ? ["resume", "stop"] : []),
+        ...(this.undo ? ["undo"] : []),
+        "autotune",
+      ],
+      changes: whole ? [...this.changes] : null,
+      failures: whole ? failures() : null,
+    };
+  }
+
+  history(): object {
+    const now = Date.now() / 1000;
+    const time_s = Array.from({ length: 180 }, (_, place) => now - 180 + place);
+    const stages: Record<string, number[]> = {};
+    for (const [place, spec] of this.specs.entries()) {
+      const rate = this.rate() / (spec.batches ? BATCH : 1);
+      const line = (at: number) => (at < 90 ? 0.55 : 1) * (1 + 0.07 * Math.sin(at / 5 + place));
+      stages[spec.address] = time_s.map((_, at) => rate * line(at));
+    }
+    stages.consumer = stages[this.specs.at(-1)?.address ?? ""] ?? [];
+    if (this.changes.length === 0) {
+      this.note("decode.concurrency", 1, 2, "code", "", now - 130);
+      this.note("decode.concurrency", 2, 4, "panel", "decode limits", now - 90);
+    }
+    return { time_s, stages, changes: this.changes };
+  }
+
+  private rate(): number {
+    const rates = this.specs
+      .filter((spec) => spec.cost_s > 0)
+      .map((spec) => knobOf(spec, "concurrency") / spec.cost_s);
+    return Math.min(640, ...rates) * this.wobble;
+  }
+
+  private stage(spec: Spec): Stage {
+    const running = this.state === "running";
+    const concurrency = knobOf(spec, "concurrency");
+    const prefetch = knobOf(spec, "prefetch");
+    const busy = running ? Math.min(0.97, (this.rate() * spec.cost_s) / concurrency) : 0;
+    const after = this.specs.indexOf(spec) > 2;
+    const rest = 1 - busy;
+    return {
+      address: spec.address,
+      op: spec.op,
+      executor: spec.executor,
+      unit: spec.batches ? "batches" : "items",
+      items_out: Math.floor(spec.made),
+      items_per_s: running ? this.rate() / (spec.batches ? BATCH : 1) : 0,
+      mean_per_s: (this.rate() * 0.9) / (spec.batches ? BATCH : 1),
+      busy,
+      starved: running && after ? rest : 0,
+      blocked: running && !after ? rest * 0.9 : 0,
+      waiting: !running ? 1 : after ? 0 : rest * 0.1,
+      running: running ? Math.round(concurrency * busy) : 0,
+      concurrency,
+      queued: after ? Math.round(prefetch * 0.1) : prefetch,
+      prefetch,
+      bound: prefetch + concurrency,
+      errors: spec.address === "decode" ? 12 : 0,
+      retries: 0,
+      latency_p50_s: spec.cost_s,
+      latency_p95_s: spec.cost_s * 2.3,
+      bytes_per_s: spec.op === "to_device" ? 1.3e9 : null,
+      knobs: spec.knobs,
+    };
+  }
+
+  private set({ stage, knob, value }: Target, by: string): object {
+    const spec = this.specs.find(({ address }) => address === stage);
+    const found = spec?.knobs.find(({ name }) => name === knob);
+    if (spec === undefined || found === undefined) {
+      return { ok: false, value: null, error: `no knob '${stage}.${knob}'` };
+    }
+    const { value: old, minimum, maximum, unit } = found;
+    if (value < minimum || value > maximum) {
+      const rule = `must be an int in [${minimum}, ${maximum}] ${unit}, got ${value}`;
+      return { ok: false, value: old, error: `${stage}.${knob} ${rule}` };
+    }
+    spec.knobs = spec.knobs.map((each) => (each === found ? { ...each, value } : each));
+    this.undo = { stage, knob, value: old };
+    this.note(`${stage}.${knob}`, old, value, by, "");
+    return { ok: true, value };
+  }
+
+  private note(knob: string, old: number, now: number, by: string, why: string, when = 0): void {
+    this.changes.push({ when_s: when || Date.now() / 1000, knob, old, new: now, by, why });
+    this.told += 1;
+  }
+}
+
+function specsOf(stages: number): Spec[] {
+  const chosen = stages === 1 ? NAMES.slice(2, 3) : NAMES.slice(0, Math.min(stages, 6));
+  const specs = chosen.map(([address, op, executor, cost_s]) => spec(address, op, executor, cost_s));
+  for (const address of MORE.slice(0, Math.max(0, stages - 6))) {
+    specs.splice(specs.length - 2, 0, spec(address, "map", "thread", 0.0015));
+  }
+  return specs;
+}
+
+function spec(address: string, op: string, executor: string, cost_s: number): Spec {
+  const batches = op === "batch" || op === "to_device";
+  const knobs: Knob[] = [];
+  if (op === "map") {
+    knobs.push(knob("concurrency", address === "decode" ? 4 : 2, 1024, "calls"));
+  }
+  knobs.push(op === "to_device" ? knob("depth", 2, 16, "batches") : knob("prefetch", 16, 65_536, "items"));
+  return { address, op, executor, cost_s: cost_s || 0.0005, batches, made: 26_400, knobs };
+}
+
+function knob(name: string, value: number, maximum: number, unit: string): Knob {
+  return { name, value, minimum: 1, maximum, default: value, unit };
+}
+
+function knobOf(spec: Spec, name: string): number {
+  return spec.knobs.find((each) => each.name === name)?.value ?? 1;
+}
+
+function failures(): Snapshot["failures"] {
+  return [1204, 3381].map((item, place) => ({
+    stage: "decode",
+    path: `(${item},)`,
+    epoch: 1,
+    error: "ValueError: bad header <b>JPEG</b>",
+    traceback: `Traceback (most recent call last):\n  File "loader.py", line 12, in decode\n    return imread(path)\nValueError: bad header <b>JPEG</b>\n`,
+    input: `PosixPath photographs/${item}.jpg`,
+    attempts: 3,
+    when_s: Math.floor(Date.now() / 60_000) * 60 - 40 + place,
+  }));
+}

@@ -1,0 +1,145 @@
+/** Options of the uPlot chart: axes, series, and the marks of knob changes. */
+
+import type { Change } from "@nbpipe/protocol";
+import type uPlot from "uplot";
+import { formatAmount, formatMoment } from "./format";
+import { type Line, unitsOf } from "./lines";
+
+export const HEIGHT = 190;
+
+/** At least and at most so much time is shown. */
+const LEAST_S = 60;
+const MOST_S = 600;
+
+/** Colours as the page has them now. */
+export interface Colours {
+  readonly text: string;
+  readonly grid: string;
+  readonly mark: string;
+  readonly lines: readonly string[];
+}
+
+export interface Source {
+  colours(): Colours;
+  changes(): readonly Change[];
+  onCursor(place: number | null, left: number): void;
+}
+
+export function optionsOf(lines: readonly Line[], width: number, source: Source): uPlot.Options {
+  const units = unitsOf(lines).slice(0, 2);
+  return {
+    width,
+    height: HEIGHT,
+    padding: [18, units.length > 1 ? 4 : 12, 0, 0],
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false, setScale: false } },
+    scales: Object.fromEntries([
+      ["x", { time: true, range: spanOf }],
+      ...units.map((unit) => [unit, { range: fromZero }]),
+    ]),
+    axes: [timeAxis(source), ...units.map((unit, place) => rateAxis(unit, place, source))],
+    series: [
+      {},
+      ...lines.map((line, place) => ({
+        label: line.label,
+        scale: units.includes(line.unit) ? line.unit : (units[0] ?? "items"),
+        width: line.width,
+        dash: [...line.dash],
+        stroke: () => source.colours().lines[place] ?? "gray",
+        points: { show: false },
+      })),
+    ],
+    hooks: {
+      draw: [(plot: uPlot) => drawMarks(plot, source)],
+      setCursor: [
+        (plot: uPlot) => source.onCursor(plot.cursor.idx ?? null, plot.cursor.left ?? -1),
+      ],
+    },
+  };
+}
+
+function spanOf(_plot: uPlot, first: number | null, last: number | null): [number, number] {
+  const end = last ?? 0;
+  return [end - Math.min(MOST_S, Math.max(LEAST_S, end - (first ?? end))), end];
+}
+
+function fromZero(_plot: uPlot, _least: number | null, most: number | null): [number, number] {
+  return [0, Math.max((most ?? 0) * 1.08, 1e-6)];
+}
+
+function font(): string {
+  return "11px system-ui, sans-serif";
+}
+
+function timeAxis(source: Source): uPlot.Axis {
+  return {
+    stroke: () => source.colours().text,
+    font: font(),
+    size: 24,
+    gap: 4,
+    space: 90,
+    grid: { show: false },
+    ticks: { stroke: () => source.colours().grid, width: 1, size: 4 },
+    values: (_plot, splits) => splits.map(formatMoment),
+  };
+}
+
+function rateAxis(unit: string, place: number, source: Source): uPlot.Axis {
+  return {
+    scale: unit,
+    side: place === 0 ? 3 : 1,
+    stroke: () => source.colours().text,
+    font: font(),
+    size: 52,
+    gap: 4,
+    space: 34,
+    grid: { show: place === 0, stroke: () => source.colours().grid, width: 1 },
+    ticks: { show: false },
+    values: (_plot, splits) => splits.map((rate) => formatAmount(rate).replace(/\.0+(?!\d)/, "")),
+  };
+}
+
+/** Vertical lines where knobs were turned; labels where there is room for them. */
+function drawMarks(plot: uPlot, source: Source): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio || 1;
+  const { mark } = source.colours();
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = mark;
+  ctx.lineWidth = ratio;
+  ctx.setLineDash([3 * ratio, 3 * ratio]);
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.textBaseline = "bottom";
+  let free = bbox.left + bbox.width;
+  for (const change of [...source.changes()].reverse()) {
+    const x = Math.round(plot.valToPos(change.when_s, "x", true));
+    if (x < bbox.left || x > bbox.left + bbox.width) {
+      continue;
+    }
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    free = label(ctx, change, x, bbox, free, ratio);
+  }
+  ctx.restore();
+}
+
+/** Write the label of a mark left of `free`; returns what is free then. */
+function label(
+  ctx: CanvasRenderingContext2D,
+  change: Change,
+  x: number,
+  bbox: uPlot.BBox,
+  free: number,
+  ratio: number,
+): number {
+  const text = `${change.knob} ${change.old} → ${change.new}`;
+  const width = ctx.measureText(text).width;
+  const left = Math.min(x - 2 * ratio, bbox.left + bbox.width - width);
+  if (left + width + 8 * ratio > free && free < bbox.left + bbox.width) {
+    return free;
+  }
+  ctx.fillText(text, left, bbox.top - 3 * ratio);
+  return left;
+}

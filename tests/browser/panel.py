@@ -1,0 +1,134 @@
+"""A run's panel in a page: what a person sees of it and does with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator
+
+from tests.browser.lab import CELL_MS, NotebookPage
+
+# Cells of the tests' notebooks. A training cell goes on until the file `stop` is there.
+SETUP = """
+import threading, time
+from pathlib import Path
+import nbpipe
+
+def slow(x):
+    time.sleep(0.02)
+    return x
+
+def training(run, name):
+    times = []
+    for item in run:
+        times.append(time.time())
+        if Path(name).exists():
+            break
+    return times
+"""
+# Rates before the first change of a knob and after the last one.
+RATES = """
+def rates(run, times):
+    first, last = run.events[0].when_s, run.events[-1].when_s
+    before = [t for t in times if t < first]
+    after = [t for t in times if t > last + 0.3]
+    rate = lambda ts: (len(ts) - 1) / (ts[-1] - ts[0])
+    return rate(before), rate(after)
+"""
+
+
+class PanelPage(NotebookPage):
+    """A notebook with a panel."""
+
+    folder: Path
+    name: str
+
+    def panel(self, number: int = 0) -> Locator:
+        """Find a panel."""
+        return self.page.locator(".nbpipe-panel").nth(number)
+
+    def state(self, number: int = 0) -> str:
+        """Return the state that a panel shows."""
+        return self.panel(number).get_attribute("data-state") or ""
+
+    def wait_state(self, *states: str, number: int = 0) -> None:
+        """Wait until a panel shows one of these states."""
+        self.page.wait_for_function(
+            """([number, states]) => states.includes(
+                document.querySelectorAll('.nbpipe-panel')[number]?.dataset.state)""",
+            arg=[number, list(states)],
+            timeout=CELL_MS,
+        )
+
+    def stage(self, name: str, number: int = 0) -> Locator:
+        """Find a stage's row."""
+        return self.panel(number).locator(f"[data-stage={json.dumps(name)}]").first
+
+    def slider(self, stage: str, knob: str = "concurrency", number: int = 0) -> Locator:
+        """Find a slider."""
+        return self.stage(stage, number).locator(f"input[type=range][data-knob={knob}]")
+
+    def number(self, stage: str, knob: str = "concurrency", number: int = 0) -> Locator:
+        """Find the number beside a slider."""
+        return self.stage(stage, number).locator(f"input[type=number][data-knob={knob}]")
+
+    def button(self, op: str, number: int = 0) -> Locator:
+        """Find a button."""
+        return self.panel(number).locator(f"button[data-op={op}]")
+
+    def field(self, name: str, number: int = 0) -> Locator:
+        """Find a field of the panel's head."""
+        return self.panel(number).locator(f"[data-field={name}]").first
+
+    def drag(self, slider: Locator, value: int) -> None:
+        """Drag a slider to a value with the mouse."""
+        box = slider.bounding_box()
+        assert box is not None
+        low, high, now = (
+            float(slider.evaluate(f"input => input.{name}")) for name in ("min", "max", "value")
+        )
+
+        def x_of(number: float) -> float:
+            thumb = 14.0  # the middle of the thumb goes from half its width to half from the end
+            share = (number - low) / (high - low)
+            return float(box["x"] + thumb / 2 + share * (box["width"] - thumb))
+
+        y = box["y"] + box["height"] / 2
+        mouse = self.page.mouse
+        mouse.move(x_of(now), y)
+        mouse.down()
+        for step in range(1, 6):
+            mouse.move(x_of(now + (value - now) * step / 5), y)
+        mouse.up()
+
+    def finish(self, index: int, flag: str) -> None:
+        """Let a training cell end, and wait until it has."""
+        (self.folder / flag).touch()
+        self.wait_ran(index)
+
+    def wait_value(self, locator: Locator, value: int) -> None:
+        """Wait until a control shows a value."""
+        handle = locator.element_handle()
+        self.page.wait_for_function(
+            "([input, value]) => input.value === value", arg=[handle, str(value)], timeout=CELL_MS
+        )
+
+    def wire(self) -> list[dict[str, Any]]:
+        """Return what the panel's messages were, each with the time [ms] and its direction."""
+        return list(self.page.evaluate("window.wire"))
+
+    def wait_acks(self, count: int) -> list[float]:
+        """Wait for so many acknowledgements of sets; return how long each took [ms]."""
+        self.page.wait_for_function(
+            """count => {
+                const acked = new Set(window.wire.filter(m => !m.out).map(m => m.id));
+                return window.wire.filter(m => m.out && m.op === 'set' && acked.has(m.id)).length
+                    >= count;
+            }""",
+            arg=count,
+            timeout=CELL_MS,
+        )
+        wire = self.wire()
+        acked = {m["id"]: m["at"] for m in wire if not m["out"]}
+        sets = [m for m in wire if m["out"] and m["op"] == "set" and m["id"] in acked]
+        return [acked[m["id"]] - m["at"] for m in sets]

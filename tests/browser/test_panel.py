@@ -1,0 +1,365 @@
+"""The panel acts while a cell trains: every path a person takes, in a real JupyterLab."""
+
+import json
+
+import pytest
+
+from tests.browser.panel import RATES, SETUP
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+RUN = """
+pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
+run = pipe.start()
+run
+"""
+
+
+def train(flag):
+    """Give a cell that trains until the file `flag` is there."""
+    return f"times = training(run, {flag!r}); print('trained')"
+
+
+def start(page):
+    """Run the first two cells and start the third, which trains."""
+    page.run_cell(0)
+    page.run_cell(1)
+    page.panel().wait_for()
+    page.start_cell(2)
+    page.wait_state("running")
+
+
+@pytest.mark.parametrize("way", ["keyboard", "mouse", "number"])
+def test_concurrency_moves_while_a_cell_trains(open_cells, way):
+    """A slider is moved in mid-cell: the value is acknowledged and the throughput follows."""
+    flag = f"stop-{way}"
+    page = open_cells(SETUP + RATES, RUN, train(flag) + "; print(rates(run, times))")
+    start(page)
+    page.page.wait_for_timeout(1500)  # a rate before
+    slider = page.slider("slow")
+    if way == "keyboard":
+        slider.focus()
+        for _ in range(10):
+            page.page.keyboard.press("ArrowRight")
+    elif way == "mouse":
+        page.drag(slider, 12)
+    else:
+        page.number("slow").fill("12")
+        page.page.keyboard.press("Enter")
+    page.wait_value(page.number("slow"), 12)
+    took_ms = page.wait_acks(1)
+    running = page.is_running(2)
+    page.page.wait_for_timeout(1500)  # a rate after
+    page.finish(2, flag)
+    before, after = eval(page.said(2).partition("trained")[2])
+    print(f"{way}: acks took {sorted(took_ms)} ms, {before:.0f} to {after:.0f} items/s")
+    assert (running, after > 3 * before) == (True, True)
+
+
+def test_reload_in_mid_epoch(open_cells):
+    """A page that is loaded again in mid-epoch has its live panel back before the cell ends."""
+    page = open_cells(SETUP, RUN, train("stop-reload"))
+    start(page)
+    page.save()
+    page.reload()
+    page.wait_state("running")
+    slider = page.slider("slow")
+    page.page.wait_for_function(
+        "() => { const input = document.querySelector('[data-stage=slow] input[type=range]');"
+        "return input && !input.disabled; }"
+    )
+    slider.focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    value = page.number("slow").input_value()
+    (page.folder / "stop-reload").touch()
+    page.wait_state("cancelled")
+    assert value == "3"
+
+
+def test_stop_ends_the_loop(open_cells):
+    """The stop button ends the epoch, and with it the cell."""
+    page = open_cells(SETUP, RUN, train("stop-never") + "; print(run.stopped)")
+    start(page)
+    page.button("stop").click()
+    page.wait_ran(2)
+    page.wait_state("stopped")
+    assert page.said(2) == "trained\nTrue\n"
+
+
+def test_pause_and_resume(open_cells):
+    """A paused run hands out nothing until it is resumed."""
+    page = open_cells(SETUP, RUN, train("stop-pause"))
+    start(page)
+    page.button("pause").click()
+    page.wait_state("paused")
+    page.button("resume").click()
+    page.wait_state("running")
+    page.finish(2, "stop-pause")
+    assert page.said(2) == "trained\n"
+
+
+def test_break_and_run_again(open_cells):
+    """After a break the panel says so, and the next loop is live again."""
+    page = open_cells(SETUP, RUN, "for item in run:\n    break", train("stop-again"))
+    page.run_cell(0)
+    page.run_cell(1)
+    page.run_cell(2)
+    page.wait_state("cancelled")
+    page.start_cell(3)
+    page.wait_state("running")
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    running = page.is_running(3)
+    page.finish(3, "stop-again")
+    assert running
+
+
+def test_same_cell_again_closes_its_run(open_cells):
+    """A panel that is still shown says that its run was closed; the new run has one of its own."""
+    page = open_cells(SETUP, "run = nbpipe.source(range(9)).start()", "run")
+    page.run_cell(0)
+    page.run_cell(1)
+    page.run_cell(2)
+    page.panel().wait_for()
+    page.run_cell(1)
+    page.wait_state("closed")
+    page.run_cell(2)
+    page.wait_state("ready")
+    assert page.page.locator(".nbpipe-panel").count() == 1
+
+
+def test_two_notebooks_at_once(open_cells):
+    """Two notebooks train at once; each panel turns its own run."""
+    pages = [open_cells(SETUP, RUN, train(f"stop-two-{n}")) for n in range(2)]
+    for page in pages:
+        start(page)
+    for page, presses in zip(pages, (1, 3), strict=True):
+        page.slider("slow").focus()
+        for _ in range(presses):
+            page.page.keyboard.press("ArrowRight")
+    for page, value in zip(pages, (3, 5), strict=True):
+        page.wait_value(page.number("slow"), value)
+        page.wait_acks(1)
+    for number, page in enumerate(pages):
+        page.finish(2, f"stop-two-{number}")
+    assert [page.number("slow").input_value() for page in pages] == ["3", "5"]
+
+
+def test_two_panels_of_one_run(open_cells):
+    """Both panels of a run follow what is done in one of them."""
+    page = open_cells(SETUP, RUN, "run", train("stop-panels"))
+    page.run_cell(0)
+    page.run_cell(1)
+    page.run_cell(2)
+    page.panel(1).wait_for()
+    page.start_cell(3)
+    page.wait_state("running", number=1)
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_value(page.number("slow", number=1), 3)
+    page.finish(3, "stop-panels")
+    assert page.number("slow").input_value() == "3"
+
+
+def test_training_and_validation_side_by_side(open_cells):
+    """Two runs in one loop have a panel each."""
+    page = open_cells(
+        SETUP,
+        "train = nbpipe.source(range(10**9)).map(slow).start(); train",
+        "valid = nbpipe.source(range(5)).map(slow).start(); valid",
+        "for item in train:\n    list(valid)\n    if Path('stop-side').exists(): break",
+    )
+    for index in range(3):
+        page.run_cell(index)
+    page.panel(1).wait_for()
+    page.start_cell(3)
+    page.wait_state("running")
+    page.wait_state("running", "finished", number=1)
+    page.slider("slow", number=1).focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    page.finish(3, "stop-side")
+    values = [page.number("slow", number=n).input_value() for n in range(2)]
+    assert values == ["1", "2"]
+
+
+def test_refused_value_is_shown(open_cells):
+    """A value out of range shows the rule beside the control, which goes back."""
+    page = open_cells(SETUP, RUN, train("stop-refused"))
+    start(page)
+    page.number("slow").fill("5000")
+    page.page.keyboard.press("Enter")
+    error = page.stage("slow").locator(".nbpipe-knob-error:visible").first
+    error.wait_for()
+    page.wait_value(page.number("slow"), 2)
+    page.finish(2, "stop-refused")
+    assert "[1, 1024]" in error.inner_text()
+
+
+def test_undo(open_cells):
+    """Undo takes back the last change, and the controls follow."""
+    page = open_cells(SETUP, RUN, train("stop-undo"))
+    start(page)
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_value(page.number("slow"), 3)
+    page.button("undo").click()
+    page.wait_value(page.number("slow"), 2)
+    page.finish(2, "stop-undo")
+    assert page.slider("slow").input_value() == "2"
+
+
+def test_stage_named_as_html_is_text(open_cells):
+    """A stage called like a tag is shown as text everywhere; nothing of it runs."""
+    name = "<img src=x onerror=alert(1)>"
+    page = open_cells(
+        SETUP,
+        f"run = nbpipe.source(range(10**9)).map(slow, name={name!r}).start()\n"
+        f"run[{name!r}].concurrency = 3\nrun",
+        train("stop-html"),
+        "run",
+        "run.controls()",
+        "display(run.stats(), pipe) if 'pipe' in globals() else display(run.stats())",
+    )
+    alerts = []
+    page.page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    start(page)
+    page.stage(name).wait_for()
+    page.page.wait_for_timeout(600)
+    page.finish(2, "stop-html")
+    for index in (3, 4, 5):
+        page.run_cell(index)
+    page.page.wait_for_timeout(300)
+    images = page.page.locator("img[src=x]").count()
+    assert (alerts, images, name in page.panel().inner_text()) == ([], 0, True)
+
+
+def test_twelve_stages(open_cells):
+    """Twelve stages are all shown, with their controls, and can be turned."""
+    page = open_cells(
+        SETUP,
+        "pipe = nbpipe.source(range(10**9), name='files')\n"
+        "for n in range(11):\n    pipe = pipe.map(slow, name=f'stage_{n}', concurrency=4)\n"
+        "run = pipe.start()\nrun",
+        train("stop-twelve"),
+    )
+    start(page)
+    page.slider("stage_10").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    page.finish(2, "stop-twelve")
+    sliders = page.panel().locator("input[type=range][data-knob=concurrency]").count()
+    assert (sliders, page.number("stage_10").input_value()) == (11, "5")
+
+
+def test_stage_that_fails(open_cells):
+    """The panel says which stage failed on which item, and shows the traceback."""
+    page = open_cells(
+        SETUP,
+        "def decode(x):\n    if x == 30: raise ValueError('bad <b>header</b>')\n"
+        "    return slow(x)\n"
+        "run = nbpipe.source(range(100)).map(decode).start()\nrun",
+        "for item in run: pass",
+    )
+    page.run_cell(0)
+    page.run_cell(1)
+    page.run_cell(2)
+    page.wait_state("failed")
+    shown = page.field("error").inner_text()
+    found = "decode" in shown, "bad <b>header</b>" in shown, "StageError" in page.said(2)
+    assert found == (True, True, True)
+
+
+def test_kernel_that_dies(open_cells):
+    """When the kernel dies, the panel says that it hears nothing, and stays."""
+    page = open_cells(SETUP, RUN, "for n, item in enumerate(run):\n    if n > 50: os._exit(1)")
+    page.page.on("dialog", lambda dialog: dialog.dismiss())
+    page.run_cell(0)
+    page.run_cell(1)
+    page.panel().wait_for()
+    page._run(
+        "panel.content.widgets[2].model.sharedModel.setSource('import os\\n' +"
+        "panel.content.widgets[2].model.sharedModel.getSource())"
+    )
+    page.start_cell(2)
+    page.panel().get_by_text("no word from the kernel").first.wait_for()
+    assert page.slider("slow").count() == 1
+
+
+def test_interrupt_leaves_a_live_panel(open_cells):
+    """The stop button of the notebook ends the cell; the run goes on in the next one."""
+    page = open_cells(SETUP, RUN, train("stop-never"), train("stop-after"))
+    start(page)
+    page.command("notebook:interrupt-kernel")
+    page.wait_ran(2)
+    page.wait_state("cancelled")
+    page.start_cell(3)
+    page.wait_state("running")
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    page.finish(3, "stop-after")
+    assert (page.said(2), page.said(3)) == ("KeyboardInterrupt", "trained\n")
+
+
+def test_figure_in_the_training_cell(open_cells):
+    """A matplotlib figure that is half built when a slider moves stays whole."""
+    page = open_cells(
+        SETUP + "\nimport matplotlib.pyplot as plt\n%matplotlib inline",
+        RUN,
+        "figure, axis = plt.subplots()\naxis.plot([1, 2])\n"
+        "times = training(run, 'stop-figure')\naxis.plot([2, 1])\nprint(len(plt.get_fignums()))",
+    )
+    start(page)
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    page.finish(2, "stop-figure")
+    images = [o for o in page.cell(2)["outputs"] if "image/png" in o.get("data", {})]
+    assert (page.said(2), len(images)) == ("1\n", 1)
+
+
+def test_training_in_the_background(open_cells):
+    """`run.train` returns at once; the panel is live, and what the step raises is shown there."""
+    page = open_cells(
+        SETUP,
+        RUN,
+        "def step(x):\n    slow(x)\n    if Path('stop-background').exists(): 1 / 0\n"
+        "run.train(step)\nprint('returned')",
+        "run.wait()",
+    )
+    start(page)
+    page.wait_ran(2)
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    (page.folder / "stop-background").touch()
+    page.wait_state("failed")
+    page.run_cell(3)
+    shown = page.field("error").inner_text()
+    found = ("returned" in page.said(2), "ZeroDivisionError" in shown, page.said(3))
+    assert found == (True, True, "ZeroDivisionError")
+
+
+def test_controls_act_while_a_cell_trains(open_cells):
+    """The ordinary widgets of `run.controls()` turn knobs in a busy cell too."""
+    page = open_cells(
+        SETUP,
+        RUN.removesuffix("run\n") + "run.controls()",
+        train("stop-controls") + "; print(run['slow'].concurrency)",
+    )
+    page.run_cell(0)
+    page.run_cell(1)
+    number = page.page.locator(".widget-text input[type=number]").nth(1)
+    number.wait_for()
+    page.start_cell(2)
+    page.page.wait_for_timeout(500)
+    number.fill("7")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_timeout(1500)
+    running = page.is_running(2)
+    events = page.page.locator(".widget-text input[type=number]").nth(1).input_value()
+    page.finish(2, "stop-controls")
+    assert (running, events, json.loads(page.said(2).split()[-1])) == (True, "7", 7)

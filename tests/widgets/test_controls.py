@@ -1,0 +1,111 @@
+"""Controls: ordinary ipywidgets bound to the knobs of a run."""
+
+import pytest
+
+pytest.importorskip("ipywidgets")
+
+import nbpipe
+from nbpipe import MissingExtraError
+
+
+@pytest.fixture
+def run():
+    """Give a run."""
+    pipe = nbpipe.source(range(100)).map(abs, name="decode", concurrency=2).batch(4)
+    with pipe.start() as run:
+        yield run
+
+
+@pytest.fixture
+def box(run):
+    """Give its controls."""
+    box = run.controls()
+    yield box
+    box.close_all()
+
+
+def rows(box):
+    """Give the slider and the number of each knob by its label."""
+    found = [child.children for child in box.children if len(getattr(child, "children", ())) == 3]
+    return {label.value: (slider, number) for label, slider, number in found}
+
+
+def button(box, name):
+    """Give a button."""
+    return next(one for one in box.children[0].children if one.description == name)
+
+
+def test_every_knob_has_a_row(box):
+    """There is a slider for every knob, with the value in force."""
+    values = {name: slider.value for name, (slider, _) in rows(box).items()}
+    assert values == {
+        "source prefetch": 16,
+        "decode concurrency": 2,
+        "decode prefetch": 8,
+        "batch prefetch": 2,
+    }
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["slider", "number"])
+def test_widget_turns_the_knob(run, box, which):
+    """Moving the slider or typing a number turns the knob; the other one follows."""
+    pair = rows(box)["decode concurrency"]
+    pair[which].value = 9
+    made = [(change.knob, change.new, change.by) for change in run.events]
+    assert (made, [widget.value for widget in pair]) == (
+        [("decode.concurrency", 9, "controls")],
+        [9, 9],
+    )
+
+
+def test_widgets_follow_the_knob(run, box):
+    """A knob that is turned from code moves its widgets, beyond the slider's end too."""
+    run["decode"].concurrency = 40
+    slider, number = rows(box)["decode concurrency"]
+    assert (slider.value, number.value, slider.max >= 40) == (40, 40, True)
+
+
+def test_buttons(run, box):
+    """The buttons pause, resume and undo."""
+    run["decode"].concurrency = 5
+    states = []
+    for name in ("Pause", "Resume", "Undo"):
+        button(box, name).click()
+        states.append(run.paused)
+    assert (states, run["decode"].concurrency) == ([True, False, False], 2)
+
+
+def test_refusal_is_shown(run, box):
+    """A value that is refused leaves the knob and the widgets, and says why."""
+    run.close()
+    slider, _ = rows(box)["decode concurrency"]
+    slider.value = 9
+    assert (run["decode"].concurrency, slider.value, "closed" in box.children[-1].value) == (
+        2,
+        2,
+        True,
+    )
+
+
+def test_refusal_is_escaped(box):
+    """Names come from outside: what is shown of them is text."""
+    box._nbpipe_controls._ask({"op": "<b>"})
+    assert "<b>" not in box.children[-1].value
+
+
+def test_closed_widgets_hear_no_more(run, box):
+    """Widgets that were closed no longer watch their knobs."""
+    slider, _ = rows(box)["decode concurrency"]
+    slider.close()
+    run["decode"].concurrency = 12
+    assert slider.value == 2
+
+
+def test_missing_extra_is_named(run, monkeypatch):
+    """Without ipywidgets, the error holds the line to type."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "nbpipe.widgets.controls", None)
+    with pytest.raises(MissingExtraError, match=r"jupyter-nbpipe\[jupyter\]") as caught:
+        run.controls()
+    assert "ipywidgets" in str(caught.value)

@@ -1,0 +1,180 @@
+"""The panel's end in the kernel: what it sends, and when."""
+
+import gc
+import weakref
+
+import pytest
+
+pytest.importorskip("anywidget")
+
+import nbpipe
+from nbpipe.widgets import panel as panel_module
+from nbpipe.widgets import panel_of
+from nbpipe.widgets.publisher import Publisher
+
+
+@pytest.fixture
+def publisher(monkeypatch):
+    """Give the publisher of all panels, which looks only when it is told to."""
+    publisher = Publisher(tick_s=1000.0)
+    monkeypatch.setattr(panel_module, "publisher", publisher)
+    yield publisher
+    thread = publisher._thread
+    for feed in list(publisher._feeds.values()):
+        publisher.discard(feed)
+    if thread is not None:
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def front_end(monkeypatch):
+    """Be independent of whether the front end was built."""
+    monkeypatch.setattr(panel_module, "front_end", lambda: ("export default {}", ""))
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Give what panels sent."""
+    sent = []
+    monkeypatch.setattr(panel_module.Panel, "send", lambda _, content: sent.append(content))
+    return sent
+
+
+@pytest.fixture
+def run():
+    """Give a run."""
+    with nbpipe.source(range(100)).map(abs, name="decode", concurrency=2).start() as run:
+        yield run
+
+
+@pytest.fixture
+def panel(run, sent, publisher):
+    """Give its panel."""
+    panel = panel_of(run)
+    yield panel
+    panel.close()
+
+
+def say(panel, **message):
+    """Say something as a browser does."""
+    panel._handle_custom_msg({"id": 1, **message}, [])
+
+
+def kinds(sent):
+    """List the types of messages."""
+    return [message["type"] for message in sent]
+
+
+def test_run_has_one_panel(run, panel):
+    """However often a run is shown, there is one widget."""
+    assert panel_of(run) is panel
+
+
+def test_panel_that_was_closed_is_made_anew(run, panel):
+    """A run whose panel was closed gets another."""
+    panel.close()
+    other = panel_of(run)
+    found = (other is panel, other.comm is None)
+    other.close()
+    assert found == (False, False)
+
+
+def test_nothing_is_sent_before_a_view_opens(panel, sent, publisher):
+    """A panel that nobody looks at sends nothing, and has no thread."""
+    assert (panel.wanted, sent, publisher._thread) == (False, [], None)
+
+
+def test_view_that_opens_gets_everything_at_once(panel, sent):
+    """A view is greeted with the snapshot and the whole history in one message."""
+    say(panel, op="view", view="a", open=True)
+    hello = sent[0]
+    assert (kinds(sent)[:1], hello["snapshot"]["changes"], sorted(hello["history"])) == (
+        ["hello"],
+        [],
+        ["changes", "stages", "time_s"],
+    )
+
+
+def test_set_is_acknowledged(run, panel, sent):
+    """A knob that is turned in the browser is turned, and acknowledged."""
+    say(panel, op="set", stage="decode", knob="concurrency", value=12)
+    assert (run["decode"].concurrency, sent) == (
+        12,
+        [{"type": "ack", "id": 1, "ok": True, "value": 12}],
+    )
+
+
+def test_nothing_new_nothing_sent(panel, sent):
+    """A tick in which nothing changed sends nothing."""
+    say(panel, op="view", view="a", open=True)
+    panel.publish()
+    before = len(sent)
+    panel.publish()
+    assert len(sent) == before
+
+
+def test_tick_leaves_out_long_lists(run, panel, sent):
+    """The log of changes is sent when it grew, not with every tick."""
+    say(panel, op="view", view="a", open=True)
+    run["decode"].concurrency = 3
+    panel.publish()
+    run.pause()
+    panel.publish()
+    grown, same = [message["snapshot"]["changes"] for message in sent[-2:]]
+    assert (len(grown), same) == (1, None)
+
+
+def test_view_that_closes_ends_the_ticks(panel, sent):
+    """Without a view, the panel is left alone."""
+    say(panel, op="view", view="a", open=True)
+    say(panel, op="view", view="a", open=False)
+    assert not panel.wanted
+
+
+def test_run_that_comes_to_rest_is_kept(run, panel, sent):
+    """After an epoch, the synced snapshot is what a page without a kernel shows."""
+    settled = []
+    panel.settled = settled.append
+    say(panel, op="view", view="a", open=True)
+    epoch = iter(run)
+    next(epoch)
+    panel.publish()
+    list(epoch)
+    panel.publish()
+    assert (panel.snapshot["state"], settled) == ("finished", [run])
+
+
+def test_closed_run_is_told_once(run, panel, sent):
+    """The view hears that the run is closed; then there is nothing more to say."""
+    say(panel, op="view", view="a", open=True)
+    run.close()
+    panel.publish()
+    assert (sent[-1]["snapshot"]["state"], panel.wanted) == ("closed", False)
+
+
+def test_page_that_is_reloaded_sees_the_run_as_it_is(run, panel):
+    """What a page asks of all widgets holds a fresh snapshot."""
+    run["decode"].concurrency = 7
+    stages = panel.get_state()["snapshot"]["stages"]
+    assert stages[-1]["concurrency"] == 7
+
+
+@pytest.mark.parametrize("content", [None, [], "set", {"op": "view", "view": 7}, {"op": "alive"}])
+def test_odd_messages_are_refused(panel, sent, content):
+    """What makes no sense is answered, and nothing else happens."""
+    panel._handle_custom_msg(content, [])
+    assert [message["ok"] for message in sent] == [False]
+
+
+def test_panel_keeps_no_run(sent, publisher):
+    """A run that nobody holds goes, though its panel is still shown; it then looks closed."""
+    run = nbpipe.source(range(3)).start()
+    panel = panel_of(run)
+    say(panel, op="view", view="a", open=True)
+    reference = weakref.ref(run)
+    del run
+    gc.collect()
+    panel.publish()
+    found = (reference(), sent[-1]["snapshot"]["state"])
+    panel.close()
+    assert found == (None, "closed")
