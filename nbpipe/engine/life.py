@@ -95,7 +95,7 @@ class Life:
 
     def _begin(self, now_ns: int) -> None:
         consumer = self.record.consumer
-        consumer.begin(now_ns)
+        self.record.begin(now_ns)
         self.outcome, self.error = CANCELLED, None
         self.begun_ns, self.ended_ns = now_ns, 0
         self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
@@ -111,7 +111,7 @@ class Life:
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
         if ours:
-            self.record.consumer.end(perf_counter_ns())
+            self.record.end(perf_counter_ns())
             gil.restore()
         self.scheduler.end_epoch(epoch)
 

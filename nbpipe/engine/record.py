@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns, process_time_ns
+from time import perf_counter_ns, process_time_ns, time
 from typing import TYPE_CHECKING
 
 from ..failure import Failure
@@ -103,6 +103,24 @@ class Record:
         self._last: dict[str, Reading] = {}
         self._next_row_ns = 0
         self._begun_ns = perf_counter_ns()
+        self._ended_ns = 0
+
+    def begin(self, now_ns: int) -> None:
+        """Hear that an epoch begins; the time since the last one is left out of all rates."""
+        if self._ended_ns:
+            rest_ns = now_ns - self._ended_ns
+            self._next_row_ns += rest_ns
+            self._last = {
+                stage: reading._replace(at_ns=reading.at_ns + rest_ns)
+                for stage, reading in self._last.items()
+            }
+        self._ended_ns = 0
+        self.consumer.begin(now_ns)
+
+    def end(self, now_ns: int) -> None:
+        """Hear that the epoch is over."""
+        self._ended_ns = now_ns
+        self.consumer.end(now_ns)
 
     def sample(self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]]) -> int:
         """Keep a reading of every lane; give the time of the next [ns]. Under the lock."""
@@ -131,6 +149,7 @@ class Record:
         busy, starved, blocked = shares_between(before, reading)
         elapsed_s = max(reading.at_ns - before.at_ns, 1) / 1e9
         return {
+            "when_s": time(),
             "time_s": (reading.at_ns - self._begun_ns) / 1e9,
             "epoch": epoch,
             "stage": stage,

@@ -74,3 +74,11 @@ def talk(kernel) -> Talk:
     """Return the kernel, and forget what was said before."""
     kernel.client.heard.clear()
     return kernel
+
+
+@pytest.fixture
+def direct(talk) -> Iterator[Talk]:
+    """Return the kernel, and reach it without a subshell, as older front ends do."""
+    subshell, talk.subshell = talk.subshell, None
+    yield talk
+    talk.subshell = subshell

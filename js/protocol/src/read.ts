@@ -52,7 +52,8 @@ export const flag: Reader<boolean> = (value, at) =>
 
 /** Text of at most `limit` characters; more is cut, not refused. */
 export function text(limit: number): Reader<string> {
-  return (value, at) => (typeof value === "string" ? value.slice(0, limit) : fail(at, "a text", value));
+  return (value, at) =>
+    typeof value === "string" ? value.slice(0, limit) : fail(at, "a text", value);
 }
 
 export function oneOf<T extends string>(allowed: readonly T[]): Reader<T> {

@@ -17,5 +17,9 @@ const page = await context({
   format: "esm",
   outdir: out,
 });
-const { port } = await page.serve({ servedir: out, host: "127.0.0.1", port: Number(process.argv[2] ?? 8787) });
+const { port } = await page.serve({
+  servedir: out,
+  host: "127.0.0.1",
+  port: Number(process.argv[2] ?? 8787),
+});
 console.log(`http://127.0.0.1:${port}/?stages=6&state=running&theme=light`);

@@ -98,7 +98,9 @@ export class SimulatedRun {
       waited_share: this.state === "running" ? (waits ? 0.62 : 0.02) : 0,
       cpu_cores: live ? 3.4 : null,
       memory: this.specs.length > 5 ? { held_bytes: 3.1e8, limit_bytes: 2e9 } : null,
-      error: failed ? "StageError: decode: ValueError: bad header <b>JPEG</b> in photographs/1204.jpg" : "",
+      error: failed
+        ? "StageError: decode: ValueError: bad header <b>JPEG</b> in photographs/1204.jpg"
+        : "",
       stages: this.specs.map((spec) => this.stage(spec)),
       diagnosis: waits
         ? {
@@ -207,7 +209,9 @@ export class SimulatedRun {
 
 function specsOf(stages: number): Spec[] {
   const chosen = stages === 1 ? NAMES.slice(2, 3) : NAMES.slice(0, Math.min(stages, 6));
-  const specs = chosen.map(([address, op, executor, cost_s]) => spec(address, op, executor, cost_s));
+  const specs = chosen.map(([address, op, executor, cost_s]) =>
+    spec(address, op, executor, cost_s),
+  );
   for (const address of MORE.slice(0, Math.max(0, stages - 6))) {
     specs.splice(specs.length - 2, 0, spec(address, "map", "thread", 0.0015));
   }
@@ -220,7 +224,9 @@ function spec(address: string, op: string, executor: string, cost_s: number): Sp
   if (op === "map") {
     knobs.push(knob("concurrency", address === "decode" ? 4 : 2, 1024, "calls"));
   }
-  knobs.push(op === "to_device" ? knob("depth", 2, 16, "batches") : knob("prefetch", 16, 65_536, "items"));
+  knobs.push(
+    op === "to_device" ? knob("depth", 2, 16, "batches") : knob("prefetch", 16, 65_536, "items"),
+  );
   return { address, op, executor, cost_s: cost_s || 0.0005, batches, made: 26_400, knobs };
 }
 

@@ -2,7 +2,7 @@
 
 import type { Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
-import { button, h, setAttribute, setHidden, setText, svg } from "./dom";
+import { button, h, setAttribute, setHidden, svg } from "./dom";
 import { formatAmount, formatMoment } from "./format";
 import { type Line, linesOf, unitsOf } from "./lines";
 import { type Colours, HEIGHT, optionsOf } from "./plot";
@@ -13,7 +13,7 @@ export class Chart {
   readonly el = h("details", { class: "chart" });
   private readonly units = h("div", { class: "units sub" });
   private readonly canvas = h("div", { class: "canvas" });
-  private readonly empty = h("p", { class: "empty sub" });
+  private readonly empty = h("p", { class: "empty sub" }, "No history yet.");
   private readonly tip = h("div", { class: "tip", "aria-hidden": "true" });
   private readonly legend = h("div", { class: "legend" });
   private readonly sizes: ResizeObserver | undefined;
@@ -45,7 +45,8 @@ export class Chart {
 
   update(): void {
     const { snapshot, history } = this.session;
-    if (!this.el.open || snapshot === null) {
+    setHidden(this.el, this.session.link === "none" && history.time_s.length < 2);
+    if (!this.el.open || this.el.hidden || snapshot === null) {
       return;
     }
     this.rebuild(snapshot);
@@ -54,8 +55,6 @@ export class Chart {
     }
     const few = history.time_s.length < 2;
     setHidden(this.empty, !few);
-    const none = this.session.link === "none" ? "No history was saved." : "No history yet.";
-    setText(this.empty, few ? none : "");
     if (!few) {
       this.draw();
     }
@@ -157,9 +156,10 @@ export class Chart {
       h("b", {}, formatMoment(when_s)),
       ...rows.map((line) => tipRow(line, history.rates(line.address)[place] ?? null)),
     );
-    const right = left > this.canvas.clientWidth / 2;
-    this.tip.classList.toggle("left", right);
-    this.tip.style.setProperty("--at", `${Math.round(left + (this.plot?.over.offsetLeft ?? 0))}px`);
+    const at = Math.round(left + (this.plot?.over.offsetLeft ?? 0));
+    const room = this.canvas.clientWidth - at - 10;
+    this.tip.classList.toggle("left", this.tip.offsetWidth > room);
+    this.tip.style.setProperty("--at", `${at}px`);
   }
 }
 

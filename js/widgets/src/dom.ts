@@ -71,10 +71,7 @@ export function setHidden(node: HTMLElement, hidden: boolean): void {
   }
 }
 
-export function setDisabled(
-  node: HTMLButtonElement | HTMLInputElement,
-  disabled: boolean,
-): void {
+export function setDisabled(node: HTMLButtonElement | HTMLInputElement, disabled: boolean): void {
   if (node.disabled !== disabled) {
     node.disabled = disabled;
   }

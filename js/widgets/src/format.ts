@@ -35,6 +35,11 @@ export function formatCount(count: number): string {
   return count.toLocaleString("en-US");
 }
 
+/** 12 is "12", 12345 is "12.3 k": a count in few digits. */
+export function formatBrief(count: number): string {
+  return count < 1000 ? String(count) : formatAmount(count);
+}
+
 /** 1.3e9 is "1.30 GB". */
 export function formatBytes(size_bytes: number): string {
   const [number, prefix] = scaled(size_bytes);

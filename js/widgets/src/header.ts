@@ -1,9 +1,20 @@
 /** Header: state, title, buttons, the numbers of the epoch, progress. */
 
 import { OPS, type Op, type Snapshot } from "@nbpipe/protocol";
-import { button, h, setAttribute, setClass, setDisabled, setHidden, setPart, setText, setTitle } from "./dom";
+import {
+  button,
+  h,
+  setAttribute,
+  setClass,
+  setDisabled,
+  setHidden,
+  setPart,
+  setText,
+  setTitle,
+} from "./dom";
 import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
 import { icon } from "./icons";
+import { isLive, waitedShare } from "./live";
 import type { Session } from "./session";
 
 const LABELS: Readonly<Record<Op, string>> = {
@@ -29,7 +40,7 @@ const FACT_LABELS: Readonly<Record<Fact, string>> = {
   rate: "rate",
   elapsed: "elapsed",
   left: "left",
-  waited: "loop waited for data",
+  waited: "loop waits for data",
   cpu: "CPU",
   memory: "buffers",
 };
@@ -145,14 +156,15 @@ export class Header {
 /** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 1. */
 function factsOf(snapshot: Snapshot): [Fact, string][] {
   const { epoch, epochs, memory, cpu_cores: cores } = snapshot;
-  const waited = `${formatShare(snapshot.waited_share)} · ${formatClock(snapshot.waited_s)}`;
-  const running = snapshot.state === "running" || snapshot.state === "paused";
+  const running = isLive(snapshot);
+  const share = formatShare(waitedShare(snapshot));
+  const waited = formatClock(snapshot.waited_s);
   return [
     ["epoch", epochs === null || epoch >= epochs ? `${epoch + 1}` : `${epoch + 1} of ${epochs}`],
     ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
     ["elapsed", formatClock(snapshot.elapsed_s)],
     ["left", snapshot.left_s === null ? (running ? "–" : "") : formatClock(snapshot.left_s)],
-    ["waited", waited],
+    ["waited", running ? `${share} now · ${waited} in all` : `${share} · ${waited}`],
     ["cpu", cores === null ? "" : `${cores.toFixed(1)} cores`],
     [
       "memory",

@@ -1,7 +1,16 @@
 /** A slider and a number for one knob; what was asked for stays shown until it is answered. */
 
 import type { Knob } from "@nbpipe/protocol";
-import { h, setAttribute, setClass, setDisabled, setPart, setText, setTitle, unshortened } from "./dom";
+import {
+  h,
+  setAttribute,
+  setClass,
+  setDisabled,
+  setPart,
+  setText,
+  setTitle,
+  unshortened,
+} from "./dom";
 import { formatCount } from "./format";
 import { stepped, suitedTop } from "./scale";
 import type { Session } from "./session";

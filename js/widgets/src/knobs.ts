@@ -20,6 +20,11 @@ interface Flight {
 /** Sends a value; gives the number of the message, or null when it could not be sent. */
 type Send = (stage: string, knob: string, value: number) => number | null;
 
+interface Refusal {
+  error: string;
+  at_ms: number;
+}
+
 interface Taken {
   value: number;
   at_ms: number;
@@ -28,11 +33,14 @@ interface Taken {
 /** A snapshot made before an answer may come after it: for so long the answer is believed. */
 const OVERTAKEN_MS = 600;
 
+/** So long a refusal is shown: it lies over what stands below the control. */
+const SHOWN_MS = 12_000;
+
 const NOTHING: Asked = { pending: undefined, error: "" };
 
 export class Knobs {
   private readonly flights = new Map<string, Flight>();
-  private readonly errors = new Map<string, string>();
+  private readonly errors = new Map<string, Refusal>();
   private readonly taken = new Map<string, Taken>();
 
   constructor(
@@ -51,7 +59,7 @@ export class Knobs {
     }
     const id = this.send(stage, knob, value);
     if (id === null) {
-      this.errors.set(key, "not sent: there is no kernel");
+      this.refuse(stage, knob, "not sent: there is no kernel");
     } else {
       this.flights.set(key, { id, value, next: undefined, sent_ms: this.now() });
     }
@@ -69,15 +77,15 @@ export class Knobs {
   }
 
   private land(key: string, flight: Flight, ack: Ack): void {
+    const [stage, knob] = JSON.parse(key) as [string, string];
     this.flights.delete(key);
     if (ack.value !== null) {
       this.taken.set(key, { value: ack.value, at_ms: this.now() });
     }
     if (flight.next !== undefined && flight.next !== (ack.ok ? ack.value : flight.value)) {
-      const [stage, knob] = JSON.parse(key) as [string, string];
       this.set(stage, knob, flight.next);
     } else if (!ack.ok) {
-      this.errors.set(key, ack.error);
+      this.refuse(stage, knob, ack.error);
     }
   }
 
@@ -85,10 +93,12 @@ export class Knobs {
   asked(stage: string, knob: string): Asked {
     const key = keyOf(stage, knob);
     const flight = this.flights.get(key);
-    const error = this.errors.get(key) ?? "";
-    if (flight === undefined && error === "") {
+    const refusal = this.errors.get(key);
+    if (flight === undefined && refusal === undefined) {
       return NOTHING;
     }
+    const fresh = refusal !== undefined && this.now() - refusal.at_ms < SHOWN_MS;
+    const error = fresh ? refusal.error : "";
     return { pending: flight && (flight.next ?? flight.value), error };
   }
 
@@ -100,7 +110,7 @@ export class Knobs {
 
   /** Refuse a value here: it is none that could be sent. */
   refuse(stage: string, knob: string, error: string): void {
-    this.errors.set(keyOf(stage, knob), error);
+    this.errors.set(keyOf(stage, knob), { error, at_ms: this.now() });
   }
 
   /** Forget an error that was read. */

@@ -90,7 +90,7 @@ function rateAxis(unit: string, place: number, source: Source): uPlot.Axis {
     side: place === 0 ? 3 : 1,
     stroke: () => source.colours().text,
     font: font(),
-    size: 52,
+    size: place === 0 ? 52 : 62,
     gap: 4,
     space: 34,
     grid: { show: place === 0, stroke: () => source.colours().grid, width: 1 },

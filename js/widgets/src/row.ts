@@ -1,20 +1,31 @@
 /** Rows of the table: one for each stage, and one for the training loop. */
 
 import { CONSUMER, type Failure, type Shares, type Snapshot, type Stage } from "@nbpipe/protocol";
-import { button, h, setAttribute, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
+import {
+  button,
+  h,
+  setAttribute,
+  setClass,
+  setDisabled,
+  setHidden,
+  setText,
+  setTitle,
+} from "./dom";
 import { FailureList } from "./failures";
-import { formatAmount, formatBytes, formatClock, formatTime } from "./format";
+import { formatAmount, formatBrief, formatBytes, formatClock, formatTime } from "./format";
 import { icon } from "./icons";
 import { KnobControl } from "./knob-control";
+import { waitedShare } from "./live";
 import { Meter, SharesBar, Spark, type Words } from "./meters";
-import type { Session } from "./session";
 import type { Sections } from "./sections";
+import type { Session } from "./session";
 
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
   readonly name = h("span", { class: "name" });
   readonly kind = h("span", { class: "kind" });
-  readonly rate = h("span", { class: "value", "data-field": "rate" });
+  private readonly amount = h("span", {});
+  private readonly unit = h("span", { class: "unit" });
   readonly under = h("div", { class: "sub" });
   readonly spark = new Spark();
   readonly bar: SharesBar;
@@ -26,14 +37,16 @@ class Front {
     this.bar = new SharesBar(words);
     const sub = h("div", { class: "sub" }, this.mark, this.kind);
     const who = h("div", { class: "cell who" }, this.name, sub);
-    const rate = h("div", { class: "cell rate" }, h("div", {}, this.rate), this.under);
+    const now = h("div", { class: "value", "data-field": "rate" }, this.amount, " ", this.unit);
+    const rate = h("div", { class: "cell rate" }, now, this.under);
     this.cells = [who, rate, this.spark.el, this.bar.el];
   }
 
   update(row: HTMLElement, limits: boolean, per_s: number, unit: string, shares: Shares): void {
     setClass(row, "limits", limits);
     setHidden(this.mark, !limits);
-    setText(this.rate, `${formatAmount(per_s)} ${unit}/s`);
+    setText(this.amount, formatAmount(per_s));
+    setText(this.unit, `${unit}/s`);
     this.bar.update(shares);
   }
 
@@ -57,6 +70,7 @@ export class StageRow {
   private readonly failures = new FailureList();
   private readonly knobBox = h("div", { class: "knobs" });
   private readonly knobs = new Map<string, KnobControl>();
+  private errorCount = 0;
 
   constructor(
     private readonly session: Session,
@@ -66,7 +80,7 @@ export class StageRow {
     this.el.dataset.stage = address;
     this.el.setAttribute("aria-label", address);
     const latency = h("div", { class: "cell latency", "data-field": "latency" });
-    latency.append(h("div", {}, this.p50), this.p95);
+    latency.append(h("div", {}, h("span", { class: "prefix sub" }, "p50 "), this.p50), this.p95);
     const label = h("span", { class: "caption", "aria-hidden": "true" }, "errors");
     const errors = h("div", { class: "cell errors" }, label, this.errors);
     this.errors.addEventListener("click", () => {
@@ -114,27 +128,27 @@ export class StageRow {
 
   private updateErrors(stage: Stage): void {
     const { errors, retries } = stage;
-    setText(this.errors, formatAmount(errors).replace(".00", ""));
+    setText(this.errors, formatBrief(errors));
     setDisabled(this.errors, errors === 0);
     setClass(this.errors, "some", errors > 0);
     const said = `${errors} failed, ${retries} retried`;
     setTitle(this.errors, said);
     setAttribute(this.errors, "aria-label", `errors of ${this.address}: ${said}`);
-    this.showFailures(errors);
+    this.errorCount = errors;
+    this.showFailures();
   }
 
-  private showFailures(errors = this.errorCount): void {
-    this.errorCount = errors;
-    const open = errors > 0 && this.sections.isOpen(this.section(), false);
+  private showFailures(): void {
+    const open = this.errorCount > 0 && this.sections.isOpen(this.section(), false);
     setHidden(this.failures.el, !open);
     setAttribute(this.errors, "aria-expanded", String(open));
     if (open) {
-      const own = this.session.failures.filter((failure: Failure) => failure.stage === this.address);
-      this.failures.update(own, errors);
+      const own = this.session.failures.filter(
+        (failure: Failure) => failure.stage === this.address,
+      );
+      this.failures.update(own, this.errorCount);
     }
   }
-
-  private errorCount = 0;
 
   private updateKnobs(stage: Stage, enabled: boolean): void {
     for (const knob of stage.knobs) {
@@ -167,12 +181,15 @@ export class LoopRow {
   }
 
   update(snapshot: Snapshot, limits: boolean): void {
-    const { waited_share: waited, unit } = snapshot;
-    const shares = { busy: 1 - waited, starved: waited, blocked: 0, waiting: 0 };
+    const { unit } = snapshot;
+    const waited = waitedShare(snapshot);
+    const begun = snapshot.elapsed_s > 0;
+    const shares = { busy: begun ? 1 - waited : 0, starved: waited, blocked: 0, waiting: 0 };
     setText(this.front.kind, `takes ${unit}`);
     this.front.update(this.el, limits, snapshot.items_per_s, unit, shares);
-    const elapsed = formatClock(snapshot.elapsed_s);
-    setText(this.waited, `waited ${formatClock(snapshot.waited_s)} of ${elapsed} in this epoch`);
+    const { waited_s, elapsed_s } = snapshot;
+    setText(this.waited, `waited ${formatClock(waited_s)} of ${formatClock(elapsed_s)}`);
+    setTitle(this.waited, "time that the loop waited for data in this epoch");
   }
 
   draw(): void {

@@ -17,8 +17,7 @@ export function freshTop(knob: Knob, value: number): number {
 
 /** The top to go on with: `top` while it suits `value`, else a fresh one. */
 export function suitedTop(knob: Knob, value: number, top: number | undefined): number {
-  const suits =
-    top !== undefined && top <= knob.maximum && value <= top * NEAR && value >= top / 4;
+  const suits = top !== undefined && top <= knob.maximum && value <= top * NEAR && value >= top / 4;
   return suits ? top : freshTop(knob, value);
 }
 

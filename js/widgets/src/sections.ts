@@ -17,7 +17,12 @@ export class Sections {
 }
 
 /** A <details> whose state is kept. */
-export function keep(details: HTMLDetailsElement, sections: Sections, name: string, open: boolean): void {
+export function keep(
+  details: HTMLDetailsElement,
+  sections: Sections,
+  name: string,
+  open: boolean,
+): void {
   details.open = sections.isOpen(name, open);
   details.addEventListener("toggle", () => sections.set(name, details.open));
 }

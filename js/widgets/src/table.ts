@@ -9,8 +9,8 @@ import type { Session } from "./session";
 const HEADINGS = [
   ["who", "stage"],
   ["rate", "rate now"],
-  ["spark", "last minute"],
-  ["time", "time of its slots"],
+  ["spark", "last 60 s"],
+  ["time", "where time goes"],
   ["queue", "queue"],
   ["running", "calls"],
   ["latency", "latency p50"],

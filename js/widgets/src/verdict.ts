@@ -1,7 +1,7 @@
 /** Verdict: what limits the run and what to try, or why the epoch failed; two lines, always. */
 
 import { CONSUMER, type Diagnosis, type Snapshot, type Target } from "@nbpipe/protocol";
-import { button, h, setDisabled, setHidden, setText, setTitle } from "./dom";
+import { button, h, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
 import { icon } from "./icons";
 import type { Session } from "./session";
 
@@ -46,6 +46,7 @@ export class Verdict {
     setText(this.advice, diagnosis.advice);
     setTitle(this.diagnosis, `${diagnosis.text} ${diagnosis.advice}`.trim());
     this.suggestion = diagnosis.suggestion;
+    setClass(this.el, "limits", diagnosis.stage !== null);
     setHidden(this.apply, this.suggestion === null);
     setDisabled(this.apply, !enabled);
     if (this.suggestion !== null) {

@@ -1,7 +1,7 @@
 /** View: one picture of a session in the page. */
 
-import { h, setAttribute } from "./dom";
 import { Chart } from "./chart";
+import { h, setAttribute } from "./dom";
 import { Header } from "./header";
 import { Log } from "./log";
 import type { Sections } from "./sections";

@@ -1,0 +1,129 @@
+"""Other kinds of cells: with figures, with await, with tasks that outlive them; and the cures."""
+
+from tests.kernel.client import is_status, parent
+from tests.kernel.versions import has_subshells
+
+FIGURE = """
+%matplotlib inline
+import matplotlib.pyplot as plt
+figure = plt.figure()
+plt.plot([1, 2])
+attend(knob)
+print("open", plt.get_fignums() == [figure.number])
+"""
+AWAIT = """
+import asyncio
+print("begun", flush=True)
+while "end" not in knob.heard:
+    pump.poll()
+    await asyncio.sleep(0.001)
+"""
+TASK = """
+import asyncio
+async def keep_looking():
+    while "end" not in knob.heard:
+        pump.poll()
+        await asyncio.sleep(0.001)
+task = asyncio.ensure_future(keep_looking())
+print("begun", flush=True)
+"""
+MISSING = """
+import logging
+from types import SimpleNamespace
+class Strange:
+    def __init__(self, missing):
+        self._missing = missing
+    def __getattr__(self, name):
+        if name == self._missing:
+            raise AttributeError(name)
+        return getattr(get_ipython().kernel, name)
+warned = []
+handler = logging.Handler()
+handler.emit = lambda record: warned.append(record.getMessage())
+logging.getLogger("nbpipe").addHandler(handler)
+for missing in ("session", "shell_handlers", "set_parent", "_parent_ident", "_publish_status"):
+    shell = SimpleNamespace(kernel=Strange(missing))
+    print(Pump.of(shell), Pump.of(shell), len(warned), missing in warned[-1])
+logging.getLogger("nbpipe").removeHandler(handler)
+"""
+
+
+def figures_after(talk, knob):
+    """Run the cell with the half-built figure; return what it saw, and how often it was shown."""
+    cell = talk.begin(FIGURE)
+    talk.say(knob, 1)
+    talk.client.acked(knob, 1)
+    talk.say(knob, "end")
+    talk.client.reply(cell)
+    talk.client.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
+    shown = [one for one in talk.client.heard if one["msg_type"] == "display_data"]
+    return talk.client.output(cell), [parent(one) == cell for one in shown]
+
+
+def test_a_half_built_figure_survives_a_message(talk):
+    """A figure that the cell has begun is shown once, whole, by the cell."""
+    assert figures_after(talk, talk.knob()) == ("begun\nopen True\n", [True])
+
+
+def test_a_half_built_figure_survives_the_message_of_a_foreign_widget(direct):
+    """The pump leaves figures alone, whosever widget it answers."""
+    assert figures_after(direct, direct.knob("cured=False")) == ("begun\nopen True\n", [True])
+
+
+def test_a_cell_that_awaits_is_reached(talk):
+    """Knobs are heard while a cell awaits, where a look is taken now and then."""
+    if talk.version.startswith("7") and talk.subshell is None and talk.version < "7.4":
+        talk.subshell = talk.client.create_subshell()
+    knob = talk.knob()
+    cell = talk.begin(AWAIT)
+    queued = talk.client.execute("print('queued')")
+    talk.say(knob, "end")
+    replies = [talk.client.reply(cell), talk.client.reply(queued)]
+    assert [one["content"]["status"] for one in replies] == ["ok", "ok"]
+
+
+def test_a_task_that_outlives_its_cell_leaves_the_kernel_idle(direct):
+    """A look between two cells hands cells on, and does not say that the kernel is busy."""
+    knob = direct.knob()
+    cell = direct.begin(TASK)
+    direct.client.reply(cell)
+    queued = [direct.client.execute(f"print('cell', {number})") for number in range(3)]
+    for request in queued:
+        direct.client.reply(request)
+    direct.say(knob, "end")
+    direct.client.acked(knob, "end")
+    direct.client.run("print('the last')")
+    statuses = [one for one in direct.client.heard if one["msg_type"] == "status"]
+    outputs = [direct.client.output(request) for request in queued]
+    wanted = [f"cell {number}\n" for number in range(3)]
+    assert (outputs, is_status(statuses[-1], "idle")) == (wanted, True)
+
+
+def test_a_subshell_hears_without_the_pump(talk):
+    """On a subshell our own comms are heard by a cell that never looks (ipykernel 7.4 needs help)."""
+    if not has_subshells(talk.version):
+        return
+    talk.subshell = talk.subshell or talk.client.create_subshell()
+    knob = talk.knob()
+    cell = talk.begin("knob.comm.send('published by the cell'); attend(knob, polls=False)")
+    talk.say(knob, "end")
+    assert talk.client.reply(cell)["content"]["status"] == "ok"
+
+
+def test_a_thread_publishes_on_our_comm(talk):
+    """Our comms publish from a plain thread, which ipykernel 7.0 does not allow of itself."""
+    knob = talk.knob()
+    talk.client.run(
+        "import threading; thread = threading.Thread(target=knob.comm.send, args=({'ack': 1},))\n"
+        "thread.start(); thread.join()"
+    )
+    assert talk.client.acked(knob, 1)["content"]["comm_id"] == knob
+
+
+def test_a_kernel_that_lacks_a_part_is_told_once(talk):
+    """Without a part that is needed there is no pump, and one warning that names the part."""
+    cell = talk.client.execute(MISSING)
+    talk.client.reply(cell)
+    talk.client.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
+    wanted = [f"None None {number} True" for number in range(1, 6)]
+    assert talk.client.output(cell).splitlines() == wanted
