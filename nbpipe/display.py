@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("nbpipe")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-# Beside a live panel the picture is hidden; beside a panel that was not restored, the line that
-# says so is.
+# Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
+# a picture, the line is hidden that says that a panel was not found.
+_CHILD, _KEPT = ".jp-OutputArea-child", ".jp-OutputArea-child:has(.nbpipe-kept)"
 _BESIDE = (
-    "<style>"
-    ".jp-OutputArea-child:has(.nbpipe-panel)+.jp-OutputArea-child:has(.nbpipe-kept),"
-    ".jp-OutputArea-child:has(>.lm-Panel:not(.jupyter-widgets))"
-    "+.jp-OutputArea-child:has(.nbpipe-kept),"
-    ".jp-OutputArea-child:has(>.jupyter-widgets:not(:has(*))):has("
-    "+.jp-OutputArea-child .nbpipe-kept){display:none}</style>"
+    f"<style>{_CHILD}:has(.nbpipe-panel)+{_KEPT}{{display:none}}"
+    f"{_CHILD}:has(>.lm-Panel.jupyter-widgets):has(+{_CHILD} .nbpipe-kept){{display:none}}"
+    f"{_CHILD}:has(>.lm-Panel:not(.jupyter-widgets))+{_KEPT}"
+    "{max-height:0;overflow:hidden;animation:nbpipe-late 0s 4s forwards}"
+    "@keyframes nbpipe-late{to{max-height:none}}</style>"
 )
 
 

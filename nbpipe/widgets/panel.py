@@ -14,13 +14,14 @@ import traitlets
 from ..errors import ArgumentError
 from ..kernel import cure
 from ..remote import Ack, Remote, Views
-from ..view.history import history
+from ..view.history import HistoryPart, history
 from ..view.snapshot import Snapshot
 from ..watch import Watched
 from .bundle import front_end
 from .publisher import publisher
 
 _KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
+_NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": []}
 _GOING = ("running", "paused")
 
 
@@ -101,7 +102,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         run = self._remote.run
         with self._sending:
             self._sent = shown = self._remote.snapshot()
-            past = None if run is None else history(run)
+            past = _NOTHING if run is None else history(run)
             self.send({"type": "hello", "snapshot": dict(shown), "history": past})
 
     # -- the widget -----------------------------------------------------------------------

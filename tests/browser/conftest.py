@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,14 @@ def open_cells(
         def open_one(*cells: str, width: int = 1280) -> PanelPage:
             name = f"{request.node.originalname}-{len(list(lab_folder.glob('*.ipynb')))}.ipynb"
             lab.write_notebook(lab_folder / name, *cells)
+            return open_file(name, width)
+
+        def open_file(name: str, width: int) -> PanelPage:
             page = pages.enter_context(
                 lab.open_page(chromium, lab_address, name, width=width, kind=PanelPage)
             )
             page.folder, page.name = lab_folder, name
+            page.reopen = partial(open_file, name, width)
             pages.callback(page.shut_down)
             return page
 

@@ -202,6 +202,12 @@ class NotebookPage:
         """End the notebook's kernel."""
         self._run("await panel.sessionContext.shutdown()")
 
+    def restart(self) -> None:
+        """Start the kernel anew, and clear what the cells gave."""
+        self._run("await panel.sessionContext.restartKernel()")
+        self.command("notebook:clear-all-cell-outputs")
+        self.wait_idle()
+
     def reload(self) -> None:
         """Load the page again, as a person does in mid-epoch."""
         self.page.reload()

@@ -1,6 +1,9 @@
 """A run's panel in a page: what a person sees of it and does with it."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,12 @@ def training(run, name):
             break
     return times
 """
+# A run with a stage that can be made faster.
+RUN = """
+pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
+run = pipe.start()
+run
+"""
 # Rates before the first change of a knob and after the last one.
 RATES = """
 def rates(run, times):
@@ -42,6 +51,7 @@ class PanelPage(NotebookPage):
 
     folder: Path
     name: str
+    reopen: Callable[[], "PanelPage"]
 
     def panel(self, number: int = 0) -> Locator:
         """Find a panel."""
@@ -132,3 +142,24 @@ class PanelPage(NotebookPage):
         acked = {m["id"]: m["at"] for m in wire if not m["out"]}
         sets = [m for m in wire if m["out"] and m["op"] == "set" and m["id"] in acked]
         return [acked[m["id"]] - m["at"] for m in sets]
+
+
+def convert(notebook: Path) -> Path:
+    """Convert a notebook to HTML; return the file."""
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)]
+    subprocess.run(command, check=True, capture_output=True)
+    return notebook.with_suffix(".html")
+
+
+def train(flag):
+    """Give a cell that trains until the file `flag` is there."""
+    return f"times = training(run, {flag!r}); print('trained')"
+
+
+def start(page):
+    """Run the first two cells and start the third, which trains."""
+    page.run_cell(0)
+    page.run_cell(1)
+    page.panel().wait_for()
+    page.start_cell(2)
+    page.wait_state("running")

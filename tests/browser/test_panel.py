@@ -4,29 +4,9 @@ import json
 
 import pytest
 
-from tests.browser.panel import RATES, SETUP
+from tests.browser.panel import RATES, RUN, SETUP, start, train
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
-
-RUN = """
-pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
-run = pipe.start()
-run
-"""
-
-
-def train(flag):
-    """Give a cell that trains until the file `flag` is there."""
-    return f"times = training(run, {flag!r}); print('trained')"
-
-
-def start(page):
-    """Run the first two cells and start the third, which trains."""
-    page.run_cell(0)
-    page.run_cell(1)
-    page.panel().wait_for()
-    page.start_cell(2)
-    page.wait_state("running")
 
 
 @pytest.mark.parametrize("way", ["keyboard", "mouse", "number"])

@@ -32,9 +32,14 @@ class Knob:
 
 
 def attend(*knobs, polls=True) -> None:
+    """Say that the cell has begun, and keep the kernel busy."""
+    print("begun", flush=True)
+    stay(*knobs, polls=polls)
+
+
+def stay(*knobs, polls=True) -> None:
     """Keep the kernel busy until one of the knobs hears "end"; poll all the while."""
     ends_s = time.monotonic() + LONGEST_S
-    print("begun", flush=True)
     while not any("end" in knob.heard for knob in knobs):
         if polls:
             pump.poll()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -33,9 +34,9 @@ class Client:
         self.log = folder / "kernel.log"
         connection = folder / "connection.json"
         ports = {f"{name}_port": n for n, name in enumerate([*KINDS, "stdin", "hb"], 1)}
-        ip = str(folder / "k")
-        _, info = write_connection_file(str(connection), transport="ipc", ip=ip, **ports)
-        self._session = Session(key=info["key"].encode())
+        ip, key = str(folder / "k"), uuid.uuid4().bytes.hex().encode()
+        write_connection_file(str(connection), transport="ipc", ip=ip, key=key, **ports)
+        self._session = Session(key=key)
         self._context = zmq.Context()
         self._sockets = {
             name: self._connect(name, f"ipc://{ip}-{ports[f'{name}_port']}") for name in KINDS

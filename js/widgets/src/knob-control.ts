@@ -61,7 +61,7 @@ export class KnobControl {
       this.top = suitedTop(knob, value, this.top);
       this.showRange(value);
     }
-    if (!this.typing) {
+    if (!this.typing && !this.dragging) {
       this.showNumber(value);
     }
     setDisabled(this.range, !enabled);

@@ -110,6 +110,7 @@ function drawMarks(plot: uPlot, source: Source): void {
   ctx.setLineDash([3 * ratio, 3 * ratio]);
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textBaseline = "bottom";
+  ctx.textAlign = "left";
   let free = bbox.left + bbox.width;
   for (const change of [...source.changes()].reverse()) {
     const x = Math.round(plot.valToPos(change.when_s, "x", true));

@@ -1,0 +1,1 @@
+"""The live panel, measured in a real JupyterLab."""

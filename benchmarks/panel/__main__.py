@@ -1,0 +1,74 @@
+"""`python -m benchmarks.panel`."""
+
+from __future__ import annotations
+
+PARTS: dict[str, Callable[[Place], list[Measurement]]] = {
+    "six": six_stages,
+    "w2": io_work,
+    "paint": first_paint,
+}
+
+
+def _write_settings(folder: Path) -> None:
+    """Have JupyterLab send all comm messages to the kernel's main shell."""
+    home = folder / ".lab" / "settings" / "@jupyterlab" / "apputils-extension"
+    home.mkdir(parents=True)
+    text = json.dumps({"commsOverSubshells": "disabled"})
+    (home / "kernels-settings.jupyterlab-settings").write_text(text)
+
+
+def measure(given: argparse.Namespace) -> list[Measurement]:
+    """Take all measurements asked for."""
+    found: list[Measurement] = []
+    window_s, presses = (4.0, 10) if given.quick else (10.0, 40)
+    for way in (SUBSHELLS, PUMP):
+        parts = [part for name, part in PARTS.items() if way == SUBSHELLS and name in given.only]
+        if "acks" in given.only:
+            parts.append(lambda place, way=way: acks(place, way))  # type: ignore[misc]
+        if not parts:
+            continue
+        with tempfile.TemporaryDirectory(prefix="nbpipe-panel-") as name, open_chromium() as browser:
+            folder = Path(name)
+            if way == PUMP:
+                _write_settings(folder)
+            with serve_lab(folder) as address:
+                place = Place(browser, address, folder, given.rounds, window_s, presses)
+                for part in parts:
+                    found += part(place)
+                    say(f"{len(found)} measurements")
+    return found
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.panel", description=__doc__)
+    parser.add_argument("--only", default="six,w2,paint,acks", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, help="default 8; 3 with --quick")
+    parser.add_argument("--quick", action="store_true", help="short windows, few rounds")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    given = parser.parse_args(arguments)
+    given.rounds = given.rounds or (3 if given.quick else 8)
+    given.only = given.only.split(",")
+    return given
+
+
+def main() -> None:
+    """Measure and write `<time>-panel.json` and `<time>-panel.md`."""
+    given = parse(sys.argv[1:])
+    os.environ["PYTHONPATH"] = str(ROOT)  # the kernels find nbpipe and the workloads
+    now = datetime.now(UTC)
+    found = measure(given)
+    command = " ".join(["python -m benchmarks.panel", *sys.argv[1:]])
+    about = machine.describe()
+    own = {name: version for name in _PACKAGES if (version := installed_version(name))}
+    about["versions"] = {"nbpipe": about["versions"]["nbpipe"], **own}
+    results = Results(about, now.isoformat(" ", "minutes"), command, tuple(found))
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{now:%Y%m%d-%H%M}-panel.json"
+    path.write_text(results.to_json())
+    path.with_suffix(".md").write_text(report(results))
+    say(f"\n{report(results)}\nraw numbers: {path}")
+
+
+if __name__ == "__main__":
+    main()

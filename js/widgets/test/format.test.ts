@@ -1,0 +1,64 @@
+import { describe, expect, test } from "vitest";
+import {
+  formatAmount,
+  formatBrief,
+  formatBytes,
+  formatClock,
+  formatCount,
+  formatShare,
+  formatTime,
+} from "../src/format";
+
+/** Thin spaces are spaces. */
+function plain(text: string): string {
+  return text.replace(/\s/g, " ");
+}
+
+describe("a number is written in a few digits", () => {
+  test.each([
+    [0, "0"],
+    [0.5, "0.50"],
+    [7, "7.00"],
+    [9.999, "10.0"],
+    [99.97, "100"],
+    [999.4, "999"],
+    [999.6, "1.00 k"],
+    [12345, "12.3 k"],
+    [2.5e6, "2.50 M"],
+    [1e21, "1000000 P"],
+  ])("amount %d is %s", (amount, text) => {
+    expect(plain(formatAmount(amount))).toBe(text);
+  });
+
+  test.each([
+    [0, "–"],
+    [0.0042, "4.20 ms"],
+    [0.00031, "310 µs"],
+    [0.9996, "1.00 s"],
+    [12.34, "12.3 s"],
+    [125, "2:05"],
+  ])("time %d s is %s", (time_s, text) => {
+    expect(plain(formatTime(time_s))).toBe(text);
+  });
+
+  test.each([
+    [0, "0:00"],
+    [83, "1:23"],
+    [59.6, "1:00"],
+    [3725, "1:02:05"],
+  ])("clock %d s is %s", (time_s, text) => {
+    expect(formatClock(time_s)).toBe(text);
+  });
+
+  test("bytes have a prefix", () => {
+    expect(plain(formatBytes(1.3e9))).toBe("1.30 GB");
+  });
+
+  test("a share is in percent", () => {
+    expect(plain(formatShare(0.974))).toBe("97 %");
+  });
+
+  test("a count is whole", () => {
+    expect([formatCount(12345), formatBrief(12)]).toEqual(["12,345", "12"]);
+  });
+});

@@ -1,0 +1,95 @@
+/** A page with panels in it, and hands to use them. */
+
+import { vi } from "vitest";
+import panel from "../src/index";
+import type { MockModel } from "./mock-model";
+
+/** A panel in the page. */
+export class Shown {
+  readonly el = document.createElement("div");
+  readonly close: () => void;
+
+  constructor(readonly model: MockModel) {
+    document.body.append(this.el);
+    this.close = panel.render({ model, el: this.el });
+  }
+
+  get root(): HTMLElement {
+    return this.one(".nbpipe-panel");
+  }
+
+  one<T extends HTMLElement = HTMLElement>(selector: string): T {
+    const found = this.el.querySelector<T>(selector);
+    if (found === null) {
+      throw new Error(`nothing matches ${selector}`);
+    }
+    return found;
+  }
+
+  text(selector: string): string {
+    return (this.one(selector).textContent ?? "").replace(/\s+/g, " ").trim();
+  }
+
+  stage(address: string): HTMLElement {
+    const rows = [...this.el.querySelectorAll<HTMLElement>("[data-stage]")];
+    const found = rows.find((row) => row.dataset.stage === address);
+    if (found === undefined) {
+      throw new Error(`no row of ${address}`);
+    }
+    return found;
+  }
+
+  knob(type: "range" | "number", knob = "concurrency", stage = "decode"): HTMLInputElement {
+    const selector = `input[type=${type}][data-knob=${knob}]`;
+    const found = this.stage(stage).querySelector<HTMLInputElement>(selector);
+    if (found === null) {
+      throw new Error(`no ${type} of ${stage}.${knob}`);
+    }
+    return found;
+  }
+
+  /** What the refused value was answered with. */
+  knobError(stage = "decode"): string {
+    return this.stage(stage).querySelector(".nbpipe-knob-error")?.textContent ?? "";
+  }
+}
+
+/** Let the next frame be drawn. */
+export function frame(): void {
+  vi.advanceTimersByTime(20);
+}
+
+/** Show a panel whose kernel said hello. */
+export function show(model: MockModel): Shown {
+  panel.initialize({ model });
+  const shown = new Shown(model);
+  model.hello();
+  frame();
+  return shown;
+}
+
+export function drag(range: HTMLInputElement, ...values: number[]): void {
+  range.dispatchEvent(new Event("pointerdown", { bubbles: true }));
+  for (const value of values) {
+    range.value = String(value);
+    range.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}
+
+export function drop(): void {
+  document.dispatchEvent(new Event("pointerup"));
+}
+
+export function type(input: HTMLInputElement, value: string): void {
+  input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+export function press(input: HTMLElement, key: string): void {
+  input.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+}
+
+export function setVisibility(state: DocumentVisibilityState): void {
+  vi.spyOn(document, "visibilityState", "get").mockReturnValue(state);
+  document.dispatchEvent(new Event("visibilitychange"));
+}

@@ -1,0 +1,321 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { sample, sampleWithStage } from "../../protocol/test/sample";
+import panel from "../src/index";
+import { MockModel } from "./mock-model";
+import { frame, Shown, setVisibility, show } from "./page";
+
+const NASTY = "<img src=x onerror=alert(1)>";
+
+let model: MockModel;
+let open: Shown[];
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  model = new MockModel();
+  open = [];
+});
+
+afterEach(() => {
+  for (const shown of open) {
+    shown.close();
+  }
+  document.body.replaceChildren();
+  vi.useRealTimers();
+});
+
+function live(given = model): Shown {
+  const shown = show(given);
+  open.push(shown);
+  return shown;
+}
+
+/** A panel to which no kernel has spoken. */
+function silent(given = model): Shown {
+  panel.initialize({ model: given });
+  const shown = new Shown(given);
+  open.push(shown);
+  return shown;
+}
+
+describe("a panel shows", () => {
+  test("a saved snapshot at once", () => {
+    expect(silent().text("[data-field=title]")).toBe(sample().title);
+  });
+
+  test("state and epoch in words", () => {
+    const shown = live();
+    expect([shown.root.dataset.state, shown.text("[data-field=state]")]).toEqual([
+      "running",
+      "running",
+    ]);
+  });
+
+  test("progress as a count and a share", () => {
+    const shown = live();
+    expect([
+      shown.text("[data-field=progress]"),
+      shown.one("[role=progressbar]").getAttribute("aria-valuenow"),
+    ]).toEqual(["412 of 1,563 batches", "412"]);
+  });
+
+  test("the diagnosis, and marks the stage", () => {
+    const shown = live();
+    expect([
+      shown.text("[data-field=diagnosis]").startsWith("decode limits"),
+      shown.stage("decode").classList.contains("limits"),
+      shown.stage("read").classList.contains("limits"),
+    ]).toEqual([true, true, false]);
+  });
+
+  test("a row for each stage, and one for the training loop", () => {
+    const shown = live();
+    const stages = sample().stages as { address: string }[];
+    const rows = [...shown.el.querySelectorAll<HTMLElement>("[data-stage]")];
+    expect(rows.map((row) => row.dataset.stage)).toEqual([
+      ...stages.map((stage) => stage.address),
+      "consumer",
+    ]);
+  });
+
+  test("a stage's rate with its unit", () => {
+    model.saved = sampleWithStage({ items_per_s: 12345, unit: "items" });
+    const shown = silent();
+    expect(shown.text("[data-stage=files] [data-field=rate]")).toBe("12.3 k items/s");
+  });
+
+  test("shares of time in words", () => {
+    const shares = { busy: 0.5, starved: 0.25, blocked: 0.25, waiting: 0 };
+    model.saved = sampleWithStage(shares);
+    const bar = silent().one("[data-stage=files] .shares");
+    expect((bar.getAttribute("aria-label") ?? "").replace(/\s/g, " ")).toBe(
+      "busy 50 %, starved 25 %, blocked 25 %, waiting 0 %",
+    );
+  });
+
+  test("text from outside as text", () => {
+    const shown = live(new MockModel(sample({ title: NASTY, error: NASTY })));
+    expect([shown.el.querySelector("img"), shown.stage(NASTY) !== null]).toEqual([null, true]);
+  });
+
+  test("the last failures, opened by the count of errors", () => {
+    const shown = live();
+    shown.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
+    const list = shown.stage("decode").querySelector<HTMLElement>(".failures");
+    expect([
+      list?.hidden,
+      list?.querySelector("pre")?.textContent?.includes("<b>JPEG</b>"),
+    ]).toEqual([false, true]);
+  });
+
+  test("why the epoch failed", () => {
+    const shown = live();
+    model.tick({ state: "failed", error: "ValueError: bad header" });
+    frame();
+    expect(shown.text("[data-field=error]")).toBe("The epoch failed: ValueError: bad header");
+  });
+
+  test("the changes of knobs, the newest on top", () => {
+    const shown = live();
+    const log = shown.one<HTMLDetailsElement>(".log");
+    log.open = true;
+    log.dispatchEvent(new Event("toggle"));
+    expect(shown.text(".entry .step")).toBe("4 → 5");
+  });
+
+  test("failures of before where a tick brings none", () => {
+    const shown = live();
+    shown.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
+    model.tick({ failures: null, changes: null });
+    frame();
+    expect(shown.stage("decode").querySelectorAll("article")).toHaveLength(1);
+  });
+});
+
+describe("a button", () => {
+  test("is shown for what may be asked for, and for nothing else", () => {
+    const shown = live();
+    model.tick({ actions: ["resume", "stop", "fly"] });
+    frame();
+    const buttons = [...shown.el.querySelectorAll<HTMLButtonElement>("button.op")];
+    expect(buttons.filter((one) => !one.hidden).map((one) => one.dataset.op)).toEqual([
+      "resume",
+      "stop",
+    ]);
+  });
+
+  test("asks once, and waits for the answer", () => {
+    const shown = live();
+    const pause = shown.one<HTMLButtonElement>("button[data-op=pause]");
+    pause.click();
+    frame();
+    const waiting = pause.disabled;
+    model.ack(null);
+    frame();
+    expect([model.sentOf("pause").length, waiting, pause.disabled]).toEqual([1, true, false]);
+  });
+
+  test("that was refused says why", () => {
+    const shown = live();
+    shown.one("button[data-op=stop]").click();
+    model.ack(null, "there is no epoch to stop");
+    frame();
+    expect(shown.text("[data-field=notice]")).toBe("there is no epoch to stop");
+  });
+
+  test("to undo says what it sets back", () => {
+    const shown = live();
+    const undo = { stage: "decode", knob: "concurrency", value: 4 };
+    model.tick({ actions: ["undo"], undo });
+    frame();
+    expect(shown.text("button[data-op=undo]")).toBe("Undo: decode.concurrency back to 4");
+  });
+
+  test("applies what the diagnosis suggests", () => {
+    live().one("button.apply").click();
+    expect(model.sentOf("set")).toMatchObject([
+      { stage: "decode", knob: "concurrency", value: 10 },
+    ]);
+  });
+});
+
+describe("a conversation", () => {
+  test("opens when the panel is shown and closes with it", () => {
+    const shown = live();
+    shown.close();
+    const views = model.sentOf("view");
+    expect([views.map((view) => view.open), views[0]?.view === views[1]?.view]).toEqual([
+      [true, false],
+      true,
+    ]);
+  });
+
+  test("closes while the tab is hidden", () => {
+    live();
+    setVisibility("hidden");
+    setVisibility("visible");
+    expect(model.sentOf("view").map((view) => view.open)).toEqual([true, false, true]);
+  });
+
+  test("is kept alive every 30 s", () => {
+    live();
+    vi.advanceTimersByTime(61_000);
+    const views = model.sentOf("view").map((view) => view.view);
+    expect(model.sentOf("alive").map((message) => message.views)).toEqual([views, views]);
+  });
+
+  test("without a kernel leaves the controls disabled and says so", () => {
+    const shown = silent();
+    vi.advanceTimersByTime(2600);
+    expect([shown.text("[data-field=notice]"), shown.knob("range").disabled]).toEqual([
+      "saved; no kernel",
+      true,
+    ]);
+  });
+
+  test("with a dead kernel does not throw", () => {
+    vi.spyOn(console, "warn").mockReturnValue(undefined);
+    model.dead = true;
+    const shown = silent();
+    frame();
+    expect(shown.root.dataset.link).toBe("none");
+  });
+
+  test("that comes late enables the controls", () => {
+    const shown = silent();
+    vi.advanceTimersByTime(5000);
+    model.hello();
+    frame();
+    expect([shown.root.dataset.link, shown.knob("range").disabled]).toEqual(["live", false]);
+  });
+
+  test("that falls silent is noticed", () => {
+    const shown = live();
+    vi.advanceTimersByTime(5100);
+    expect(shown.text("[data-field=notice]")).toBe("no word from the kernel for 5 s");
+  });
+
+  test("whose answer is late is noticed", () => {
+    const shown = live();
+    shown.one("button.apply").click();
+    vi.advanceTimersByTime(2100);
+    expect(shown.text("[data-field=notice]")).toBe("waiting for the kernel");
+  });
+
+  test("goes on after a message that makes no sense", () => {
+    const warn = vi.spyOn(console, "warn").mockReturnValue(undefined);
+    const shown = live();
+    model.receive({ type: "tick", snapshot: { version: 1 } });
+    model.receive("noise");
+    model.tick({ delivered: 413 });
+    frame();
+    expect([warn.mock.calls.length, shown.text("[data-field=progress]")]).toEqual([
+      2,
+      "413 of 1,563 batches",
+    ]);
+  });
+
+  test("about a closed run leaves the controls disabled and says so", () => {
+    const shown = live();
+    model.tick({ state: "closed" });
+    frame();
+    expect([shown.text("[data-field=notice]"), shown.knob("number").disabled]).toEqual([
+      "this run is closed",
+      true,
+    ]);
+  });
+
+  test("may be replaced by a snapshot that Python wrote", () => {
+    const shown = silent();
+    model.save({ delivered: 999, time_s: 1e10 });
+    frame();
+    expect(shown.text("[data-field=progress]")).toBe("999 of 1,563 batches");
+  });
+
+  test("begins without a snapshot", () => {
+    const shown = silent(new MockModel({}));
+    expect(shown.text("[data-field=state]")).toBe("no numbers yet");
+  });
+});
+
+describe("two views of one widget", () => {
+  test("show the same, each under a name of its own", () => {
+    const first = live();
+    const second = new Shown(model);
+    open.push(second);
+    model.tick({ delivered: 500 });
+    frame();
+    const views = new Set(model.sentOf("view").map((view) => view.view));
+    expect([first.text(".count"), second.text(".count"), views.size]).toEqual([
+      "500 of 1,563 batches",
+      "500 of 1,563 batches",
+      2,
+    ]);
+  });
+
+  test("do not end one another", () => {
+    const first = live();
+    const second = new Shown(model);
+    open.push(second);
+    first.close();
+    model.tick({ delivered: 500 });
+    frame();
+    expect(second.text(".count")).toBe("500 of 1,563 batches");
+  });
+
+  test("keep what was opened, one after the other", () => {
+    const first = live();
+    first.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
+    first.close();
+    const second = new Shown(model);
+    open.push(second);
+    expect(second.stage("decode").querySelector<HTMLElement>(".failures")?.hidden).toBe(false);
+  });
+});
+
+test("cleaning up leaves nothing behind", () => {
+  const end = panel.initialize({ model });
+  const shown = new Shown(model);
+  shown.close();
+  end();
+  expect([model.listeners(), vi.getTimerCount(), shown.el.childElementCount]).toEqual([0, 0, 0]);
+});

@@ -1,0 +1,93 @@
+"""What stays of a run: in the file, after a restart, without its kernel."""
+
+import pytest
+
+from tests.browser.panel import RUN, SETUP, convert, start, train
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+
+def saved(open_cells, *cells):
+    """Open a notebook, run all of its cells, save it, end its kernel; return its page."""
+    page = open_cells(SETUP, *cells)
+    for index in range(len(cells) + 1):
+        page.run_cell(index)
+    page.save()
+    page.shut_down()
+    return page
+
+
+EPOCH = "for item in run: pass"
+SMALL = """
+pipe = nbpipe.source(range(40)).map(slow, name='<i>decode< i>', concurrency=4)
+run = pipe.start()
+run
+"""
+
+
+def visible_pictures(page):
+    """Return the text of the pictures of runs that can be seen."""
+    page.page.locator(".nbpipe-kept").first.wait_for(state="attached")
+    return page.page.locator(".nbpipe-kept:visible").all_inner_texts()
+
+
+def test_picture_is_hidden_beside_a_live_panel(open_cells):
+    """While the panel is alive, the picture that is kept is not seen."""
+    page = open_cells(SETUP, SMALL, EPOCH)
+    for index in range(3):
+        page.run_cell(index)
+    page.panel().wait_for()
+    assert visible_pictures(page) == []
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["open", "closed"])
+def test_notebook_opened_again_shows_the_last_snapshot(open_cells, closes):
+    """Without its kernel, a saved notebook shows how the run ended, and no error."""
+    page = saved(open_cells, SMALL, EPOCH, *(["run.close()"] if closes else []))
+    again = page.reopen()
+    again.page.locator(".nbpipe-kept:visible").wait_for()
+    (text,) = visible_pictures(again)
+    errors = again.page.get_by_text("Error displaying widget").filter(visible=True).count()
+    state = "closed" if closes else "finished"
+    assert [word in text for word in ("<i>decode< i>", state, "40")] + [errors] == [True] * 3 + [0]
+
+
+def test_notebook_converted_to_html_shows_the_last_snapshot(open_cells, chromium):
+    """`jupyter nbconvert --to html` shows the picture; names in it are text."""
+    page = saved(open_cells, SMALL, EPOCH)
+    html = convert(page.folder / page.name)
+    other = chromium.new_page()
+    try:
+        other.goto(html.as_uri())
+        text = other.locator(".nbpipe-kept:visible").inner_text()
+        tags = other.locator(".nbpipe-kept i").count()
+    finally:
+        other.close()
+    assert ("<i>decode< i>" in text, "finished" in text, tags) == (True, True, 0)
+
+
+def test_kernel_started_anew(open_cells):
+    """After a restart of the kernel the notebook runs again, with a live panel."""
+    page = open_cells(SETUP, RUN, train("stop-restart"))
+    start(page)
+    page.restart()
+    page.run_cell(0)
+    page.run_cell(1)
+    page.start_cell(2)
+    page.wait_state("running")
+    page.slider("slow").focus()
+    page.page.keyboard.press("ArrowRight")
+    page.wait_acks(1)
+    page.finish(2, "stop-restart")
+    assert page.number("slow").input_value() == "3"
+
+
+def test_run_that_nobody_holds_looks_closed(open_cells):
+    """The panel of a run that was collected says that it is closed."""
+    page = open_cells(SETUP, "display(nbpipe.source(range(9)).start())", "import gc; gc.collect()")
+    page.run_cell(0)
+    page.run_cell(1)
+    page.panel().wait_for()
+    page.run_cell(2)
+    page.wait_state("closed")
+    assert page.button("pause").filter(visible=True).count() == 0
