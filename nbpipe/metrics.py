@@ -9,6 +9,9 @@ from collections import deque
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from .text import html_table
+from .units import format_bytes, format_rate, format_seconds, format_share
+
 WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
@@ -64,6 +67,23 @@ class StageStats:
     def as_dict(self) -> dict[str, int | float]:
         """Give the fields as a dict, in their order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def table(self) -> list[list[str]]:
+        """Give the rows of a table: name and value of each field, with its unit."""
+        return [[name, _worded(name, value)] for name, value in self.as_dict().items()]
+
+    def _repr_html_(self) -> str:
+        return html_table(("", ""), self.table())
+
+
+def _worded(name: str, value: float) -> str:
+    if name.endswith("_per_s"):
+        return format_rate(value)
+    if name.endswith("_s"):
+        return format_seconds(value)
+    if name == "bytes_out":
+        return format_bytes(value)
+    return format_share(value) if isinstance(value, float) else f"{value:,}"
 
 
 class Reading(NamedTuple):

@@ -243,3 +243,11 @@ def test_stats_print_as_a_table():
     ]  # fmt: skip
     assert "<b>" not in stats._repr_html_()
     assert (list(stats), len(stats), stats._ipython_key_completions_()) == (["<b>"], 1, ["<b>"])
+
+
+def test_stats_of_a_stage_as_html():
+    """One stage's stats are a table with units in a notebook."""
+    shown = StageStats(items_per_s=12345.0, busy=0.5, latency_p50_s=0.004, bytes_out=10**6)
+    html = shown._repr_html_()
+    found = [word in html for word in ("12.3 k items/s", "50 %", "4 ms", "1 MB", "latency_p50_s")]
+    assert found == [True] * 5

@@ -1,7 +1,35 @@
-"""`python -m benchmarks.panel`."""
+"""`python -m benchmarks.panel`: measure the live panel in a real JupyterLab.
+
+It needs what the tests in the browser need: JupyterLab, playwright, Chromium and a front end that
+was built.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from tests.browser.lab import ROOT, open_chromium, serve_lab
+
+from .. import machine
+from ..catalogue import installed_version
+from ..measurement import Measurement
+from ..progress import say
+from ..results import Results
+from .lines import report
+from .measures import acks, first_paint, io_work, six_stages
+from .place import Place
+
+SUBSHELLS, PUMP = "subshells", "pump"
+_PACKAGES = ("jupyterlab", "ipykernel", "anywidget", "ipywidgets", "playwright", "torch")
+_RESULTS = Path(__file__).parent.parent / "results"
 PARTS: dict[str, Callable[[Place], list[Measurement]]] = {
     "six": six_stages,
     "w2": io_work,
@@ -19,23 +47,32 @@ def _write_settings(folder: Path) -> None:
 
 def measure(given: argparse.Namespace) -> list[Measurement]:
     """Take all measurements asked for."""
+    parts: dict[str, list[Callable[[Place], list[Measurement]]]] = {SUBSHELLS: [], PUMP: []}
+    parts[SUBSHELLS] += [part for name, part in PARTS.items() if name in given.only]
+    if "acks" in given.only:
+        for way, todo in parts.items():
+            todo.append(partial(acks, way=way))
     found: list[Measurement] = []
+    for way, todo in parts.items():
+        if todo:
+            found += _measure_in_lab(given, way, todo)
+    return found
+
+
+def _measure_in_lab(
+    given: argparse.Namespace, way: str, parts: list[Callable[[Place], list[Measurement]]]
+) -> list[Measurement]:
     window_s, presses = (4.0, 10) if given.quick else (10.0, 40)
-    for way in (SUBSHELLS, PUMP):
-        parts = [part for name, part in PARTS.items() if way == SUBSHELLS and name in given.only]
-        if "acks" in given.only:
-            parts.append(lambda place, way=way: acks(place, way))  # type: ignore[misc]
-        if not parts:
-            continue
-        with tempfile.TemporaryDirectory(prefix="nbpipe-panel-") as name, open_chromium() as browser:
-            folder = Path(name)
-            if way == PUMP:
-                _write_settings(folder)
-            with serve_lab(folder) as address:
-                place = Place(browser, address, folder, given.rounds, window_s, presses)
-                for part in parts:
-                    found += part(place)
-                    say(f"{len(found)} measurements")
+    found: list[Measurement] = []
+    with tempfile.TemporaryDirectory(prefix="nbpipe-panel-") as name, open_chromium() as browser:
+        folder = Path(name)
+        if way == PUMP:
+            _write_settings(folder)
+        with serve_lab(folder) as address:
+            place = Place(browser, address, folder, given.rounds, window_s, presses)
+            for part in parts:
+                say(f"{getattr(part, '__name__', f'acks, {way}')} ...")
+                found += part(place)
     return found
 
 
@@ -45,7 +82,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="six,w2,paint,acks", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, help="default 8; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="short windows, few rounds")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=_RESULTS)
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (3 if given.quick else 8)
     given.only = given.only.split(",")

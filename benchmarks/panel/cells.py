@@ -30,10 +30,11 @@ class Log:
                 threads[thread.name][thread.native_id] = spent_s
         self.rows.append([time.time(), time.process_time(), self.items, threads])
         self.due_s = time.time() + 0.25
-        over = Path(self.name + ".stop").exists()
-        if over:
-            Path(self.name + ".json").write_text(json.dumps(self.rows))
-        return over
+        if not Path(self.name + ".stop").exists():
+            return False
+        Path(self.name + ".part").write_text(json.dumps(self.rows))
+        Path(self.name + ".part").rename(self.name + ".json")
+        return True
 """
 SIX = """
 pipe = nbpipe.source(range(10**9), name="files")

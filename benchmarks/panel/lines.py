@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+from dataclasses import dataclass
+
+from ..ratios import median, ratios
+from ..results import Results
+from ..table import markdown, number
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of the table: a number for each round, and the goal for their median."""
@@ -74,9 +82,13 @@ def lines(results: Results) -> list[Line]:
         Line("bytes of a tick", _of(of, "messages", "open", "tick_bytes"), "B"),
         Line("ticks in a second", _of(of, "messages", "open", "ticks_per_s"), "1/s"),
         Line("bytes of a hello", _of(of, "messages", "open", "hello_bytes"), "B"),
-        Line("display message to first paint", _of(of, "first paint", "shown", "paint_s"), "s", .3),
+        Line(
+            "display message to first paint", _of(of, "first paint", "shown", "paint_s"), "s", 0.3
+        ),
         Line("- from the cell's execution", _of(of, "first paint", "shown", "whole_s"), "s"),
-        Line("reload: widget's state to paint", _of(of, "first paint", "reload", "paint_s"), "s", .3),
+        Line(
+            "reload: widget's state to paint", _of(of, "first paint", "reload", "paint_s"), "s", 0.3
+        ),
         Line("- from the reload", _of(of, "first paint", "reload", "whole_s"), "s"),
     ]
 

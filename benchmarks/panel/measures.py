@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tests.browser.lab import WIRE
+from tests.browser.panel import PanelPage
+
+from ..measurement import Measurement
+from ..ratios import median
+from .cells import PACED, SIX, STEPS, TRAINED, TRAINING, W2, W2_LOOP
+from .place import Place, cpu_s, end, look, train
+from .scripts import KEYS, LOOK, MARKS
+
+Window = tuple[float, float]  # from and until [s], time of day
+
+
 def six_stages(place: Place) -> list[Measurement]:
     """Measure kernel, browser and messages with a view open and without."""
     windows = []
     with place.page(LOOK, SIX, "run", PACED) as page:
         page.run_cell(1)
-        _train(page, 2)
+        train(page, 2)
         for turn in range(place.rounds):
             order = ("open", "no view") if turn % 2 else ("no view", "open")
             windows += [(turn, name, *_chromium(place, page, name)) for name in order]
         sizes = _sizes(page)
-        rows = _end(page, 3, "six")
+        rows = end(page, "six")
     return [
         Measurement("six stages", name, turn, values={**spent, **_logged(rows, window)})
         for turn, name, window, spent in windows
     ] + [Measurement("messages", "open", 0, values=sizes)]
 
 
-def _chromium(
-    place: Place, page: PanelPage, name: str
-) -> tuple[tuple[float, float], dict[str, float]]:
-    _look(page, "visible" if name == "open" else "hidden")
+def _chromium(place: Place, page: PanelPage, name: str) -> tuple[Window, dict[str, float]]:
+    look(page, "visible" if name == "open" else "hidden")
     processes = place.processes()
     every = [process for kind in processes.values() for process in kind]
-    since_s, renderer_s, all_s = time.time(), _cpu_s(processes["renderer"]), _cpu_s(every)
+    since_s, renderer_s, all_s = time.time(), cpu_s(processes["renderer"]), cpu_s(every)
     time.sleep(place.window_s)  # nothing asks the page for anything meanwhile
-    renderer_s, all_s = _cpu_s(processes["renderer"]) - renderer_s, _cpu_s(every) - all_s
+    renderer_s, all_s = cpu_s(processes["renderer"]) - renderer_s, cpu_s(every) - all_s
     until_s = time.time()
     spent = {"renderer_share": renderer_s, "chromium_share": all_s}
     shares = {kind: used_s / (until_s - since_s) for kind, used_s in spent.items()}
@@ -36,9 +52,9 @@ def _chromium(
 
 def _sizes(page: PanelPage) -> dict[str, float]:
     """Count the panel's messages over some seconds; a view that opens gets a hello."""
-    _look(page, "hidden")
+    look(page, "hidden")
     page.page.evaluate("window.sizes = []")
-    _look(page, "visible")
+    look(page, "visible")
     since_s = time.time()
     before = len(page.page.evaluate("window.sizes"))
     time.sleep(5)
@@ -55,16 +71,16 @@ def io_work(place: Place) -> list[Measurement]:
     names = ["plain", "no view", "open"]
     with place.page(LOOK, W2, "run", W2_LOOP) as page:
         page.run_cell(1)
-        _train(page, 2)
+        train(page, 2)
         for turn in range(2 * place.rounds):
             for name in (*names[turn % 3 :], *names[: turn % 3]):
                 flag = page.folder / "shown"
                 flag.unlink(missing_ok=True) if name == "plain" else flag.touch()
-                _look(page, "visible" if name == "open" else "hidden")
+                look(page, "visible" if name == "open" else "hidden")
                 since_s = time.time()
                 time.sleep(place.window_s / 2)
                 windows.append((turn, name, (since_s, time.time())))
-        rows = _end(page, 3, "w2")
+        rows = end(page, "w2")
     return [
         Measurement("W2", name, turn, values=_logged(rows, window))
         for turn, name, window in windows
@@ -83,8 +99,7 @@ def first_paint(place: Place) -> list[Measurement]:
             page.save()
             page.reload()
             again = _painted(page, "state")
-            _end(page, 3, "six")
-            (page.folder / "six.stop").unlink()
+            end(page, "six")
         found.append(Measurement("first paint", "shown", turn, values=shown))
         found.append(Measurement("first paint", "reload", turn, values=again))
     return found
@@ -106,11 +121,11 @@ def acks(place: Place, way: str) -> list[Measurement]:
         (place.folder / "trained.stop").unlink(missing_ok=True)
         with place.page(WIRE + KEYS, step + TRAINED, "run", TRAINING) as page:
             page.run_cell(1)
-            _train(page, 2)
+            train(page, 2)
             page.slider("slow").focus()
             for turn in range(place.presses):
                 page.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
-                page.page.wait_for_timeout(random.uniform(150, 350))  # noqa: S311 - no secret
+                page.page.wait_for_timeout(random.uniform(150, 350))
                 waits_ms = page.wait_acks(turn + 1)
             took_s = sorted(_from_keys(page))
             page.finish(3, "trained.stop")
@@ -130,7 +145,7 @@ def _from_keys(page: PanelPage) -> list[float]:
     return [(acked[one] - at) / 1000 for one, at in zip(asked, keys, strict=True)]
 
 
-def _logged(rows: Sequence[Any], window: tuple[float, float]) -> dict[str, float]:
+def _logged(rows: Sequence[Any], window: Window) -> dict[str, float]:
     """Give what a log says of a window."""
     inside = [row for row in rows if window[0] <= row[0] <= window[1]]
     (since_s, cpu_s, items, _), (until_s, cpu_until_s, items_until, _) = inside[0], inside[-1]

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from tests.browser.lab import write_notebook
+from tests.browser.panel import PanelPage
+
+from .cells import SETUP
+
+SETTLE_S = 1.5  # after a view was opened or closed
+PATIENCE_S = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the measurements are taken, and how long each takes."""
@@ -42,7 +62,8 @@ class Place:
         return found
 
 
-def _look(page: PanelPage, state: str) -> None:
+def look(page: PanelPage, state: str) -> None:
+    """Make the browser's tab "visible" or "hidden": the panel's view opens or closes."""
     page.page.evaluate(
         "look => { window.look = look; document.dispatchEvent(new Event('visibilitychange')); }",
         state,
@@ -50,22 +71,30 @@ def _look(page: PanelPage, state: str) -> None:
     time.sleep(SETTLE_S)
 
 
-def _train(page: PanelPage, index: int) -> None:
+def train(page: PanelPage, index: int) -> None:
     """Show the run, and start the cell that iterates it."""
     page.run_cell(index)
-    page.panel().wait_for()
+    page.panel().scroll_into_view_if_needed()
     page.start_cell(index + 1)
     time.sleep(SETTLE_S)
 
 
-def _end(page: PanelPage, index: int, name: str) -> list[Any]:
-    """End the training cell; give its log."""
-    page.finish(index, f"{name}.stop")
-    rows: list[Any] = json.loads((page.folder / f"{name}.json").read_text())
+def end(page: PanelPage, name: str) -> list[Any]:
+    """End a training cell; give its log."""
+    flag, log = page.folder / f"{name}.stop", page.folder / f"{name}.json"
+    flag.touch()
+    until_s = time.monotonic() + PATIENCE_S
+    while not log.exists():
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"the cell wrote no {log.name}")
+        time.sleep(0.05)
+    rows: list[Any] = json.loads(log.read_text())
+    flag.unlink()
+    log.unlink()
     return rows
 
 
-def _cpu_s(processes: Sequence[int]) -> float:
+def cpu_s(processes: Sequence[int]) -> float:
     """Give what processes have used of the processor [s]."""
     try:
         return sum(time.clock_gettime((~process << 3) | 2) for process in processes)

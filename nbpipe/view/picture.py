@@ -38,8 +38,8 @@ _WIDTH, _HEIGHT = 80, 16  # of a line [px]
 _KINDS = (*[' class="n"'] * 4, "")  # of the cells after the third: not to be broken
 _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "busy": "#0072b2",
-    "starved": "#56b4e9",
-    "blocked": "#e69f00",
+    "starved": "#e69f00",
+    "blocked": "#b8558f",
     "waiting": "#999999",
 }
 _STYLE = (
@@ -123,7 +123,7 @@ def _loop_row(snapshot: Snapshot, limits: str | None, lines: Mapping[str, Sequen
     shares = loop_shares(snapshot)
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     cells = (
-        _name(CONSUMER, "the training loop", marked=limits == CONSUMER),
+        _name("training loop", "consumer in run.stats()", marked=limits == CONSUMER),
         f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
         f"{_bar(shares)}{_escaped(state_words(shares))}",
         *[""] * 5,

@@ -4,7 +4,6 @@ from tests.kernel.client import is_status, parent
 
 BUSY = "attend(knob)"
 STUBBORN = """
-print("begun", flush=True)
 while "end" not in knob.heard:
     try:
         knob.comm.send({"goes": "on"})
@@ -79,15 +78,16 @@ def test_queued_cells_are_dropped_when_the_cell_fails(talk):
 def test_interrupts_lose_no_message(talk):
     """Interrupts amid a flood of messages and cells: each is answered once, in order."""
     knob = talk.knob()
-    cell = talk.begin(STUBBORN)
+    cell = talk.client.execute(STUBBORN)
     queued = []
     for count in range(8):
         for number in range(20):
             talk.say(knob, number)
             if number % 10 == count:
                 queued.append(talk.client.execute(f"print('cell', {len(queued)})"))
+        talk.client.wait(lambda _, n=count: turns(talk, knob) > n, "turn")
         talk.client.interrupt()
-        talk.client.wait(lambda _, n=count: went_on(talk, knob) > n + 1, "next turn")
+    talk.client.wait(lambda _: turns(talk, knob) == 9, "last turn")
     talk.say(knob, "end")
     replies = [talk.client.reply(request) for request in (cell, *queued)]
     for number, request in enumerate(queued):
@@ -97,8 +97,8 @@ def test_interrupts_lose_no_message(talk):
     assert (acked, in_order) == ([*range(20)] * 8 + ["end"], True)
 
 
-def went_on(talk, knob):
-    """Count how often the cell has begun to stay."""
+def turns(talk, knob):
+    """Count how often the cell has entered its loop: there it can bear an interrupt."""
     return talk.client.data(knob).count({"goes": "on"})
 
 

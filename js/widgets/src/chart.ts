@@ -9,6 +9,9 @@ import { type Colours, HEIGHT, optionsOf } from "./plot";
 import { keep, type Sections } from "./sections";
 import type { Session } from "./session";
 
+/** The tip stands so far beside the cursor [px]. */
+const TIP_GAP = 10;
+
 export class Chart {
   readonly el = h("details", { class: "chart" });
   private readonly units = h("div", { class: "units sub" });
@@ -156,10 +159,11 @@ export class Chart {
       h("b", {}, formatMoment(when_s)),
       ...rows.map((line) => tipRow(line, history.rates(line.address)[place] ?? null)),
     );
-    const at = Math.round(left + (this.plot?.over.offsetLeft ?? 0));
-    const room = this.canvas.clientWidth - at - 10;
-    this.tip.classList.toggle("left", this.tip.offsetWidth > room);
-    this.tip.style.setProperty("--at", `${at}px`);
+    const at = left + (this.plot?.over.offsetLeft ?? 0);
+    const most = this.canvas.clientWidth - this.tip.offsetWidth;
+    const right = at + TIP_GAP;
+    const beside = right <= most ? right : at - TIP_GAP - this.tip.offsetWidth;
+    this.tip.style.left = `${Math.round(Math.min(most, Math.max(0, beside)))}px`;
   }
 }
 

@@ -43,8 +43,14 @@ export function unshortened<T extends HTMLElement>(element: T): T {
   return element;
 }
 
+/** Write the text of a node that holds nothing else; its text node is kept. */
 export function setText(node: Element, text: string): void {
-  if (node.textContent !== text) {
+  const { firstChild } = node;
+  if (firstChild instanceof Text) {
+    if (firstChild.data !== text) {
+      firstChild.data = text;
+    }
+  } else if (text !== "") {
     node.textContent = text;
   }
 }

@@ -5,7 +5,7 @@ import type uPlot from "uplot";
 import { formatAmount, formatMoment } from "./format";
 import { type Line, unitsOf } from "./lines";
 
-export const HEIGHT = 190;
+export const HEIGHT = 196;
 
 /** At least and at most so much time is shown. */
 const LEAST_S = 60;
@@ -30,7 +30,7 @@ export function optionsOf(lines: readonly Line[], width: number, source: Source)
   return {
     width,
     height: HEIGHT,
-    padding: [18, units.length > 1 ? 4 : 12, 0, 0],
+    padding: [24, units.length > 1 ? 4 : 12, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false, setScale: false } },
     scales: Object.fromEntries([
