@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, TypedDict, final
+from typing import Any, NamedTuple, TypedDict, final
 
 from .errors import ArgumentError, NbpipeError, RunClosedError
 from .knobs import Knob, KnobChange
@@ -22,6 +22,7 @@ from .watch import Watched
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
 _MOST_VIEWS = 64
 _LONGEST = 64  # characters of a view's name
+_GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
 _GONE = "this run is closed; start another with pipe.start()"
 
@@ -55,7 +56,7 @@ class Remote:
         }
         self._place = {id(knob): place for place, knob in self._knobs.items()}
         self._lock = threading.Lock()
-        self._done: list[tuple[Knob, int]] = []  # what `undo` takes back, and the value before
+        self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
         self._last = snapshot(run)
         self._unwatch = [knob.watch(_noting(self, knob)) for knob in self._knobs.values()]
@@ -88,9 +89,9 @@ class Remote:
         with self._lock:
             if not self._done:
                 return None
-            knob, value = self._done[-1]
-        address, name = self._place[id(knob)]
-        return {"stage": address, "knob": name, "value": value}
+            last = self._done[-1]
+        address, name = self._place[id(last.knob)]
+        return {"stage": address, "knob": name, "value": last.value}
 
     # -- reaching in ----------------------------------------------------------------------
     def handle(self, message: object) -> Ack:
@@ -145,17 +146,22 @@ class Remote:
         with self._lock:
             if not self._done:
                 raise ArgumentError("there is no change to undo")
-            knob, value = self._done.pop()
+            last = self._done.pop()
         self._undoing.now = True
         try:
-            knob.set(value, by=self._by, why="undo")
+            last.knob.set(last.value, by=self._by, why="undo")
         finally:
             self._undoing.now = False
 
     def _noted(self, knob: Knob, change: KnobChange) -> None:
-        if not getattr(self._undoing, "now", False):
-            with self._lock:
-                self._done.append((knob, change.old))
+        if getattr(self._undoing, "now", False):
+            return
+        with self._lock:
+            last = self._done[-1] if self._done else None
+            if last is not None and last.goes_on(knob, change, self._by):
+                self._done[-1] = last._replace(until_s=change.when_s)
+            else:
+                self._done.append(_Done(knob, change.old, change.by, change.when_s))
                 del self._done[:-_UNDO_KEPT]
 
     def _knob(self, message: Mapping[Any, Any]) -> Knob | None:
@@ -178,6 +184,20 @@ class Remote:
         """Watch the knobs no longer."""
         for unwatch in self._unwatch:
             unwatch()
+
+
+class _Done(NamedTuple):
+    """A change of a knob: the value before, who made it, and until when it went on [s]."""
+
+    knob: Knob
+    value: int
+    by: str
+    until_s: float
+
+    def goes_on(self, knob: Knob, change: KnobChange, by: str) -> bool:
+        """Say whether a change is part of this one: a slider that is dragged makes many."""
+        ours = self.knob is knob and self.by == change.by == by
+        return ours and change.when_s - self.until_s < _GESTURE_S
 
 
 def _noting(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:

@@ -131,6 +131,22 @@ def test_undo_goes_back_step_by_step(run, remote):
     assert (values, remote.snapshot()["undo"]) == ([(8, 8), (4, 4)], None)
 
 
+def test_undo_takes_back_a_whole_gesture(run, remote):
+    """A slider that is dragged makes many changes; undo takes all of them back at once."""
+    for value in (5, 6, 7, 8):
+        remote.handle(setting(value))
+    remote.handle({"op": "undo", "id": 1})
+    assert (run["decode"].concurrency, remote.snapshot()["undo"]) == (4, None)
+
+
+def test_changes_from_code_are_taken_back_one_by_one(run, remote):
+    """What code does in quick succession is no gesture."""
+    for value in (5, 6):
+        run["decode"].concurrency = value
+    remote.handle({"op": "undo", "id": 1})
+    assert run["decode"].concurrency == 5
+
+
 def test_undo_is_on_record(run, remote):
     """An undo is a change like any other in the log, and says what it is."""
     remote.handle(setting(8))

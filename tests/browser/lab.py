@@ -302,6 +302,28 @@ class NotebookPage:
             )
         return index >= 0
 
+    def show_cell(self, index: int) -> None:
+        """Scroll to a cell."""
+        self._run(
+            """panel.content.activeCellIndex = index;
+            await panel.content.scrollToItem(index, 'start')""",
+            index=index,
+        )
+
+    def sources(self) -> list[str]:
+        """Return the source of every cell."""
+        return self._run(
+            "return panel.content.model.toJSON().cells.map(c => [c.source].flat().join(''))"
+        )
+
+    def replace(self, index: int, source: str) -> None:
+        """Write another source into a cell."""
+        self._run(
+            "panel.content.widgets[index].model.sharedModel.setSource(source)",
+            index=index,
+            source=source,
+        )
+
     def code_cells(self) -> list[dict[str, Any]]:
         """Return the code cells as the notebook format has them, with their outputs."""
         return self._run(
@@ -349,14 +371,20 @@ def open_page(
 
 @contextmanager
 def open_notebook(
-    browser: Browser, source: Path, folder: Path, *, theme: str = "JupyterLab Light"
-) -> Iterator[NotebookPage]:
+    browser: Browser,
+    source: Path,
+    folder: Path,
+    *,
+    theme: str = "JupyterLab Light",
+    height: int = 900,
+    kind: type[Opened] = NotebookPage,
+) -> Iterator[Opened]:
     """Open `source` and the modules beside it, copied to `folder`, in a JupyterLab of its own."""
     for module in source.parent.glob("*.py"):
         shutil.copy(module, folder)
     notebook = Path(shutil.copy(source, folder))
     with (
         serve_lab(folder, theme=theme) as address,
-        open_page(browser, address, notebook.name) as page,
+        open_page(browser, address, notebook.name, height=height, kind=kind) as page,
     ):
         yield page

@@ -2,7 +2,7 @@
 
 import type { Snapshot } from "@nbpipe/protocol";
 import uPlot from "uplot";
-import { button, h, setAttribute, setHidden, svg } from "./dom";
+import { button, h, setAttribute, setClass, setHidden, svg } from "./dom";
 import { formatAmount, formatMoment } from "./format";
 import { type Line, linesOf, unitsOf } from "./lines";
 import { type Colours, HEIGHT, optionsOf } from "./plot";
@@ -150,7 +150,7 @@ export class Chart {
   private showTip(place: number | null, left: number): void {
     const { history } = this.session;
     const when_s = place === null ? undefined : history.time_s[place];
-    this.tip.classList.toggle("shown", when_s !== undefined && left >= 0);
+    setClass(this.tip, "shown", when_s !== undefined && left >= 0);
     if (place === null || when_s === undefined || left < 0) {
       return;
     }

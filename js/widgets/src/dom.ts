@@ -12,9 +12,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    element.setAttribute(name, value);
-  }
+  setAttributes(element, attributes);
   element.append(...children);
   return element;
 }
@@ -25,11 +23,23 @@ export function svg<K extends keyof SVGElementTagNameMap>(
   ...children: Child[]
 ): SVGElementTagNameMap[K] {
   const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    element.setAttribute(name, value);
-  }
+  setAttributes(element, attributes);
   element.append(...children);
   return element;
+}
+
+function setAttributes(element: Element, attributes: Attributes): void {
+  for (const [name, value] of Object.entries(attributes)) {
+    element.setAttribute(
+      name,
+      name === "class" ? value.split(" ").map(className).join(" ") : value,
+    );
+  }
+}
+
+/** Classes have a prefix: pages have styles of their own for "row", "cell" and "progress". */
+export function className(name: string): string {
+  return name.startsWith("nbpipe-") ? name : `nbp-${name}`;
 }
 
 /** A button; JupyterLab's shortcuts are kept from it. */
@@ -66,8 +76,9 @@ export function setTitle(node: Element, text: string): void {
 }
 
 export function setClass(node: Element, name: string, on: boolean): void {
-  if (node.classList.contains(name) !== on) {
-    node.classList.toggle(name, on);
+  const full = className(name);
+  if (node.classList.contains(full) !== on) {
+    node.classList.toggle(full, on);
   }
 }
 

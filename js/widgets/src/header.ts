@@ -63,7 +63,7 @@ export class Header {
     buttons.append(h("span", { class: "swap" }, this.button("pause"), this.button("resume")));
     buttons.append(this.button("stop"));
     const top = h("div", { class: "top" }, state, this.title, this.notice, buttons);
-    const facts = h("dl", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
+    const facts = h("div", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
     const progress = h("div", { class: "progress", "data-field": "progress" }, this.bar);
     progress.append(this.progress);
     this.el = h("header", { class: "head" }, top, facts, progress);
@@ -103,9 +103,17 @@ export class Header {
   }
 
   private fact(fact: Fact): HTMLElement {
-    const value = h("dd", { "data-field": fact === "rate" ? "total-rate" : fact });
+    const value = h("div", {
+      class: "fact-value",
+      "data-field": fact === "rate" ? "total-rate" : fact,
+    });
     this.facts.set(fact, value);
-    const box = h("div", { class: `fact ${fact}` }, h("dt", {}, FACT_LABELS[fact]), value);
+    const box = h(
+      "div",
+      { class: `fact ${fact}` },
+      h("div", { class: "caption" }, FACT_LABELS[fact]),
+      value,
+    );
     box.hidden = true;
     return box;
   }
@@ -128,7 +136,7 @@ export class Header {
       }
     }
     const undo = this.buttons.get("undo");
-    const label = undo?.querySelector(".label");
+    const label = undo?.lastElementChild;
     if (undo && label && snapshot.undo !== null) {
       const { stage, knob, value } = snapshot.undo;
       const text = `Undo: ${stage}.${knob} back to ${value}`;

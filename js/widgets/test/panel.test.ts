@@ -62,8 +62,8 @@ describe("a panel shows", () => {
     const shown = live();
     expect([
       shown.text("[data-field=diagnosis]").startsWith("decode limits"),
-      shown.stage("decode").classList.contains("limits"),
-      shown.stage("read").classList.contains("limits"),
+      shown.stage("decode").classList.contains("nbp-limits"),
+      shown.stage("read").classList.contains("nbp-limits"),
     ]).toEqual([true, true, false]);
   });
 
@@ -86,7 +86,7 @@ describe("a panel shows", () => {
   test("shares of time in words", () => {
     const shares = { busy: 0.5, starved: 0.25, blocked: 0.25, waiting: 0 };
     model.saved = sampleWithStage(shares);
-    const bar = silent().one("[data-stage=files] .shares");
+    const bar = silent().one("[data-stage=files] .nbp-shares");
     expect((bar.getAttribute("aria-label") ?? "").replace(/\s/g, " ")).toBe(
       "busy 50 %, starved 25 %, blocked 25 %, waiting 0 %",
     );
@@ -99,8 +99,8 @@ describe("a panel shows", () => {
 
   test("the last failures, opened by the count of errors", () => {
     const shown = live();
-    shown.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
-    const list = shown.stage("decode").querySelector<HTMLElement>(".failures");
+    shown.stage("decode").querySelector<HTMLElement>("button.nbp-errors")?.click();
+    const list = shown.stage("decode").querySelector<HTMLElement>(".nbp-failures");
     expect([
       list?.hidden,
       list?.querySelector("pre")?.textContent?.includes("<b>JPEG</b>"),
@@ -116,15 +116,15 @@ describe("a panel shows", () => {
 
   test("the changes of knobs, the newest on top", () => {
     const shown = live();
-    const log = shown.one<HTMLDetailsElement>(".log");
+    const log = shown.one<HTMLDetailsElement>(".nbp-log");
     log.open = true;
     log.dispatchEvent(new Event("toggle"));
-    expect(shown.text(".entry .step")).toBe("4 → 5");
+    expect(shown.text(".nbp-entry .nbp-step")).toBe("4 → 5");
   });
 
   test("failures of before where a tick brings none", () => {
     const shown = live();
-    shown.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
+    shown.stage("decode").querySelector<HTMLElement>("button.nbp-errors")?.click();
     model.tick({ failures: null, changes: null });
     frame();
     expect(shown.stage("decode").querySelectorAll("article")).toHaveLength(1);
@@ -136,7 +136,7 @@ describe("a button", () => {
     const shown = live();
     model.tick({ actions: ["resume", "stop", "fly"] });
     frame();
-    const buttons = [...shown.el.querySelectorAll<HTMLButtonElement>("button.op")];
+    const buttons = [...shown.el.querySelectorAll<HTMLButtonElement>("button.nbp-op")];
     expect(buttons.filter((one) => !one.hidden).map((one) => one.dataset.op)).toEqual([
       "resume",
       "stop",
@@ -171,7 +171,7 @@ describe("a button", () => {
   });
 
   test("applies what the diagnosis suggests", () => {
-    live().one("button.apply").click();
+    live().one("button.nbp-apply").click();
     expect(model.sentOf("set")).toMatchObject([
       { stage: "decode", knob: "concurrency", value: 10 },
     ]);
@@ -236,7 +236,7 @@ describe("a conversation", () => {
 
   test("whose answer is late is noticed", () => {
     const shown = live();
-    shown.one("button.apply").click();
+    shown.one("button.nbp-apply").click();
     vi.advanceTimersByTime(2100);
     expect(shown.text("[data-field=notice]")).toBe("waiting for the kernel");
   });
@@ -285,7 +285,7 @@ describe("two views of one widget", () => {
     model.tick({ delivered: 500 });
     frame();
     const views = new Set(model.sentOf("view").map((view) => view.view));
-    expect([first.text(".count"), second.text(".count"), views.size]).toEqual([
+    expect([first.text(".nbp-count"), second.text(".nbp-count"), views.size]).toEqual([
       "500 of 1,563 batches",
       "500 of 1,563 batches",
       2,
@@ -299,16 +299,16 @@ describe("two views of one widget", () => {
     first.close();
     model.tick({ delivered: 500 });
     frame();
-    expect(second.text(".count")).toBe("500 of 1,563 batches");
+    expect(second.text(".nbp-count")).toBe("500 of 1,563 batches");
   });
 
   test("keep what was opened, one after the other", () => {
     const first = live();
-    first.stage("decode").querySelector<HTMLElement>("button.errors")?.click();
+    first.stage("decode").querySelector<HTMLElement>("button.nbp-errors")?.click();
     first.close();
     const second = new Shown(model);
     open.push(second);
-    expect(second.stage("decode").querySelector<HTMLElement>(".failures")?.hidden).toBe(false);
+    expect(second.stage("decode").querySelector<HTMLElement>(".nbp-failures")?.hidden).toBe(false);
   });
 });
 
