@@ -76,7 +76,7 @@ class StageStats:
         return html_table(("", ""), self.table())
 
 
-def _worded(name: str, value: float) -> str:
+def _worded(name: str, value: int | float) -> str:
     if name.endswith("_per_s"):
         return format_rate(value)
     if name.endswith("_s"):

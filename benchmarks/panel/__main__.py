@@ -23,6 +23,7 @@ from ..catalogue import installed_version
 from ..measurement import Measurement
 from ..progress import say
 from ..results import Results
+from ..selection import chosen
 from .lines import report
 from .measures import acks, first_paint, io_work, six_stages
 from .place import Place
@@ -47,9 +48,9 @@ def _write_settings(folder: Path) -> None:
 
 def measure(given: argparse.Namespace) -> list[Measurement]:
     """Take all measurements asked for."""
-    parts: dict[str, list[Callable[[Place], list[Measurement]]]] = {SUBSHELLS: [], PUMP: []}
-    parts[SUBSHELLS] += [part for name, part in PARTS.items() if name in given.only]
-    if "acks" in given.only:
+    names = chosen((*PARTS, "acks"), given.only, str)
+    parts = {SUBSHELLS: [PARTS[name] for name in names if name in PARTS], PUMP: []}
+    if "acks" in names:
         for way, todo in parts.items():
             todo.append(partial(acks, way=way))
     found: list[Measurement] = []
@@ -79,13 +80,12 @@ def _measure_in_lab(
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.panel", description=__doc__)
-    parser.add_argument("--only", default="six,w2,paint,acks", help="default: %(default)s")
+    parser.add_argument("--only", default="", help="parts, as six,acks (default: all)")
     parser.add_argument("--rounds", type=int, help="default 8; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="short windows, few rounds")
     parser.add_argument("--out", type=Path, default=_RESULTS)
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (3 if given.quick else 8)
-    given.only = given.only.split(",")
     return given
 
 

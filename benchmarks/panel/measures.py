@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from tests.browser.lab import WIRE
 from tests.browser.panel import PanelPage
@@ -14,10 +12,9 @@ from tests.browser.panel import PanelPage
 from ..measurement import Measurement
 from ..ratios import median
 from .cells import PACED, SIX, STEPS, TRAINED, TRAINING, W2, W2_LOOP
+from .log import Window, inside
 from .place import Place, cpu_s, end, look, train
 from .scripts import KEYS, LOOK, MARKS
-
-Window = tuple[float, float]  # from and until [s], time of day
 
 
 def six_stages(place: Place) -> list[Measurement]:
@@ -32,7 +29,7 @@ def six_stages(place: Place) -> list[Measurement]:
         sizes = _sizes(page)
         rows = end(page, "six")
     return [
-        Measurement("six stages", name, turn, values={**spent, **_logged(rows, window)})
+        Measurement("six stages", name, turn, values={**spent, **inside(rows, window)})
         for turn, name, window, spent in windows
     ] + [Measurement("messages", "open", 0, values=sizes)]
 
@@ -55,14 +52,14 @@ def _sizes(page: PanelPage) -> dict[str, float]:
     look(page, "hidden")
     page.page.evaluate("window.sizes = []")
     look(page, "visible")
-    since_s = time.time()
-    before = len(page.page.evaluate("window.sizes"))
+    since_s, before = time.time(), len(page.page.evaluate("window.sizes"))
     time.sleep(5)
     sizes = page.page.evaluate("window.sizes")
-    ticks_per_s = (len(sizes) - before) / (time.time() - since_s)
-    values = {f"{kind}_bytes": median(size for one, size in sizes if one == kind)
-              for kind in ("tick", "hello")}  # fmt: skip
-    return {**values, "ticks_per_s": ticks_per_s}
+    return {
+        "tick_bytes": median(size for kind, size in sizes if kind == "tick"),
+        "hello_bytes": median(size for kind, size in sizes if kind == "hello"),
+        "ticks_per_s": (len(sizes) - before) / (time.time() - since_s),
+    }
 
 
 def io_work(place: Place) -> list[Measurement]:
@@ -82,8 +79,7 @@ def io_work(place: Place) -> list[Measurement]:
                 windows.append((turn, name, (since_s, time.time())))
         rows = end(page, "w2")
     return [
-        Measurement("W2", name, turn, values=_logged(rows, window))
-        for turn, name, window in windows
+        Measurement("W2", name, turn, values=inside(rows, window)) for turn, name, window in windows
     ]
 
 
@@ -111,30 +107,33 @@ def _painted(page: PanelPage, since: str) -> dict[str, float]:
     return {
         "paint_s": (marks["paint"] - marks[since]) / 1000,
         "whole_s": (marks["paint"] - marks.get("execute", 0)) / 1000,
+        "widget_bytes": marks["bytes"],
     }
 
 
 def acks(place: Place, way: str) -> list[Measurement]:
     """Measure the time from a key press to the acknowledgement while a cell trains."""
-    found = []
-    for name, step in STEPS.items():
-        (place.folder / "trained.stop").unlink(missing_ok=True)
-        with place.page(WIRE + KEYS, step + TRAINED, "run", TRAINING) as page:
-            page.run_cell(1)
-            train(page, 2)
-            page.slider("slow").focus()
-            for turn in range(place.presses):
-                page.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
-                page.page.wait_for_timeout(random.uniform(150, 350))
-                waits_ms = page.wait_acks(turn + 1)
-            took_s = sorted(_from_keys(page))
-            page.finish(3, "trained.stop")
-            step_s, threads = json.loads(page.said(3))
-        values = {"median_s": median(took_s), "worst_s": took_s[-1], "step_s": step_s,
-                  "wire_median_s": median(waits_ms) / 1000}  # fmt: skip
-        note = f"handled in {', '.join(threads)}"
-        found.append(Measurement("acks", f"{way}, {name}", 0, note=note, values=values))
-    return found
+    return [_acks(place, f"{way}, {name}", step) for name, step in STEPS.items()]
+
+
+def _acks(place: Place, name: str, step: str) -> Measurement:
+    flag = "trained.stop"
+    (place.folder / flag).unlink(missing_ok=True)
+    with place.page(WIRE + KEYS, step + TRAINED, "run", TRAINING) as page:
+        page.run_cell(1)
+        train(page, 2)
+        page.slider("slow").focus()
+        for turn in range(place.presses):
+            page.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
+            page.page.wait_for_timeout(random.uniform(150, 350))
+            page.wait_acks(turn + 1)
+        took_s = _from_keys(page)
+        page.finish(3, flag)
+        step_s, threads = json.loads(page.said(3))
+    values = {"median_s": median(took_s), "worst_s": max(took_s), "step_s": step_s}
+    numbered = {f"press_{turn}_s": ack_s for turn, ack_s in enumerate(took_s)}
+    note = f"answered in {', '.join(threads)}"
+    return Measurement("acks", name, 0, note=note, values={**values, **numbered})
 
 
 def _from_keys(page: PanelPage) -> list[float]:
@@ -143,20 +142,3 @@ def _from_keys(page: PanelPage) -> list[float]:
     asked = [one["id"] for one in wire if one["out"] and one["op"] == "set"]
     keys = page.page.evaluate("window.keys")
     return [(acked[one] - at) / 1000 for one, at in zip(asked, keys, strict=True)]
-
-
-def _logged(rows: Sequence[Any], window: Window) -> dict[str, float]:
-    """Give what a log says of a window."""
-    inside = [row for row in rows if window[0] <= row[0] <= window[1]]
-    (since_s, cpu_s, items, _), (until_s, cpu_until_s, items_until, _) = inside[0], inside[-1]
-    elapsed_s = until_s - since_s
-    found = {
-        "kernel_share": (cpu_until_s - cpu_s) / elapsed_s,
-        "items_per_s": (items_until - items) / elapsed_s,
-        "cpu_us_per_item": 1e6 * (cpu_until_s - cpu_s) / max(1, items_until - items),
-    }
-    for name, last in inside[-1][3].items():
-        first = inside[0][3][name]
-        spent_s = sum(spent - first.get(thread, 0.0) for thread, spent in last.items())
-        found[f"{name}_share"] = spent_s / elapsed_s
-    return found

@@ -21,6 +21,7 @@ WebSocket.prototype.send = function (data) {
   return send.call(this, data);
 };
 """
+# Notes when a cell was executed, when its answer came, and when a panel was painted.
 MARKS = r"""
 window.marks = {};
 const mark = name => { window.marks[name] ??= performance.now(); };
@@ -32,7 +33,10 @@ WebSocket.prototype.send = function (data) {
     this.addEventListener('message', ({data}) => {
       const text = textOf(data);
       if (text.includes('widget-view+json')) mark('display');
-      if (text.includes('"_esm"')) mark('state');
+      if (text.includes('"_esm"')) {
+        mark('state');
+        window.marks.bytes ??= data.byteLength ?? data.length;
+      }
     });
   }
   if (textOf(data).includes('"execute_request"')) window.marks.execute = performance.now();
@@ -46,6 +50,7 @@ new MutationObserver(() => {
   }
 }).observe(document, {childList: true, subtree: true});
 """
+# Notes when keys were pressed.
 KEYS = r"""
 window.keys = [];
 addEventListener('keydown', event => window.keys.push(event.timeStamp), true);

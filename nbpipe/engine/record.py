@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 _ROW_NS = 1_000_000_000
+_LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
 _TICKS_KEPT = 600
 _CPU_READINGS = 4  # fewer say little
 _EVENTS_KEPT = 10_000
@@ -101,20 +102,17 @@ class Record:
         self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
-        self._next_row_ns = 0
-        self._begun_ns = perf_counter_ns()
-        self._ended_ns = 0
+        self._begun_ns = self._last_row_ns = perf_counter_ns()
+        self._ended_ns = self._begun_ns
 
     def begin(self, now_ns: int) -> None:
         """Hear that an epoch begins; the time since the last one is left out of all rates."""
-        if self._ended_ns:
-            rest_ns = now_ns - self._ended_ns
-            self._next_row_ns += rest_ns
-            self._last = {
-                stage: reading._replace(at_ns=reading.at_ns + rest_ns)
-                for stage, reading in self._last.items()
-            }
-        self._ended_ns = 0
+        rest_ns = now_ns - self._ended_ns
+        self._last_row_ns += rest_ns
+        self._last = {
+            stage: reading._replace(at_ns=reading.at_ns + rest_ns)
+            for stage, reading in self._last.items()
+        }
         self.consumer.begin(now_ns)
 
     def end(self, now_ns: int) -> None:
@@ -122,13 +120,18 @@ class Record:
         self._ended_ns = now_ns
         self.consumer.end(now_ns)
 
-    def sample(self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]]) -> int:
-        """Keep a reading of every lane; give the time of the next [ns]. Under the lock."""
+    def sample(
+        self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]], *, last: bool
+    ) -> int:
+        """Keep a reading of every lane; give the time of the next [ns]. Under the lock.
+
+        A row is kept every second, and at the end of an epoch.
+        """
         self.consumer.settle(now_ns)
         self.consumer.counters.sample(now_ns, 0)
         self._cpu.append((now_ns, process_time_ns()))
         rows: list[Row] = []
-        due = now_ns >= self._next_row_ns
+        due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
         for lane, queued, running_ns in lanes:
             lane.account(now_ns, lane.state)
             lane.counters.sample(now_ns, running_ns)
@@ -139,12 +142,12 @@ class Record:
             reading = self.consumer.counters.read(now_ns, 0)
             rows.append(self._row(CONSUMER, epoch, reading, None, 0))
             self._ticks.append(rows)
-            self._next_row_ns = now_ns + _ROW_NS
+            self._last_row_ns = now_ns
             self._thin()
         return now_ns + SAMPLE_NS
 
     def _row(self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int) -> Row:
-        before = self._last.get(stage) or Reading(self._begun_ns, 0, 0, 0, 0, 0)
+        before = self._last.get(stage) or Reading(self._last_row_ns, 0, 0, 0, 0, 0)
         self._last[stage] = reading
         busy, starved, blocked = shares_between(before, reading)
         elapsed_s = max(reading.at_ns - before.at_ns, 1) / 1e9
@@ -184,16 +187,17 @@ class Record:
         return [dict(row) for tick in self._ticks for row in tick]
 
 
-def sampler(scheduler: Scheduler, record: Record) -> Callable[[int], int]:
+def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
     """Give what the scheduler calls now and then to have its counters kept."""
     reference = weakref.ref(scheduler)  # the scheduler holds this function
 
-    def sample(now_ns: int) -> int:
+    def sample(now_ns: int, last: bool = False) -> int:  # noqa: FBT001, FBT002
         engine = reference()
         if engine is None or engine.epoch is None:
             return now_ns
         engine.catch_up()
-        return record.sample(now_ns, engine.epoch.context.epoch, engine.look(now_ns))
+        epoch = engine.epoch.context.epoch
+        return record.sample(now_ns, epoch, engine.look(now_ns), last=last)
 
     return sample
 

@@ -48,7 +48,7 @@ class Scheduler:
         self.epoch: Epoch | None = None
         self.paused = False
         self.remember: Callable[[Failure], None] = lambda _: None
-        self.sample: Callable[[int], int] = lambda now_ns: now_ns + (1 << 62)
+        self.sample: Callable[..., int] = lambda now_ns, **_: now_ns + (1 << 62)
         self._chain = chain
         self._seed = seed
         self.memory_bytes = memory_bytes
@@ -100,6 +100,8 @@ class Scheduler:
                 return
             for lane in self.lanes.values():
                 lane.account(now_ns, lane.state)
+            if self.epoch is epoch:
+                self.sample(now_ns, last=True)
             litter = epoch.end()
             if self.epoch is epoch:
                 self.epoch = None

@@ -81,11 +81,11 @@ def test_interrupts_lose_no_message(talk):
     cell = talk.client.execute(STUBBORN)
     queued = []
     for count in range(8):
+        talk.client.wait(lambda _, n=count: turns(talk, knob) > n, "turn")
         for number in range(20):
             talk.say(knob, number)
             if number % 10 == count:
                 queued.append(talk.client.execute(f"print('cell', {len(queued)})"))
-        talk.client.wait(lambda _, n=count: turns(talk, knob) > n, "turn")
         talk.client.interrupt()
     talk.client.wait(lambda _: turns(talk, knob) == 9, "last turn")
     talk.say(knob, "end")

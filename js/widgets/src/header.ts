@@ -50,7 +50,7 @@ export class Header {
   private readonly stateIcon = icon("ready");
   private readonly stateWord = h("span", {});
   private readonly title = h("span", { class: "title", "data-field": "title" });
-  private readonly notice = h("span", { class: "notice", role: "status", "data-field": "notice" });
+  private readonly notice = h("span", { class: "notice", "data-field": "notice" });
   private readonly buttons = new Map<Op, HTMLButtonElement>();
   private readonly facts = new Map<Fact, HTMLElement>();
   private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
@@ -125,6 +125,7 @@ export class Header {
     setText(this.notice, text);
     setTitle(this.notice, text);
     setClass(this.notice, "refused", refusal !== "");
+    setAttribute(this.notice, "role", refusal === "" ? "note" : "alert");
   }
 
   private updateButtons(snapshot: Snapshot, enabled: boolean): void {

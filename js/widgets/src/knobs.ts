@@ -97,8 +97,7 @@ export class Knobs {
     if (flight === undefined && refusal === undefined) {
       return NOTHING;
     }
-    const fresh = refusal !== undefined && this.now() - refusal.at_ms < SHOWN_MS;
-    const error = fresh ? refusal.error : "";
+    const error = refusal?.error ?? "";
     return { pending: flight && (flight.next ?? flight.value), error };
   }
 
@@ -111,6 +110,17 @@ export class Knobs {
   /** Refuse a value here: it is none that could be sent. */
   refuse(stage: string, knob: string, error: string): void {
     this.errors.set(keyOf(stage, knob), { error, at_ms: this.now() });
+  }
+
+  /** Forget the errors that were shown long enough; returns whether there were any. */
+  expire(): boolean {
+    const before = this.errors.size;
+    for (const [key, { at_ms }] of this.errors) {
+      if (this.now() - at_ms >= SHOWN_MS) {
+        this.errors.delete(key);
+      }
+    }
+    return this.errors.size < before;
   }
 
   /** Forget an error that was read. */

@@ -43,6 +43,7 @@ export class Session {
   private id = Math.floor(Math.random() * 2 ** 30);
   private opened_ms = 0;
   private heard_ms = 0;
+  private said = "";
   private checkTimer: ReturnType<typeof setInterval> | undefined;
   private aliveTimer: ReturnType<typeof setInterval> | undefined;
 
@@ -202,7 +203,12 @@ export class Session {
     if (this.link === "unknown" && Date.now() - this.opened_ms >= HELLO_MS) {
       this.link = "none";
     }
-    this.tell();
+    const said = this.notice();
+    const expired = this.knobs.expire();
+    if (said !== this.said || expired) {
+      this.said = said;
+      this.tell();
+    }
   };
 
   private startTimers(): void {

@@ -42,9 +42,11 @@ export class Verdict {
   }
 
   private updateDiagnosis(diagnosis: Diagnosis, enabled: boolean): void {
-    setText(this.sentence, diagnosis.text || "Nothing to say yet.");
-    setText(this.advice, diagnosis.advice);
-    setTitle(this.diagnosis, `${diagnosis.text} ${diagnosis.advice}`.trim());
+    const { text, advice } = diagnosis;
+    const joint = text === "" || advice === "" || /[.:;!?]$/.test(text) ? "" : ";";
+    setText(this.sentence, (text || "Nothing to say yet.") + joint);
+    setText(this.advice, advice);
+    setTitle(this.diagnosis, `${text}${joint} ${advice}`.trim());
     this.suggestion = diagnosis.suggestion;
     setClass(this.el, "limits", diagnosis.stage !== null);
     setHidden(this.apply, this.suggestion === null);

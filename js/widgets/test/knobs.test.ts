@@ -88,7 +88,7 @@ describe("values on their way", () => {
     kernel.set(5);
     kernel.answer(1, 4, "too many");
     kernel.now_ms = 13_000;
-    expect(kernel.asked().error).toBe("");
+    expect([kernel.knobs.expire(), kernel.asked().error]).toEqual([true, ""]);
   });
 
   test("are believed a moment longer than an older snapshot", () => {
