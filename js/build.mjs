@@ -12,10 +12,15 @@ const LIMIT_BYTES = 150_000; // it is sent whole for each widget
 const TARGET = ["chrome117", "firefox120", "safari17.4"];
 const SHEETS = ["panel", "head", "table", "meters", "knob", "chart", "narrow"];
 
+/** A file of uPlot's. */
+function ofUplot(name) {
+  const require = createRequire(join(HERE, "widgets", "package.json"));
+  return readFile(require.resolve(`uplot/${name}`), "utf8");
+}
+
 /** The rules of each sheet, uPlot's among them, act inside the panel only. */
 async function styleSheet() {
-  const require = createRequire(join(HERE, "widgets", "package.json"));
-  const foreign = await readFile(require.resolve("uplot/dist/uPlot.min.css"), "utf8");
+  const foreign = await ofUplot("dist/uPlot.min.css");
   const own = await Promise.all(
     SHEETS.map((name) => readFile(join(HERE, "widgets", "css", `${name}.css`), "utf8")),
   );
@@ -30,7 +35,7 @@ async function script() {
     format: "esm",
     minify: true,
     target: TARGET,
-    legalComments: "inline",
+    banner: { js: `/*! Contains uPlot.\n${await ofUplot("LICENSE")}*/` },
     write: false,
   });
   return result.outputFiles[0].contents;

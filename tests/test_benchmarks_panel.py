@@ -1,5 +1,7 @@
 """The arithmetic and the table of the panel's benchmark; the measuring itself needs a browser."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.measurement import Measurement
@@ -94,6 +96,13 @@ def test_report_lists_key_presses():
     values = {"median_s": 0.012, "worst_s": 0.05, "step_s": 0.05}
     found = Measurement("acks", "pump, sleep", 0, note="answered in MainThread", values=values)
     assert " 12 ms | 50 ms | " in report(results_of(found))
+
+
+def test_results_in_the_repository_can_be_read():
+    """Every raw file of the panel still gives a report."""
+    folder = Path(cells.__file__).parents[1] / "results" / "panel"
+    texts = [report(Results.from_json(path.read_text())) for path in folder.glob("*.json")]
+    assert all("key press to ack" in text for text in texts)
 
 
 def test_cells_are_python():

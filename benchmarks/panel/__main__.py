@@ -30,7 +30,7 @@ from .place import Place
 
 SUBSHELLS, PUMP = "subshells", "pump"
 _PACKAGES = ("jupyterlab", "ipykernel", "anywidget", "ipywidgets", "playwright", "torch")
-_RESULTS = Path(__file__).parent.parent / "results"
+_RESULTS = Path(__file__).parent.parent / "results" / "panel"
 PARTS: dict[str, Callable[[Place], list[Measurement]]] = {
     "six": six_stages,
     "w2": io_work,
@@ -84,14 +84,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="default 8; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="short windows, few rounds")
     parser.add_argument("--out", type=Path, default=_RESULTS)
+    parser.add_argument("--report", type=Path, help="print the tables of a raw file, no more")
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (3 if given.quick else 8)
     return given
 
 
 def main() -> None:
-    """Measure and write `<time>-panel.json` and `<time>-panel.md`."""
+    """Measure and write `results/panel/<time>.json` and `<time>.md`."""
     given = parse(sys.argv[1:])
+    if given.report is not None:
+        say(report(Results.from_json(given.report.read_text())))
+        return
     os.environ["PYTHONPATH"] = str(ROOT)  # the kernels find nbpipe and the workloads
     now = datetime.now(UTC)
     found = measure(given)
@@ -101,7 +105,7 @@ def main() -> None:
     about["versions"] = {"nbpipe": about["versions"]["nbpipe"], **own}
     results = Results(about, now.isoformat(" ", "minutes"), command, tuple(found))
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{now:%Y%m%d-%H%M}-panel.json"
+    path = given.out / f"{now:%Y%m%d-%H%M}.json"
     path.write_text(results.to_json())
     path.with_suffix(".md").write_text(report(results))
     say(f"\n{report(results)}\nraw numbers: {path}")

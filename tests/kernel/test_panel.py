@@ -1,0 +1,84 @@
+"""The real panel of a real run, in a kernel that is busy with the run's epoch."""
+
+import pytest
+
+# The front end is not what is tested, and need not be built.
+START = """
+import threading
+import nbpipe
+from nbpipe.widgets import panel
+panel.front_end = lambda: ("export default {}", "")
+barrier = threading.Barrier(4)
+def meet(number):
+    barrier.wait(15)
+    return number
+run = nbpipe.source(range(8)).map(meet, name="meet", concurrency=1).start()
+print("id", panel.panel_of(run).model_id)
+"""
+EPOCH = """
+print("begun", flush=True)
+for number in run:
+    print(number)
+"""
+
+
+@pytest.fixture
+def panel(talk):
+    """Start a run whose stage gives nothing until four of its calls run at once."""
+    cell = talk.client.execute(START)
+    talk.client.reply(cell)
+    talk.client.printed(cell, "\n")
+    yield talk.client.output(cell).split()[-1]
+    talk.client.run("run.close(); panel.panel_of(run).close()")
+
+
+def ask(talk, panel, message):
+    """Send what a view sends; return what the panel answers."""
+    talk.say(panel, {"method": "custom", "content": message})
+    return heard(talk, panel, lambda one: one.get("id") == message["id"])
+
+
+def heard(talk, panel, wanted):
+    """Return the first message of the panel that is wanted."""
+
+    def is_wanted(one):
+        data = one["content"].get("data", {})
+        here = one["content"].get("comm_id") == panel and data.get("method") == "custom"
+        return here and wanted(data["content"])
+
+    return talk.client.wait(is_wanted, "answer of the panel")["content"]["data"]["content"]
+
+
+def test_a_knob_is_turned_while_the_epoch_waits_for_it(talk, panel):
+    """A cell that waits for an epoch goes on when its panel turns the knob that held it up."""
+    cell = talk.begin(EPOCH)
+    turn = {"op": "set", "id": 1, "stage": "meet", "knob": "concurrency", "value": 4}
+    ack = ask(talk, panel, turn)
+    replied = [one for one in talk.client.heard if one["msg_type"] == "execute_reply"]
+    talk.client.printed(cell, "7\n")
+    talk.client.reply(cell)
+    numbers = talk.client.output(cell).split()[1:]
+    wanted = {"type": "ack", "id": 1, "ok": True, "value": 4}
+    assert (ack, len(replied), numbers) == (wanted, 1, [str(number) for number in range(8)])
+
+
+def test_a_view_is_kept_up_to_date_while_the_epoch_waits(talk, panel):
+    """A view that opens in mid-epoch is greeted, and gets ticks from the panel's thread."""
+    cell = talk.begin(EPOCH)
+    talk.say(
+        panel, {"method": "custom", "content": {"op": "view", "id": 1, "view": "v", "open": True}}
+    )
+    hello = heard(talk, panel, lambda one: one["type"] == "hello")
+    tick = heard(talk, panel, lambda one: one["type"] == "tick")
+    ask(talk, panel, {"op": "stop", "id": 2})
+    talk.client.reply(cell)
+    states = hello["snapshot"]["state"], tick["snapshot"]["state"]
+    assert states == ("running", "running")
+
+
+def test_a_stopped_epoch_ends_its_cell(talk, panel):
+    """The panel's stop button ends the loop of a cell that waits."""
+    cell = talk.begin(EPOCH)
+    ack = ask(talk, panel, {"op": "stop", "id": 1})
+    reply = talk.client.reply(cell)
+    assert (ack["ok"], reply["content"]["status"]) == (True, "ok")
