@@ -129,13 +129,13 @@ class Client:
             f"reply to {request}",
         )
 
-    def run(self, code: str) -> Message:
-        """Run a cell to its end; return its reply."""
+    def run(self, code: str) -> str:
+        """Run a cell to its end; return what it has printed."""
         cell = self.execute(code)
         reply = self.reply(cell)
         self.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
         assert reply["content"]["status"] == "ok", reply["content"]
-        return reply
+        return self.output(cell)
 
     def printed(self, cell: str, text: str) -> Message:
         """Wait until a cell has printed a text."""

@@ -28,10 +28,8 @@ class Talk:
 
     def knob(self, options: str = "") -> str:
         """Make the knob of this test in the kernel, as `knob`; return its id."""
-        cell = self.client.execute(f"knob = Knob({options}); print('id', knob.comm.comm_id)")
-        self.client.reply(cell)
-        self.client.printed(cell, "\n")
-        return self.client.output(cell).split()[1]
+        printed = self.client.run(f"knob = Knob({options}); print('id', knob.comm.comm_id)")
+        return printed.split()[-1]
 
     def begin(self, code: str) -> str:
         """Send a cell, and wait until it is busy; return its id."""
