@@ -224,8 +224,11 @@ class Run:
         return self._seed
 
     def stats(self) -> RunStats:
-        """Give frozen stats by stage address; the training loop's own row is "consumer"."""
-        now_ns = perf_counter_ns()
+        """Give frozen stats by stage address; the training loop's own row is "consumer".
+
+        Between epochs, "the last seconds" are those of the last epoch.
+        """
+        now_ns = self._life.ended_ns or perf_counter_ns()
         rows = self._scheduler.stats(now_ns)
         rows[CONSUMER] = self._record.consumer.stats(now_ns)
         return RunStats(rows)

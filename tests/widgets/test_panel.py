@@ -113,6 +113,17 @@ def test_nothing_new_nothing_sent(panel, sent):
     assert len(sent) == before
 
 
+def test_run_at_rest_sends_nothing(run, panel, sent):
+    """After an epoch the numbers stay as they are, and nothing more is sent."""
+    say(panel, op="view", view="a", open=True)
+    list(run)
+    panel.publish()
+    before = len(sent)
+    for _ in range(3):
+        panel.publish()
+    assert len(sent) == before
+
+
 def test_tick_leaves_out_long_lists(run, panel, sent):
     """The log of changes is sent when it grew, not with every tick."""
     say(panel, op="view", view="a", open=True)

@@ -22,7 +22,7 @@ export class FailureList {
 
 function entry(failure: Failure): HTMLElement {
   const calls = `${failure.attempts} ${failure.attempts === 1 ? "call" : "calls"}`;
-  const where = `${formatMoment(failure.when_s)} · item ${failure.path} of epoch ${failure.epoch + 1} · ${calls}`;
+  const where = `${formatMoment(failure.when_s)} · item ${failure.path} of epoch ${failure.epoch} · ${calls}`;
   return h(
     "article",
     {},
