@@ -205,9 +205,11 @@ class Run:
     def status(self) -> Status:
         """Say where the run is: state, epoch, items delivered, time, why the last epoch failed."""
         training = self._training
+        trains = training is not None and not training.ended
+        ours = training is not None and (trains or self._life.owner is training.thread)
         return self._life.status(
-            trains=training is not None and not training.ended,
-            epochs=None if training is None else training.total,
+            trains=trains,
+            epochs=(training.total, training.begun) if training is not None and ours else None,
             total=self._total(),
             units=self._units,
         )

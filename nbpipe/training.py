@@ -30,6 +30,7 @@ class Training:
         first: the first epoch, started by whoever asks for the loop, so that they hear why it
             cannot be.
         error: what ended the loop before its time, or None.
+        begun: epochs that have begun [epochs].
         stopping: no further epoch is wanted.
         thread: the thread; it becomes the owner of the epochs.
     """
@@ -46,6 +47,7 @@ class Training:
         self.first: EpochIterator | None = None
         self.error: BaseException | None = None
         self.stopping = False
+        self.begun = 0
         self._iterate = iterate
         self._step = step
         self._ended = threading.Event()
@@ -80,6 +82,7 @@ class Training:
             if number and self.stopping:
                 return
             first, self.first = self.first, None
+            self.begun = number + 1
             yield first or self._iterate()
 
     def _loop(self) -> None:

@@ -21,6 +21,7 @@ class Status:
             "stopped", "cancelled" or "failed" after it; "closed".
         epoch: number of the epoch in progress, or of the last one.
         epochs: epochs that `train` was asked for [epochs]; None in a loop of the user's own.
+        epochs_begun: those of them that have begun [epochs].
         delivered: items handed to the loop in this epoch.
         total: items of an epoch; None where it is not known before they are made.
         units: what each stage hands on, by address: "items" or "batches".
@@ -36,6 +37,7 @@ class Status:
     state: str
     epoch: int
     epochs: int | None
+    epochs_begun: int | None
     delivered: int
     total: int | None
     units: Mapping[str, str]

@@ -134,13 +134,18 @@ class Life:
             )
 
     def status(
-        self, *, trains: bool, epochs: int | None, total: int | None, units: Mapping[str, str]
+        self,
+        *,
+        trains: bool,
+        epochs: tuple[int, int] | None,
+        total: int | None,
+        units: Mapping[str, str],
     ) -> Status:
         """Say where the run is.
 
         Args:
             trains: a loop in the background is under way.
-            epochs: epochs that it was asked for, or None.
+            epochs: epochs that it was asked for, and those that have begun, or None.
             total: items of an epoch, or None.
             units: what each stage hands on, by address.
         """
@@ -153,7 +158,8 @@ class Life:
         return Status(
             state=self._state(trains=trains),
             epoch=self.number,
-            epochs=epochs,
+            epochs=None if epochs is None else epochs[0],
+            epochs_begun=None if epochs is None else epochs[1],
             delivered=consumer.items - self.items_before,
             total=total,
             units=units,

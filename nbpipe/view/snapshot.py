@@ -119,6 +119,7 @@ class Snapshot(TypedDict):
     state: str
     epoch: int
     epochs: int | None
+    epochs_begun: int | None
     delivered: int
     total: int | None
     unit: str
@@ -155,6 +156,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "state": status.state,
         "epoch": status.epoch,
         "epochs": status.epochs,
+        "epochs_begun": status.epochs_begun,
         "delivered": status.delivered,
         "total": status.total,
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),

@@ -27,8 +27,9 @@ def picture_text(snapshot: Snapshot) -> str:
 
 def headline(snapshot: Snapshot) -> list[str]:
     """Say where a run is, in a few phrases."""
-    epoch, epochs = snapshot["epoch"], snapshot["epochs"]
-    phrases = [snapshot["state"], f"epoch {epoch}" + (f" ({epochs} in all)" if epochs else "")]
+    epoch, epochs, begun = snapshot["epoch"], snapshot["epochs"], snapshot["epochs_begun"]
+    which = f" ({begun} of {epochs})" if epochs and begun else ""
+    phrases = [snapshot["state"], f"epoch {epoch}{which}"]
     done, total, unit = snapshot["delivered"], snapshot["total"], snapshot["unit"]
     if total:
         phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from typing import Any, final
 
 import ipywidgets
@@ -40,22 +41,37 @@ class _Controls:
             for address, stage in run.stages.items()
             for knob in stage.knobs.values()
         ]
-        buttons = ipywidgets.HBox([self._button(op) for op in ("pause", "resume", "stop", "undo")])
-        self.box = ipywidgets.VBox([buttons, *rows, self._message], layout={"min_width": "340px"})
+        self._pause = self._button("pause", self._toggle)
+        buttons = [
+            self._pause,
+            self._button("stop", lambda: self._ask({"op": "stop"})),
+            self._button("undo", lambda: self._ask({"op": "undo"})),
+        ]
+        self.box = ipywidgets.VBox(
+            [ipywidgets.HBox(buttons), *rows, self._message], layout={"min_width": "440px"}
+        )
         self.box._nbpipe_controls = self  # the box may be all that is kept
 
     # -- widgets --------------------------------------------------------------------------
-    def _button(self, op: str) -> ipywidgets.Button:
-        button = ipywidgets.Button(description=op.capitalize(), layout={"width": "76px"})
-        button.on_click(lambda _: self._ask({"op": op}))
+    def _button(self, op: str, action: Callable[[], object]) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=op.capitalize(), layout={"width": "84px"})
+        button.on_click(lambda _: action())
         return _cured(button)
+
+    def _toggle(self) -> None:
+        self._ask({"op": "resume" if self._is_paused() else "pause"})
+        self._pause.description = "Resume" if self._is_paused() else "Pause"
+
+    def _is_paused(self) -> bool:
+        run = self._remote.run
+        return run is not None and run.status().state == "paused"
 
     def _row(self, address: str, knob: Knob) -> ipywidgets.HBox:
         name = knob.name.rpartition(".")[2]
         label = ipywidgets.Label(
             shortened(f"{address} {name}", _NAME),
             tooltip=f"{address}.{name} [{knob.unit}]",
-            layout={"width": "170px"},
+            layout={"width": "210px"},
         )
         slider = ipywidgets.IntSlider(
             knob.value,
@@ -64,11 +80,11 @@ class _Controls:
             readout=False,
             layout={"width": "130px"},
         )
-        number = ipywidgets.BoundedIntText(
-            knob.value, min=knob.minimum, max=knob.maximum, layout={"width": "72px"}
-        )
+        number = ipywidgets.IntText(knob.value, layout={"width": "76px"})  # the knob has bounds
         self._bind(address, knob, slider, number)
-        return ipywidgets.HBox([label, _cured(slider), _cured(number)])
+        return ipywidgets.HBox(
+            [label, _cured(slider), _cured(number)], layout={"flex_flow": "row nowrap"}
+        )
 
     # -- what they do ---------------------------------------------------------------------
     def _bind(self, address: str, knob: Knob, slider: Any, number: Any) -> None:

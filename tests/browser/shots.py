@@ -1,5 +1,6 @@
 """Take the README's pictures: python -m tests.browser.shots [FOLDER]."""
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -40,7 +41,7 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         trains = next(n for n, source in enumerate(sources) if source.startswith("train("))
         for index, source in enumerate(sources[:trains]):
             if notebook.cell(index)["cell_type"] == "code":
-                notebook.replace(index, source.replace("seconds = 5", "seconds = 600"))
+                notebook.replace(index, re.sub(r"^seconds = \d+", "seconds = 600", source))
                 notebook.run_cell(index)
         notebook.panel().wait_for()
         notebook.start_cell(trains)

@@ -26,9 +26,9 @@ for number in run:
 
 @pytest.fixture
 def panel(talk):
-    """Start a run whose stage gives nothing until four of its calls run at once, after the first."""
+    """Start a run whose stage gives one item, and more once four of its calls run at once."""
     yield talk.client.run(START).split()[-1]
-    talk.client.run("run.close(); panel.panel_of(run).close()")
+    talk.client.run("barrier.abort(); run.close(); panel.panel_of(run).close()")
 
 
 def ask(talk, panel, message):

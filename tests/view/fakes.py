@@ -17,6 +17,7 @@ STATUS = Status(
     state="running",
     epoch=1,
     epochs=3,
+    epochs_begun=2,
     delivered=412,
     total=1563,
     units={},

@@ -26,7 +26,7 @@ def box(run):
 
 def rows(box):
     """Give the slider and the number of each knob by its label."""
-    found = [child.children for child in box.children if len(getattr(child, "children", ())) == 3]
+    found = [row.children for row in box.children[1:-1]]
     return {label.value: (slider, number) for label, slider, number in found}
 
 
@@ -73,6 +73,15 @@ def test_buttons(run, box):
         button(box, name).click()
         states.append(run.paused)
     assert (states, run["decode"].concurrency) == ([True, False, False], 2)
+
+
+@pytest.mark.parametrize("value", [0, -3, 1025])
+def test_number_out_of_range_is_refused(run, box, value):
+    """A number that the knob does not take goes back, and the rule is shown."""
+    _, number = rows(box)["decode concurrency"]
+    number.value = value
+    found = (number.value, run["decode"].concurrency, "[1, 1024]" in box.children[-1].value)
+    assert found == (2, 2, True)
 
 
 def test_refusal_is_shown(run, box):

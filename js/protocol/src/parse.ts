@@ -118,6 +118,7 @@ const snapshot = record<Snapshot>({
   state: oneOf(STATES),
   epoch: whole,
   epochs: orNull(count),
+  epochs_begun: orNull(count),
   delivered: count,
   total: orNull(count),
   unit: name,

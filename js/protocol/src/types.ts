@@ -101,6 +101,7 @@ export interface Snapshot {
   readonly state: State;
   readonly epoch: number;
   readonly epochs: number | null;
+  readonly epochs_begun: number | null;
   readonly delivered: number;
   readonly total: number | null;
   readonly unit: string;

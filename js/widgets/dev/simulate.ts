@@ -88,6 +88,7 @@ export class SimulatedRun {
       state: this.state,
       epoch: 1,
       epochs: 3,
+      epochs_begun: 1,
       delivered: Math.floor(this.delivered),
       total: 1563,
       unit: this.specs.at(-1)?.batches ? "batches" : "items",

@@ -164,12 +164,12 @@ export class Header {
 
 /** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 0, as in Python. */
 function factsOf(snapshot: Snapshot): [Fact, string][] {
-  const { epoch, epochs, memory, cpu_cores: cores } = snapshot;
+  const { epoch, epochs, epochs_begun: begun, memory, cpu_cores: cores } = snapshot;
   const running = isLive(snapshot);
   const share = formatShare(waitedShare(snapshot));
   const waited = formatClock(snapshot.waited_s);
   return [
-    ["epoch", epochs === null ? `${epoch}` : `${epoch} (${epochs} in all)`],
+    ["epoch", epochs === null ? `${epoch}` : `${epoch} (${begun} of ${epochs})`],
     ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
     ["elapsed", formatClock(snapshot.elapsed_s)],
     ["left", snapshot.left_s === null ? (running ? "–" : "") : formatClock(snapshot.left_s)],
