@@ -99,7 +99,9 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)  # the kernels find nbpipe and the workloads
     now = datetime.now(UTC)
     found = measure(given)
-    command = " ".join(["python -m benchmarks.panel", *sys.argv[1:]])
+    asked = f"--only {given.only} " if given.only else ""
+    command = f"python -m benchmarks.panel {asked}--rounds {given.rounds}"
+    command += " --quick" if given.quick else ""
     about = machine.describe()
     own = {name: version for name in _PACKAGES if (version := installed_version(name))}
     about["versions"] = {"nbpipe": about["versions"]["nbpipe"], **own}

@@ -64,7 +64,7 @@ function spanOf(_plot: uPlot, first: number | null, last: number | null): [numbe
 }
 
 function fromZero(_plot: uPlot, _least: number | null, most: number | null): [number, number] {
-  return [0, Math.max((most ?? 0) * 1.08, 1e-6)];
+  return [0, most ? most * 1.08 : 1];
 }
 
 function font(): string {
