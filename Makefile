@@ -46,7 +46,7 @@ core:  ## run the tests that need no torch, e.g. with PYTHON=python3.12
 
 core-tests: $(VENV)/.core
 	@$(BIN)/python -m pytest -m "not torch and not browser" \
-	  --ignore=tests/browser --doctest-ignore-import-errors $(ARGS)
+	  --ignore=tests/browser --ignore=tests/kernel --doctest-ignore-import-errors $(ARGS)
 
 format: $(VENV)/.dev  ## format the code and repair what ruff can
 	@$(BIN)/python -m ruff check --fix-only --quiet .

@@ -5,8 +5,11 @@ The engine changes counters under its lock; this file only knows the arithmetic.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from .text import html_table
@@ -16,6 +19,7 @@ WINDOW_NS = 5_000_000_000
 SAMPLE_NS = 250_000_000
 Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
 _BUCKETS = 4 * 64
+_LEAST_RANK = 1e-9  # the smallest duration has a bucket that is not empty
 _SMALL_BITS = 3  # durations of so few bits have no quarters
 
 
@@ -122,23 +126,20 @@ class Histogram:
 
     def quantiles_s(self, *shares: float) -> list[float]:
         """Give the durations below which `shares` of the calls lie [s]."""
-        counts = [a + b for a, b in zip(self._new, self._old, strict=True)]
-        if self._old is self._new:
-            counts = self._new
-        total = sum(counts)
-        return [_quantile_ns(counts, share * total) / 1e9 if total else 0.0 for share in shares]
+        counts = self._new if self._old is self._new else list(map(add, self._new, self._old))
+        below = list(accumulate(counts))  # calls in each bucket and those before it
+        total = below[-1]
+        if not total:
+            return [0.0 for _ in shares]
+        return [_quantile_ns(counts, below, share * total) / 1e9 for share in shares]
 
 
-def _quantile_ns(counts: list[int], rank: float) -> float:
-    below = 0
-    for bucket, count in enumerate(counts):
-        if count and below + count >= rank:
-            bits, quarter = bucket >> 2, bucket & 3
-            low = 1 << (bits - 1) if bits else 0
-            width = low / 4
-            return low + width * (quarter + (rank - below) / count)
-        below += count
-    return 0.0
+def _quantile_ns(counts: list[int], below: list[int], rank: float) -> float:
+    bucket = bisect_left(below, max(rank, _LEAST_RANK))
+    bits, quarter = bucket >> 2, bucket & 3
+    low = 1 << (bits - 1) if bits else 0
+    count = counts[bucket]
+    return low + low / 4 * (quarter + (rank - below[bucket] + count) / count)
 
 
 class Counters:
