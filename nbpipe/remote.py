@@ -71,7 +71,7 @@ class Remote:
             self._last = snapshot(run, changes=changes, failures=failures)
         shown = self._last
         shown["undo"] = self._undo_target()
-        shown["actions"] = self._actions(shown["state"], paused=shown["state"] == "paused")
+        shown["actions"] = self._actions(shown["state"])
         return shown
 
     @property
@@ -79,11 +79,11 @@ class Remote:
         """The run, or None where it is gone."""
         return self._run()
 
-    def _actions(self, state: str, *, paused: bool) -> list[str]:
+    def _actions(self, state: str) -> list[str]:
         if state == "closed":
             return []
-        going = ["stop"] if state in ("running", "paused") else []
-        return ["resume" if paused else "pause", *going, *(["undo"] if self._done else [])]
+        going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
+        return [*going, *(["undo"] if self._done else [])]
 
     def _undo_target(self) -> Target | None:
         with self._lock:

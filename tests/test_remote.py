@@ -165,7 +165,7 @@ def test_actions_are_those_that_make_sense(run, remote):
     found.append(remote.snapshot()["actions"])
     run.close()
     found.append(remote.snapshot()["actions"])
-    assert found == [["pause"], ["pause", "stop", "undo"], ["resume", "stop", "undo"], []]
+    assert found == [[], ["pause", "stop", "undo"], ["resume", "stop", "undo"], []]
 
 
 def test_closed_run_refuses(run, remote):

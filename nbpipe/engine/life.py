@@ -166,7 +166,7 @@ class Life:
             elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
             waited_s=waited_ns / 1e9,
             cpu_cores=self.record.cpu_cores,
-            error="" if error is None else one_line(error),
+            error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
             held_bytes=None if memory is None else memory.held_bytes,
             limit_bytes=self.scheduler.memory_bytes,
         )

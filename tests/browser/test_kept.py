@@ -91,3 +91,26 @@ def test_run_that_nobody_holds_looks_closed(open_cells):
     page.run_cell(2)
     page.wait_state("closed")
     assert page.button("pause").filter(visible=True).count() == 0
+
+
+def test_controls_and_figure_side_by_side(open_cells):
+    """The controls and the figure of a run lie beside each other in an HBox."""
+    page = open_cells(
+        SETUP,
+        SMALL + "\n" + EPOCH,
+        "import ipywidgets, plotly.graph_objects as go\n"
+        "ipywidgets.HBox([run.controls(), go.FigureWidget(run.plot())])",
+    )
+    for index in range(3):
+        page.run_cell(index)
+    figure = page.page.locator(".js-plotly-plot").first
+    figure.wait_for()
+    boxes = page.page.locator(".widget-hbox > .widget-vbox").first.bounding_box()
+    drawn = figure.bounding_box()
+    room = page.page.locator(".jp-OutputArea-output:has(.js-plotly-plot)").first.bounding_box()
+    found = (
+        boxes["x"] + boxes["width"] <= drawn["x"] + 1,
+        drawn["x"] + drawn["width"] <= room["x"] + room["width"] + 1,
+        drawn["width"] > 400,
+    )
+    assert found == (True, True, True)

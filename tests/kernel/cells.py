@@ -7,7 +7,7 @@ from IPython import get_ipython
 
 from nbpipe.kernel import Pump, cure
 
-LONGEST_S = 15
+LONGEST_S = 25  # longer than the client waits
 pump = Pump.of(get_ipython())
 
 

@@ -19,12 +19,12 @@ while "end" not in knob.heard:
 """
 TASK = """
 import asyncio
-async def keep_looking():
-    while "end" not in knob.heard:
-        pump.poll()
-        await asyncio.sleep(0.001)
-task = asyncio.ensure_future(keep_looking())
-print("begun", flush=True)
+go = asyncio.Event()
+async def stay_on():
+    await go.wait()
+    attend(knob)
+    print("over", flush=True)
+task = asyncio.ensure_future(stay_on())
 """
 MISSING = """
 import logging
@@ -81,21 +81,22 @@ def test_a_cell_that_awaits_is_reached(talk):
     assert [one["content"]["status"] for one in replies] == ["ok", "ok"]
 
 
-def test_a_task_that_outlives_its_cell_leaves_the_kernel_idle(direct):
+def test_a_task_that_outlives_its_cell_is_no_cell(direct):
     """A look between two cells hands cells on, and does not say that the kernel is busy."""
     knob = direct.knob()
-    cell = direct.begin(TASK)
-    direct.client.reply(cell)
+    cell = direct.client.execute(TASK)
+    direct.client.run("go.set()")
+    direct.client.printed(cell, "begun\n")
     queued = [direct.client.execute(f"print('cell', {number})") for number in range(3)]
-    for request in queued:
-        direct.client.reply(request)
+    direct.say(knob, 1)
+    direct.client.acked(knob, 1)
     direct.say(knob, "end")
-    direct.client.acked(knob, "end")
-    direct.client.run("print('the last')")
-    statuses = [one for one in direct.client.heard if one["msg_type"] == "status"]
-    outputs = [direct.client.output(request) for request in queued]
-    wanted = [f"cell {number}\n" for number in range(3)]
-    assert (outputs, is_status(statuses[-1], "idle")) == (wanted, True)
+    direct.client.printed(cell, "over\n")
+    states = [one["content"].get("execution_state") for one in direct.client.heard]
+    state = [one for one in states if one][-1]
+    for number, request in enumerate(queued):
+        direct.client.printed(request, f"cell {number}\n")
+    assert state == "idle"
 
 
 def test_a_subshell_hears_without_the_pump(talk):

@@ -20,9 +20,14 @@ import { Meter, SharesBar, Spark, type Words } from "./meters";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 
+const LONG_NAME = 14;
+const TAIL = 6;
+
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
-  readonly name = h("span", { class: "name" });
+  private readonly stem = h("span", { class: "stem" });
+  private readonly tail = h("span", { class: "tail" });
+  private readonly name = h("span", { class: "name" }, this.stem, this.tail);
   readonly kind = h("span", { class: "kind" });
   private readonly amount = h("span", {});
   private readonly unit = h("span", { class: "unit" });
@@ -40,6 +45,15 @@ class Front {
     const now = h("div", { class: "value", "data-field": "rate" }, this.amount, " ", this.unit);
     const rate = h("div", { class: "cell rate" }, now, this.under);
     this.cells = [who, rate, this.spark.el, this.bar.el];
+  }
+
+  /** Show a name; of a long one the middle is left out, since names often differ at their end. */
+  setName(name: string): void {
+    const letters = [...name];
+    const kept = letters.length > LONG_NAME ? TAIL : 0;
+    setText(this.stem, letters.slice(0, letters.length - kept).join(""));
+    setText(this.tail, letters.slice(letters.length - kept).join(""));
+    setTitle(this.name, name);
   }
 
   update(row: HTMLElement, limits: boolean, per_s: number, unit: string, shares: Shares): void {
@@ -93,8 +107,7 @@ export class StageRow {
 
   update(stage: Stage, limits: boolean, enabled: boolean): void {
     const { front } = this;
-    setText(front.name, stage.address);
-    setTitle(front.name, stage.address);
+    front.setName(stage.address);
     setText(front.kind, `${stage.op} · ${stage.executor}`);
     setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
     front.update(this.el, limits, stage.items_per_s, stage.unit, stage);
@@ -176,7 +189,7 @@ export class LoopRow {
 
   constructor(private readonly session: Session) {
     this.el.dataset.stage = CONSUMER;
-    setText(this.front.name, "training loop");
+    this.front.setName("training loop");
     this.el.append(...this.front.cells, this.waited);
   }
 
