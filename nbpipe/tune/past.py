@@ -1,0 +1,203 @@
+"""Past: what the history of a run says of its last seconds, and of the last turn of a knob."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..knobs import KnobChange
+from ..metrics import WINDOW_NS, Row
+from ..stage import CONSUMER, Stage
+from ..watch import Status, Watched
+
+WINDOW_S = WINDOW_NS / 1e9
+AROUND_S = 8.0  # rates so long before and after a turn are compared [s]
+SETTLING_S = 1.0  # rows so soon after a turn are part of what was before [s]
+_AT_LEAST = 2  # rows on either side
+_DRAG_S = 2.0  # turns of one knob that follow each other so quickly are one [s]
+_RAISE = 1.2  # smaller raises do not show among the noise
+_GAIN = 1.05  # a raise that gives less brought nothing
+_WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
+
+Tick = list[Row]
+
+
+def ticks_of(rows: Sequence[Row]) -> list[Tick]:
+    """Gather the rows that were taken at the same time, oldest first."""
+    ticks: list[Tick] = []
+    for row in rows:
+        if ticks and ticks[-1][0]["time_s"] == row["time_s"]:
+            ticks[-1].append(row)
+        else:
+            ticks.append([row])
+    return ticks
+
+
+# -- the time that the stats cover ------------------------------------------------------
+
+
+def span_s(watched: Watched, status: Status) -> float:
+    """Give how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
+    if status.elapsed_s >= WINDOW_S:
+        return status.elapsed_s
+    now_s = time.time()
+    key = (status.epoch, round(now_s - status.elapsed_s, 1))
+    known = _earlier.get(watched)
+    if known is None or known[0] != key:  # read once in an epoch: what was before is over
+        known = _earlier[watched] = (key, _rows_before(watched, now_s - status.elapsed_s))
+    recent = [when_s for when_s in known[1] if now_s - when_s < WINDOW_S]
+    return max(status.elapsed_s, now_s - min(recent, default=now_s))
+
+
+_earlier: weakref.WeakKeyDictionary[Watched, tuple[object, list[float]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _rows_before(watched: Watched, begun_s: float) -> list[float]:
+    times = {float(row["when_s"]) for row in watched.history()}
+    return [when_s for when_s in times if begun_s - WINDOW_S < when_s <= begun_s]
+
+
+# -- the last seconds of an epoch that is over ------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """Rows of the history in which no knob was turned.
+
+    Attributes:
+        rows: of all stages, oldest first.
+        since_s: time at which the first of them begin, since the run began [s].
+    """
+
+    rows: Sequence[Row]
+    since_s: float
+
+
+def last_stretch(
+    rows: Sequence[Row], status: Status, events: Iterable[KnobChange]
+) -> Stretch | None:
+    """Give the last seconds of the last epoch, none of them before its last knob change.
+
+    A change so late that no row is of its values alone does not count; without any row of
+    the epoch there is no stretch.
+    """
+    ticks = ticks_of(rows)
+    if not ticks or ticks[-1][0]["epoch"] != status.epoch:
+        return None
+    end_s, zero_s = float(ticks[-1][0]["time_s"]), float(ticks[-1][0]["when_s"])
+    zero_s -= end_s
+    begun_s = end_s - status.elapsed_s
+    turns = [change.when_s - zero_s for change in events]
+    found: list[Tick] = []
+    first_s, edges = end_s, [begun_s, *(float(tick[0]["time_s"]) for tick in ticks)]
+    for place in range(len(ticks) - 1, -1, -1):
+        tick, until_s = ticks[place], edges[place + 1]
+        since_s = max(begun_s, edges[place] if place else begun_s)
+        if tick[0]["epoch"] != status.epoch or until_s <= max(begun_s, end_s - WINDOW_S):
+            break
+        if not any(since_s < turn_s < until_s for turn_s in turns):
+            found.insert(0, tick)
+            first_s = since_s
+        if found and any(since_s <= turn_s < until_s for turn_s in turns):
+            break
+    chosen = found or [ticks[-1]]
+    return Stretch([row for tick in chosen for row in tick], first_s)
+
+
+def turned_since(stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str]) -> str:
+    """Name a knob of these stages whose value is not that of the last row; empty without one."""
+    last = {row["stage"]: row for row in rows}
+    for name in names:
+        if name not in stages or name not in last:
+            continue
+        for knob_name, knob in stages[name].knobs.items():
+            if last[name].get(knob_name, knob.value) != knob.value:
+                return f"{name}.{knob_name}"
+    return ""
+
+
+# -- whether the last raise helped ------------------------------------------------------
+
+
+class Raise(NamedTuple):
+    """A raise of a knob, of one or more turns in quick succession; times are of the day [s]."""
+
+    old: int
+    new: int
+    since_s: float
+    until_s: float
+
+
+def futile_raise(watched: Watched, stage: str, knob: str, value: int) -> Raise | None:
+    """Give the last raise of a knob, where a raise to `value` would only repeat it in vain.
+
+    It is known to be in vain where the rates of the stage before and after it are known, the
+    loop waited all the while, and no other knob was turned since.
+    """
+    name = watched.stages[stage].knobs[knob].name
+    events = watched.events
+    found = last_raise(events, name)
+    if found is None or value <= found.old or found.new < _RAISE * found.old:
+        return None
+    known = _judged.setdefault(watched, {})
+    gain = known.get((name, found))
+    if gain is None:
+        gain = gain_of(watched.history(), stage, found, [change.when_s for change in events])
+        if gain is not None and time.time() - found.until_s > SETTLING_S + AROUND_S:
+            known[name, found] = gain
+    return None if gain is None or gain >= _GAIN else found
+
+
+_judged: weakref.WeakKeyDictionary[Watched, dict[tuple[str, Raise], float]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
+    """Give the last raise of a knob; None where another knob was turned since."""
+    ours: list[KnobChange] = []
+    for change in reversed(events):
+        if change.knob != name:
+            break
+        ours.insert(0, change)
+    while ours and ours[-1].new < ours[-1].old:
+        ours.pop()
+    first = len(ours) - 1
+    while first > 0 and ours[first].when_s - ours[first - 1].when_s < _DRAG_S:
+        first -= 1
+    if not ours or ours[-1].new <= ours[first].old:
+        return None
+    return Raise(ours[first].old, ours[-1].new, ours[first].when_s, ours[-1].when_s)
+
+
+def gain_of(
+    rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]
+) -> float | None:
+    """Give the rate of a stage after a raise over that before it; None where it is not known."""
+    turns = list(turns)
+    low_s = max([t for t in turns if t < raised.since_s], default=0.0) + SETTLING_S
+    high_s = min([t for t in turns if t > raised.until_s], default=float("inf"))
+    low_s = max(low_s, raised.since_s - AROUND_S)
+    after_s = raised.until_s + SETTLING_S
+    before = _rate(rows, stage, low_s, raised.since_s)
+    after = _rate(rows, stage, after_s, min(high_s, after_s + AROUND_S))
+    return None if before is None or after is None else after / before
+
+
+def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> float | None:
+    """Give the mean rate while the loop waits; None where it did not, or nothing is known."""
+    within = [tick for tick in ticks_of(rows) if since_s <= float(tick[0]["when_s"]) <= until_s]
+    ours = [row for tick in within for row in tick if row["stage"] == stage]
+    waits = [float(row["starved"]) for tick in within for row in tick if row["stage"] == CONSUMER]
+    if len(ours) <= _AT_LEAST or sum(waits) < _WAITS * len(waits):
+        return None
+    items = 0.0
+    time_s = 0.0
+    for one, two in pairwise(ours):
+        lasted_s = min(2.0, float(two["time_s"]) - float(one["time_s"]))
+        items, time_s = items + lasted_s * float(two["items_per_s"]), time_s + lasted_s
+    return items / time_s if items > 0 else None
