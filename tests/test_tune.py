@@ -66,8 +66,8 @@ def test_full_stage_limits():
         (0.30, 0.02, (0.1, 8), 8, 12),  # the loop takes no more
         (0.06, 0.02, (0.1, 8), 4, 5),  # one more at least
         (0.62, 0.02, (0.1, 1), 4, 8),  # calls that wait may be many,
-        (0.62, 0.02, (1.8, 3), 8, 12),  # calls that compute may not
-        (0.62, 0.02, (None, 2), 6, 8),  # they may compute
+        (0.62, 0.02, (2.0, 3), 2, 3),  # calls that compute are as many as the cores
+        (0.62, 0.02, (None, 3), 2, 3),  # they may compute
         (0.62, 0.02, (0.1, 8), 1000, 1024),  # the knob's own bound
     ],
 )
@@ -77,6 +77,49 @@ def test_wanted_concurrency(starved, batch, machine, concurrency, wanted):
     status = replace(RUNNING, cpu_cores=machine[0])
     found = decide(case(rows, starved, chain(concurrency), status, cores=machine[1]))
     assert found.suggestion == ("decode", "concurrency", wanted)
+
+
+READ_SLEEPS = {"files": IDLE, "read": (1, 0, 0), "decode": (0.9, 0, 0), "batch": STARVED}
+
+
+def reading(concurrency, executor=None):
+    """Give the stages of files > read > decode > batch."""
+    pipe = nbpipe.source(range(9), name="files").map(
+        read if executor else abs, name="read", concurrency=concurrency
+    )
+    return addresses(pipe.map(abs, name="decode", concurrency=2).batch(2).chain)
+
+
+@pytest.mark.parametrize("cpu", [0.5, 1.0, 1.5, 1.75, 1.95])
+def test_others_may_compute(cpu):
+    """A stage that sleeps is not charged with what the loop and other stages use."""
+    found = decide(case(READ_SLEEPS, 0.44, reading(12), replace(RUNNING, cpu_cores=cpu), cores=2))
+    assert (found.stage, found.suggestion) == ("read", ("read", "concurrency", 13))
+
+
+@pytest.mark.parametrize("concurrency", [2, 4])
+def test_may_wait_or_compute(concurrency):
+    """Beyond the number of cores, where it is not known whether calls wait, both are told."""
+    stages = reading(concurrency)
+    found = decide(case(READ_SLEEPS, 0.44, stages, replace(RUNNING, cpu_cores=1.5), cores=2))
+    assert (found.suggestion, "where its calls wait, try" in found.advice) == (None, True)
+
+
+@pytest.mark.parametrize("cpu", [1.3, 1.5, 1.75, 1.9])
+@pytest.mark.parametrize("concurrency", [2, 4, 6])
+def test_computes_on_a_shared_machine(cpu, concurrency):
+    """Calls that compute gain nothing beyond the cores, however much others use of those."""
+    status = replace(RUNNING, cpu_cores=cpu)
+    found = decide(case(DECODE_LIMITS, 0.9, chain(concurrency), status, cores=2))
+    assert (found.stage, found.suggestion, "cheaper" in found.advice) == ("decode", None, True)
+
+
+def test_event_loop_uses_one_core_at_most():
+    """Many calls in progress on an event loop leave the processor to others."""
+    stages = reading(64, "coroutine")
+    rows = {**READ_SLEEPS, "read": (0.5, 0, 0.5), "decode": (0.99, 0, 0)}
+    found = decide(case(rows, 0.95, stages, replace(RUNNING, cpu_cores=2.9), cores=4))
+    assert found.suggestion == ("decode", "concurrency", 4)
 
 
 def test_upper_of_equals():
@@ -167,6 +210,15 @@ def test_inline_stage_inside_a_source():
     stages = chain(executor="inline")
     found = decide(case({"files": (0.01, 0, 0), "decode": (0.99, 0, 0)}, 0.9, stages))
     assert (found.stage, "executor='thread'" in found.advice) == ("decode", True)
+
+
+def test_turned_before_the_stats_begin():
+    """A turn before all that the stats cover is no reason to wait."""
+    stages = chain()
+    knob = stages["decode"].knobs["concurrency"]
+    knob._last = KnobChange(NOW_S - 2, "decode.concurrency", 2, 4, "panel", "")
+    looked = case(DECODE_LIMITS, 0.62, stages)._replace(span_s=1.5)
+    assert patient(looked, decide(looked)).suggestion == ("decode", "concurrency", 8)
 
 
 def test_turned_just_now():

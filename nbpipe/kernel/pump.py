@@ -125,7 +125,8 @@ class Pump:
         try:
             waiting.extend(self._inbox.take(self._is_wanted))
             while waiting and not shield.pierced:
-                self._answer(waiting.popleft(), shield)
+                # What is set on the way stays out of the context of the running cell.
+                copy_context().run(self._answer, waiting.popleft(), shield)
                 answered += 1
         finally:
             while waiting:
@@ -156,7 +157,7 @@ class Pump:
         ident, parent = kernel._parent_ident["shell"], kernel.get_parent("shell")
         kernel._publish_status("busy", "shell", parent=message)
         try:
-            copy_context().run(self._handle, idents, message, shield)
+            self._handle(idents, message, shield)
         finally:
             kernel.set_parent(ident, parent, channel="shell")
             kernel._publish_status("idle", "shell", parent=message)

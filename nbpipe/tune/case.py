@@ -61,6 +61,7 @@ class Case(NamedTuple):
         cores: cores that this process may use.
         locked: the interpreter lets one thread run Python at a time.
         now_s: time of day [s].
+        span_s: how far back the stats reach [s].
     """
 
     stages: Mapping[str, Stage]
@@ -71,24 +72,41 @@ class Case(NamedTuple):
     cores: int
     locked: bool
     now_s: float
+    span_s: float = WINDOW_NS / 1e9
 
     @classmethod
     def of(
-        cls, stages: Mapping[str, Stage], stats: Mapping[str, StageStats], status: Status
+        cls,
+        stages: Mapping[str, Stage],
+        stats: Mapping[str, StageStats],
+        status: Status,
+        span_s: float,
     ) -> Case:
         """Gather what is known."""
         rows = {name: stats[name] for name in stages if name in stats}
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
-        return cls(
-            stages, rows, starved, loads_of(stages, rows), status, cores(), is_locked(), time.time()
-        )
+        loads, now_s = loads_of(stages, rows), time.time()
+        return cls(stages, rows, starved, loads, status, cores(), is_locked(), now_s, span_s)
 
     def just_turned(self, knob: Knob) -> bool:
         """Say whether the stats are still those of an earlier value."""
         change = knob.last_change
         since_s = math.inf if change is None else self.now_s - change.when_s
-        return since_s < min(WINDOW_NS / 1e9, self.status.elapsed_s)
+        return since_s < min(WINDOW_NS / 1e9, self.span_s)
+
+    def own_cores(self, load: Load) -> float | None:
+        """Give the processor time that only this load can be using, at least [cores]."""
+        cpu = self.status.cpu_cores
+        if cpu is None:
+            return None
+        others = sum(self._most_cores(other) for other in self.loads if other is not load)
+        return max(0.0, cpu - others - (1.0 - self.starved))
+
+    def _most_cores(self, load: Load) -> float:
+        """Give the processor time that a load may be using; an event loop is one thread."""
+        looped = self.stages[load.host].executor == "coroutine"
+        return min(1.0, load.slots) if looped else load.slots
 
     @property
     def wait(self) -> str:
@@ -128,13 +146,21 @@ def _load(
     return Load(most, stages[most], host, used / slots, used, rows[most].latency_p50_s, knob)
 
 
-def averages_of(rows: Sequence[Row], stats: Mapping[str, StageStats]) -> dict[str, StageStats]:
-    """Give stats with the shares of some rows of the history, which outlast an epoch."""
+def averages_of(
+    rows: Sequence[Row], stats: Mapping[str, StageStats], since_s: float
+) -> dict[str, StageStats]:
+    """Give stats with the shares of some rows of the history, which outlast an epoch.
+
+    Args:
+        rows: oldest first; each speaks for the time since the one before.
+        stats: of the stages, for what the rows do not hold.
+        since_s: time at which the first rows begin, since the run began [s].
+    """
     sums: dict[str, list[float]] = {}
     last_s: dict[str, float] = {}
     for row in rows:
         name, time_s = str(row["stage"]), float(row["time_s"])
-        weight = min(max(time_s - last_s.get(name, time_s), _LEAST_S), _MOST_S)
+        weight = min(max(time_s - last_s.get(name, since_s), _LEAST_S), _MOST_S)
         last_s[name] = time_s
         parts = sums.setdefault(name, [0.0] * 5)
         for place, key in enumerate(("busy", "starved", "blocked", "items_per_s")):

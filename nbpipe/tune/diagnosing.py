@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from ..metrics import Row, StageStats
+from ..metrics import StageStats
 from ..operations import Call
-from ..stage import Stage
 from ..text import shortened
 from ..units import format_count, format_share
 from ..watch import Status, Watched
 from .case import Case, averages_of
-from .rules import Diagnosis, decide, patient, shown
+from .past import WINDOW_S, futile_raise, last_stretch, span_s, turned_since
+from .rules import Diagnosis, decide, futile, patient, shown
 
-EARLY_S = 1.0  # nothing is said of an epoch so young,
+EARLY_S = 1.0  # nothing is said of stats of so short a time,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
-LAST_ROWS = 10  # ticks of the history that speak for an epoch that is over
 _OVER = ("finished", "stopped", "cancelled", "closed")
 
 
@@ -39,18 +38,26 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
         return _over(watched, status, stats)
     if status.state != "running":
         return Diagnosis(None, "not started", "iterate the run, then look again")
-    case = Case.of(watched.stages, stats, status)
-    if is_early(status, case.rows):
+    case = Case.of(watched.stages, stats, status, span_s(watched, status))
+    if is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
-    return patient(case, decide(case))
+    return _worthwhile(watched, patient(case, decide(case)))
 
 
-def is_early(status: Status, rows: Mapping[str, StageStats]) -> bool:
-    """Say whether an epoch is too young to say anything of it."""
-    if status.elapsed_s < EARLY_S:
+def is_early(case: Case) -> bool:
+    """Say whether the stats are those of too short a time to say anything."""
+    if case.span_s < EARLY_S:
         return True
-    most = max((row.items_out for row in rows.values()), default=0)
-    return status.elapsed_s < FEW_S and max(most, status.delivered) < FEW
+    most = max((row.items_out for row in case.rows.values()), default=0)
+    return case.span_s < FEW_S and max(most, case.status.delivered) < FEW
+
+
+def _worthwhile(watched: Watched, found: Diagnosis) -> Diagnosis:
+    """Take a suggestion back where the last such raise brought nothing."""
+    if found.suggestion is None:
+        return found
+    vain = futile_raise(watched, *found.suggestion)
+    return found if vain is None else futile(found, vain.old, vain.new)
 
 
 def _failed(status: Status, watched: Watched) -> Diagnosis:
@@ -80,31 +87,19 @@ _known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.W
 
 
 def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
-    rows = watched.history()[-LAST_ROWS * (len(stats) + 1) :]
-    averages = averages_of(rows, stats)
+    rows, since_s = last_stretch(watched.history(), status, watched.events)
+    averages = averages_of(rows, stats, since_s)
     if not averages:
         share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
         text = f"{status.state}; {format_count(status.delivered)} items were delivered"
         return Diagnosis(
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )
-    found = decide(Case.of(watched.stages, averages, status))
+    found = _worthwhile(watched, decide(Case.of(watched.stages, averages, status, WINDOW_S)))
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
-    turned = turned_since(watched.stages, rows, (found.stage, *(found.suggestion or ())[:1]))
+    names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]
+    turned = turned_since(watched.stages, rows, names)
     if not turned:
         return found
-    return replace(found, advice=f"{turned} was turned since: run another epoch", suggestion=None)
-
-
-def turned_since(
-    stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str | None]
-) -> str:
-    """Name a knob of these stages whose value is not that of the last row; empty without one."""
-    last = {row["stage"]: row for row in rows}
-    for name in names:
-        if name is None or name not in stages or name not in last:
-            continue
-        for knob_name, knob in stages[name].knobs.items():
-            if last[name].get(knob_name, knob.value) != knob.value:
-                return f"{shown(name)}.{knob_name}"
-    return ""
+    advice = f"{shown(turned)} was turned since: run another epoch"
+    return replace(found, advice=advice, suggestion=None)

@@ -77,34 +77,32 @@ class Stretch(NamedTuple):
     since_s: float
 
 
-def last_stretch(
-    rows: Sequence[Row], status: Status, events: Iterable[KnobChange]
-) -> Stretch | None:
+def last_stretch(rows: Sequence[Row], status: Status, events: Iterable[KnobChange]) -> Stretch:
     """Give the last seconds of the last epoch, none of them before its last knob change.
 
-    A change so late that no row is of its values alone does not count; without any row of
-    the epoch there is no stretch.
+    A change so late that no row is of its values alone does not count. Where the epoch left
+    no row, there are none.
     """
     ticks = ticks_of(rows)
     if not ticks or ticks[-1][0]["epoch"] != status.epoch:
-        return None
-    end_s, zero_s = float(ticks[-1][0]["time_s"]), float(ticks[-1][0]["when_s"])
-    zero_s -= end_s
-    begun_s = end_s - status.elapsed_s
+        return Stretch((), 0.0)
+    end_s = float(ticks[-1][0]["time_s"])
+    zero_s = float(ticks[-1][0]["when_s"]) - end_s
     turns = [change.when_s - zero_s for change in events]
+    begun_s = first_s = end_s - status.elapsed_s
     found: list[Tick] = []
-    first_s, edges = end_s, [begun_s, *(float(tick[0]["time_s"]) for tick in ticks)]
     for place in range(len(ticks) - 1, -1, -1):
-        tick, until_s = ticks[place], edges[place + 1]
-        since_s = max(begun_s, edges[place] if place else begun_s)
-        if tick[0]["epoch"] != status.epoch or until_s <= max(begun_s, end_s - WINDOW_S):
+        until_s = float(ticks[place][0]["time_s"])
+        since_s = max(begun_s, float(ticks[place - 1][0]["time_s"]) if place else begun_s)
+        if until_s <= max(begun_s, end_s - WINDOW_S):
             break
-        if not any(since_s < turn_s < until_s for turn_s in turns):
-            found.insert(0, tick)
+        turned = any(since_s <= turn_s < until_s for turn_s in turns)
+        if turned and found:
+            break
+        if not turned:
+            found.insert(0, ticks[place])
             first_s = since_s
-        if found and any(since_s <= turn_s < until_s for turn_s in turns):
-            break
-    chosen = found or [ticks[-1]]
+    chosen = found or ticks[-1:]
     return Stretch([row for tick in chosen for row in tick], first_s)
 
 
@@ -144,15 +142,16 @@ def futile_raise(watched: Watched, stage: str, knob: str, value: int) -> Raise |
     if found is None or value <= found.old or found.new < _RAISE * found.old:
         return None
     known = _judged.setdefault(watched, {})
-    gain = known.get((name, found))
-    if gain is None:
+    if name in known and known[name][0] == found:
+        gain = known[name][1]
+    else:
         gain = gain_of(watched.history(), stage, found, [change.when_s for change in events])
-        if gain is not None and time.time() - found.until_s > SETTLING_S + AROUND_S:
-            known[name, found] = gain
+        if time.time() - found.until_s > SETTLING_S + AROUND_S:  # more will not be known of it
+            known[name] = (found, gain)
     return None if gain is None or gain >= _GAIN else found
 
 
-_judged: weakref.WeakKeyDictionary[Watched, dict[tuple[str, Raise], float]] = (
+_judged: weakref.WeakKeyDictionary[Watched, dict[str, tuple[Raise, float | None]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -174,9 +173,7 @@ def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
     return Raise(ours[first].old, ours[-1].new, ours[first].when_s, ours[-1].when_s)
 
 
-def gain_of(
-    rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]
-) -> float | None:
+def gain_of(rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]) -> float | None:
     """Give the rate of a stage after a raise over that before it; None where it is not known."""
     turns = list(turns)
     low_s = max([t for t in turns if t < raised.since_s], default=0.0) + SETTLING_S

@@ -24,13 +24,16 @@ MOST = 0.6  # so loaded it limits where nothing else explains the wait
 HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
-PER_CORE = 4  # calls that compute, for each core
-COMPUTES = 0.1  # of a core, for each busy slot: less is waiting
+COMPUTES = 0.4  # of the cores that a stage could use, used by it alone: it computes
+WAITS = 4.0  # busy slots for each core that is at work: its calls wait
+MAY_COMPUTE = 0.1  # of a core, for each busy slot: with less they all wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
 MANY_PER_S = 5000  # items in a second whose handing over counts
+NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 _NAME = 60
+_CHEAPER = "make the function cheaper, or cache what it gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,49 +141,70 @@ def _without_knob(load: Load) -> str:
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     """Say whether more calls at once would help, and how many."""
-    address, cpu = load.address, case.status.cpu_cores
-    computes = _computes(load, cpu)
-    if computes and cpu is not None and cpu >= 0.9 * case.cores:
-        full = f"the machine is full, {cpu:.1f} of {case.cores} cores are at work"
-        cure = "more concurrency will not help: make the function cheaper, or cache what it gives"
-        return Diagnosis(address, f"{text}; {full}", cure)
+    address, cpu, computes = load.address, case.status.cpu_cores, computing(case, load)
+    if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
+        text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
+        if computes:
+            return Diagnosis(address, text, f"more concurrency will not help: {_CHEAPER}")
     if is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
         return Diagnosis(address, f"{text}; {why}", cure)
-    value = wanted_concurrency(case, load, knob, computes=computes)
+    value = wanted_concurrency(case, load, knob)
+    if computes is not False and value > case.cores:
+        if knob.value >= case.cores:
+            return Diagnosis(address, text, _enough(case, knob, value, sure=computes is True))
+        value = case.cores
     if value <= knob.value:
-        enough = f"{knob.value} calls at once are enough for {case.cores} cores"
-        if knob.value >= knob.maximum:
-            enough = f"concurrency {knob.value} is the most there is"
-        return Diagnosis(
-            address, text, f"{enough}: make the function cheaper, or cache what it gives"
-        )
+        most = f"concurrency {knob.value} is the most there is"
+        return Diagnosis(address, text, f"{most}: {_CHEAPER}")
     advice = f"try concurrency {value}"
     if load.address != load.host:
         advice = f"it runs inside {shown(load.host)}: {advice} there"
-    threads = case.stages[load.host].executor == "thread" and knob.value > 1 and case.locked
-    if threads and computes and (cpu is None or _in_one_core(cpu)):
+    if knob.value > 1 and _may_be_held(case, load):
         advice += "; where the process stays at one core, Python's interpreter lock limits"
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
 
 
-def wanted_concurrency(case: Case, load: Load, knob: Knob, *, computes: bool) -> int:
+def _enough(case: Case, knob: Knob, value: int, *, sure: bool) -> str:
+    if sure or value <= knob.value:
+        return f"{knob.value} calls at once are enough for {case.cores} cores: {_CHEAPER}"
+    return f"where its calls wait, try concurrency {value}; where they compute, {_CHEAPER}"
+
+
+def futile(found: Diagnosis, old: int, new: int) -> Diagnosis:
+    """Take back a suggestion, the like of which brought nothing."""
+    if found.suggestion is None:
+        return found
+    stage, name, _ = found.suggestion
+    vain = f"raising {shown(stage)}.{name} from {old} to {new} brought no more"
+    return replace(found, advice=f"{vain}: {_CHEAPER}", suggestion=None)
+
+
+def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
     """Give the concurrency that would bring a stage level with what limits next.
 
-    One more at least, twice as much at most; calls that compute, 4 for each core.
+    One more at least, twice as much at most.
     """
     others = [other.share for other in case.loads if other is not load]
     next_load = max([1.0 - case.starved, *others, 0.01])
     value = math.ceil(knob.value * load.share / next_load - 0.01)
-    value = min(max(value, knob.value + 1), 2 * knob.value, knob.maximum)
-    return min(value, PER_CORE * case.cores) if computes else value
+    return min(max(value, knob.value + 1), 2 * knob.value, knob.maximum)
 
 
-def _computes(load: Load, cpu_cores: float | None) -> bool:
-    """Say whether calls may be computing; those that wait use little of the processor."""
+def computing(case: Case, load: Load) -> bool | None:
+    """Say whether the calls of a stage compute, or wait; None where both may be.
+
+    The processor time is known of the whole process alone: calls surely compute where nobody
+    else can be using it, and evidently wait where they are many more than the cores at work.
+    """
+    cpu, own = case.status.cpu_cores, case.own_cores(load)
     if load.stage.executor == "coroutine":
         return False
-    return cpu_cores is None or cpu_cores > COMPUTES * load.slots
+    if cpu is None or own is None:
+        return None
+    if own >= COMPUTES * min(load.slots, case.cores):
+        return True
+    return False if load.slots >= WAITS * cpu else None
 
 
 # -- the interpreter lock ---------------------------------------------------------------
@@ -206,10 +230,15 @@ def is_held(case: Case, load: Load) -> bool:
     cpu = case.status.cpu_cores
     if not case.locked or executor not in _HELD or case.cores == 1 or load.slots < TURNS:
         return False
-    if cpu is None or not _in_one_core(cpu):
+    own = case.own_cores(load)
+    return own is not None and _in_one_core(cpu) and own >= OWN_CORES
+
+
+def _may_be_held(case: Case, load: Load) -> bool:
+    cpu = case.status.cpu_cores
+    if not case.locked or case.stages[load.host].executor != "thread":
         return False
-    others = sum(other.slots for other in case.loads if other is not load)
-    return cpu - others - (1.0 - case.starved) >= OWN_CORES
+    return cpu is None or (_in_one_core(cpu) and cpu > MAY_COMPUTE * load.slots)
 
 
 def _in_one_core(cpu_cores: float | None) -> bool:

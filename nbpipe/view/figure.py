@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
@@ -15,6 +15,7 @@ from ..stage import CONSUMER
 from ..text import shortened
 from ..watch import Watched
 from .history import ticks_of, time_of, unix_zero_s
+from .words import LOOP
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -25,6 +26,8 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARK = "#d55e00"
 _NAME = 18
 _MOST_MARKS, _MOST_BANDS = 100, 60
+_MOST_LABELS = 8
+_LETTER = 0.011  # width of one in a label, where the figure is narrow [widths of a plot]
 _LABEL = 0.13  # narrower epochs have no label
 _GAP = 3.0  # so much longer than usual, between epochs, is a gap
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -160,7 +163,7 @@ def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row:
         drawn.add_scatter(
             x=past.at,
             y=past.column(name, "items_per_s"),
-            name=_plain(name),
+            name=LOOP if name == CONSUMER else _plain(name),
             mode="lines",
             line=line,
             hovertemplate=f"%{{y:.4~s}} {unit}/s at %{{x:.4~g}} {past.unit}",
@@ -174,7 +177,7 @@ def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
     if CONSUMER in past.rows:
         drawn.add_scatter(
             x=past.at,
-            y=[share or 0.0 for share in past.column(CONSUMER, "starved", 100)],
+            y=past.column(CONSUMER, "starved", 100),
             name="loop waits",
             mode="lines",
             line={"color": _INK, "width": 1},
@@ -238,15 +241,11 @@ def _bound(row: Row) -> float:
 
 def _draw_epochs(drawn: Any, past: Past) -> None:
     """Shade every second epoch, and name those that are wide enough."""
-    known = [
-        (at, epoch) for at, epoch in zip(past.at, past.epochs, strict=True) if epoch is not None
-    ]
-    starts = [known[0]] + [b for a, b in pairwise(known) if a[1] != b[1]]
-    ends = [start for start, _ in starts[1:]] + [past.at[-1]]
+    bands = _bands(past)
     whole = past.at[-1] - past.at[0]
-    if len(starts) > _MOST_BANDS or not whole > 0:
+    if len(bands) > _MOST_BANDS or not whole > 0:
         return
-    for (start, epoch), end in zip(starts, ends, strict=True):
+    for epoch, start, end in bands:
         band = {"x0": start, "x1": end, "y0": 0, "y1": 1, "xref": "x", "yref": "paper"}
         if epoch % 2:
             drawn.add_shape(type="rect", fillcolor=_BAND, line_width=0, layer="below", **band)
@@ -264,10 +263,27 @@ def _draw_epochs(drawn: Any, past: Past) -> None:
             )
 
 
+def _bands(past: Past) -> list[tuple[int, float, float]]:
+    """Give number, beginning and end of each epoch; the end is that of its last row."""
+    bands: list[tuple[int, float, float]] = []
+    last: float | None = None  # end of the epoch that stands right before
+    for epoch, group in groupby(zip(past.epochs, past.at, strict=True), key=lambda one: one[0]):
+        times = [at for _, at in group]
+        if epoch is None:
+            last = None
+            continue
+        bands.append((epoch, times[0] if last is None else last, times[-1]))
+        last = times[-1]
+    return bands
+
+
 def _draw_changes(
     drawn: Any, past: Past, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
 ) -> None:
-    """Mark knob changes by a line through all plots, and a marker that says what was turned."""
+    """Mark knob changes by a line through all plots, and a marker that says what was turned.
+
+    Beside markers with room for it, the last ones first, that stands without hovering.
+    """
     marks = [((one.when_s - zero_s) / past.unit_s, one) for one in changes]
     marks = [(max(at, past.at[0]), one) for at, one in marks if at <= past.at[-1]]
     if not marks:
@@ -276,23 +292,56 @@ def _draw_changes(
         line = {"color": _MARK, "width": 1, "dash": "dot"}
         drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
     rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
+    labels = _labels([(at, _turned(one)) for at, one in marks], past.at[0], past.at[-1])
     drawn.add_scatter(
         x=[at for at, _ in marks],
-        y=[max(rates, default=1.0) * 1.04] * len(marks),
+        y=[max(rates, default=1.0) * 1.12] * len(marks),
         name="knob change",
-        mode="markers",
+        mode="markers+text",
         marker={"symbol": "triangle-down", "size": 10, "color": _MARK},
-        text=[_words(one) for _, one in marks],
-        hovertemplate=f"%{{text}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
+        text=[label for label, _ in labels],
+        textposition=[f"middle {side}" for _, side in labels],
+        textfont={"size": 11, "color": _INK},
+        cliponaxis=False,
+        hovertext=[_words(one) for _, one in marks],
+        hovertemplate=f"%{{hovertext}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
         row=1,
         col=1,
     )
 
 
+def _labels(marks: Sequence[tuple[float, str]], start: float, end: float) -> list[tuple[str, str]]:
+    """Give each mark a label and the side that it stands on; empty where there is no room.
+
+    Args:
+        marks: times and labels, oldest first.
+        start: of the time axis.
+        end: of it.
+    """
+    found = [("", "right")] * len(marks)
+    taken = [(at, at) for at, _ in marks]
+    left = _MOST_LABELS
+    for place in range(len(marks) - 1, -1, -1):
+        at, label = marks[place]
+        width = max(end - start, 1e-9) * (_LETTER * len(label) + 2 * _LETTER)
+        for side, span in (("right", (at, at + width)), ("left", (at - width, at))):
+            inside = start <= span[0] and span[1] <= end
+            others = [one for number, one in enumerate(taken) if number != place]
+            if left and inside and not any(a < span[1] and span[0] < b for a, b in others):
+                found[place] = (label, side)
+                taken.append(span)
+                left -= 1
+                break
+    return found
+
+
 def _words(change: KnobChange) -> str:
     why = f": {_plain(change.why, 80)}" if change.why else ""
-    turned = f"{_plain(change.knob, 60)} {change.old} → {change.new}"
-    return f"{turned}<br>by {_plain(change.by)}{why}"
+    return f"{_turned(change, 60)}<br>by {_plain(change.by)}{why}"
+
+
+def _turned(change: KnobChange, most: int = 30) -> str:
+    return f"{_plain(change.knob, most)} {change.old} → {change.new}"
 
 
 def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:

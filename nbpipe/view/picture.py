@@ -17,13 +17,16 @@ from .history import HistoryPart
 from .snapshot import ChangePart, FailurePart, Snapshot, StagePart
 from .words import (
     HEAD,
+    LOOP,
     call_words,
     diagnosis_line,
     error_words,
+    has_begun,
     headline,
     knob_words,
     latency_words,
     loop_shares,
+    loop_words,
     queue_words,
     rate_words,
     shares_of,
@@ -120,12 +123,12 @@ def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[floa
 
 
 def _loop_row(snapshot: Snapshot, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
-    shares = loop_shares(snapshot)
+    bar = _bar(loop_shares(snapshot)) if has_begun(snapshot) else ""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     cells = (
-        _name("training loop", "consumer in run.stats()", marked=limits == CONSUMER),
+        _name(LOOP, "consumer in run.stats()", marked=limits == CONSUMER),
         f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
-        f"{_bar(shares)}{_escaped(state_words(shares))}",
+        f"{bar}{_escaped(loop_words(snapshot))}",
         *[""] * 5,
     )
     return _cells(cells, marked=limits == CONSUMER)

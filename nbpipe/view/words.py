@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..stage import CONSUMER
 from ..text import shortened, text_table
 from ..tune import Diagnosis
 from ..units import format_bytes, format_count, format_rate, format_seconds, format_share
@@ -10,6 +9,8 @@ from .snapshot import DiagnosisPart, Snapshot, StagePart
 
 STATES = ("busy", "starved", "blocked", "waiting")
 HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
+LOOP = "training loop"  # what "consumer" is called for people
+NONE = "\N{EN DASH}"
 _LEAST = 0.005  # smaller shares are left out
 _LINE = 200
 _GOING = ("running", "paused")
@@ -79,10 +80,20 @@ def loop_shares(snapshot: Snapshot) -> dict[str, float]:
     return {"busy": round(1.0 - waited, 3), "starved": waited}
 
 
+def loop_words(snapshot: Snapshot) -> str:
+    """Say what share of the time the training loop is in each state; none before any epoch."""
+    return state_words(loop_shares(snapshot)) if has_begun(snapshot) else NONE
+
+
+def has_begun(snapshot: Snapshot) -> bool:
+    """Say whether there was an epoch."""
+    return snapshot["state"] != "ready" and snapshot["elapsed_s"] > 0
+
+
 def loop_cells(snapshot: Snapshot) -> list[str]:
     """Give the row of the training loop."""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
-    return [CONSUMER, rate, state_words(loop_shares(snapshot)), *[""] * 4]
+    return [LOOP, rate, loop_words(snapshot), *[""] * 4]
 
 
 def rate_words(stage: StagePart) -> str:

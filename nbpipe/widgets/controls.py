@@ -23,8 +23,9 @@ def controls_of(run: Watched) -> Any:
     """Give a box of sliders and buttons for a run.
 
     Returns:
-        An `ipywidgets.VBox`: a row for every knob, and buttons to pause, stop and undo. Its
-        children may be laid out anew; what they do stays.
+        An `ipywidgets.VBox`: buttons to pause, stop and undo, a grid with a row for every knob
+        (label, slider, number), and a line for messages. They may be laid out anew; what they
+        do stays.
     """
     return _Controls(run).box
 
@@ -36,20 +37,23 @@ class _Controls:
     def __init__(self, run: Watched) -> None:
         self._remote = Remote(run, by="controls")
         self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
-        rows = [
-            self._row(address, knob)
+        cells = [
+            cell
             for address, stage in run.stages.items()
             for knob in stage.knobs.values()
+            for cell in self._row(address, knob)
         ]
+        grid = ipywidgets.GridBox(
+            cells, layout={"grid_template_columns": "max-content 130px 76px", "grid_gap": "0 8px"}
+        )
         self._pause = self._button("pause", self._toggle)
         buttons = [
             self._pause,
             self._button("stop", lambda: self._ask({"op": "stop"})),
             self._button("undo", lambda: self._ask({"op": "undo"})),
         ]
-        self.box = ipywidgets.VBox(
-            [ipywidgets.HBox(buttons), *rows, self._message], layout={"min_width": "440px"}
-        )
+        self.box = ipywidgets.VBox([ipywidgets.HBox(buttons), grid, self._message])
+        self.box.layout.flex = "0 0 auto"  # beside a figure it takes no more than it needs
         self.box._nbpipe_controls = self  # the box may be all that is kept
 
     # -- widgets --------------------------------------------------------------------------
@@ -66,25 +70,22 @@ class _Controls:
         run = self._remote.run
         return run is not None and run.status().state == "paused"
 
-    def _row(self, address: str, knob: Knob) -> ipywidgets.HBox:
+    def _row(self, address: str, knob: Knob) -> tuple[Any, Any, Any]:
         name = knob.name.rpartition(".")[2]
         label = ipywidgets.Label(
             shortened(f"{address} {name}", _NAME),
             tooltip=f"{address}.{name} [{knob.unit}]",
-            layout={"width": "210px"},
         )
         slider = ipywidgets.IntSlider(
             knob.value,
             min=knob.minimum,
             max=_slider_end(name, knob),
             readout=False,
-            layout={"width": "130px"},
+            layout={"width": "auto"},
         )
-        number = ipywidgets.IntText(knob.value, layout={"width": "76px"})  # the knob has bounds
+        number = ipywidgets.IntText(knob.value, layout={"width": "auto"})  # the knob has bounds
         self._bind(address, knob, slider, number)
-        return ipywidgets.HBox(
-            [label, _cured(slider), _cured(number)], layout={"flex_flow": "row nowrap"}
-        )
+        return label, _cured(slider), _cured(number)
 
     # -- what they do ---------------------------------------------------------------------
     def _bind(self, address: str, knob: Knob, slider: Any, number: Any) -> None:

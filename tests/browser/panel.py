@@ -111,6 +111,12 @@ class PanelPage(NotebookPage):
             mouse.move(x_of(now + (value - now) * step / 5), y)
         mouse.up()
 
+    def nudge(self, stage: str, number: int = 0) -> None:
+        """Move a stage's concurrency up by one with the keyboard; wait for the kernel's word."""
+        self.slider(stage, number=number).focus()
+        self.page.keyboard.press("ArrowRight")
+        self.wait_acks(1)
+
     def finish(self, index: int, flag: str) -> None:
         """Let a training cell end, and wait until it has."""
         (self.folder / flag).touch()

@@ -75,9 +75,7 @@ def test_kernel_started_anew(open_cells):
     page.run_cell(1)
     page.start_cell(2)
     page.wait_state("running")
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     page.finish(2, "stop-restart")
     assert page.number("slow").input_value() == "3"
 
@@ -100,6 +98,7 @@ def test_controls_and_figure_side_by_side(open_cells):
         SMALL + "\n" + EPOCH,
         "import ipywidgets, plotly.graph_objects as go\n"
         "ipywidgets.HBox([run.controls(), go.FigureWidget(run.plot())])",
+        width=1400,
     )
     for index in range(3):
         page.run_cell(index)

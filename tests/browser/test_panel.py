@@ -88,9 +88,7 @@ def test_break_and_run_again(open_cells):
     page.wait_state("cancelled")
     page.start_cell(3)
     page.wait_state("running")
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     running = page.is_running(3)
     page.finish(3, "stop-again")
     assert running
@@ -136,8 +134,7 @@ def test_two_panels_of_one_run(open_cells):
     page.panel(1).wait_for()
     page.start_cell(3)
     page.wait_state("running", number=1)
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
+    page.nudge("slow")
     page.wait_value(page.number("slow", number=1), 3)
     page.finish(3, "stop-panels")
     assert page.number("slow").input_value() == "3"
@@ -157,9 +154,7 @@ def test_training_and_validation_side_by_side(open_cells):
     page.start_cell(3)
     page.wait_state("running")
     page.wait_state("running", "finished", number=1)
-    page.slider("slow", number=1).focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow", number=1)
     page.finish(3, "stop-side")
     values = [page.number("slow", number=n).input_value() for n in range(2)]
     assert values == ["1", "2"]
@@ -182,8 +177,7 @@ def test_undo(open_cells):
     """Undo takes back the last change, and the controls follow."""
     page = open_cells(SETUP, RUN, train("stop-undo"))
     start(page)
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
+    page.nudge("slow")
     page.wait_value(page.number("slow"), 3)
     page.button("undo").click()
     page.wait_value(page.number("slow"), 2)
@@ -226,9 +220,7 @@ def test_twelve_stages(open_cells):
         train("stop-twelve"),
     )
     start(page)
-    page.slider("stage_10").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("stage_10")
     page.finish(2, "stop-twelve")
     sliders = page.panel().locator("input[type=range][data-knob=concurrency]").count()
     assert (sliders, page.number("stage_10").input_value()) == (11, "5")
@@ -277,9 +269,7 @@ def test_interrupt_leaves_a_live_panel(open_cells):
     page.wait_state("cancelled")
     page.start_cell(3)
     page.wait_state("running")
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     page.finish(3, "stop-after")
     assert (page.said(2), page.said(3)) == ("KeyboardInterrupt", "trained\n")
 
@@ -293,9 +283,7 @@ def test_figure_in_the_training_cell(open_cells):
         "times = training(run, 'stop-figure')\naxis.plot([2, 1])\nprint(len(plt.get_fignums()))",
     )
     start(page)
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     page.finish(2, "stop-figure")
     images = [o for o in page.cell(2)["outputs"] if "image/png" in o.get("data", {})]
     assert (page.said(2), len(images)) == ("1\n", 1)
@@ -312,9 +300,7 @@ def test_training_in_the_background(open_cells):
     )
     start(page)
     page.wait_ran(2)
-    page.slider("slow").focus()
-    page.page.keyboard.press("ArrowRight")
-    page.wait_acks(1)
+    page.nudge("slow")
     (page.folder / "stop-background").touch()
     page.wait_state("failed")
     page.run_cell(3)

@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe.knobs import KnobChange
-from nbpipe.view.figure import figure
+from nbpipe.view.figure import _labels, figure
 from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
@@ -23,7 +23,7 @@ def test_stages_by_what_they_hand_on():
     drawn = figure(photographs())
     axes = {name: trace.yaxis for name, trace in traces(drawn).items()}
     assert [axes[name] for name in ("files", "read", "decode")] == ["y", "y", "y"]
-    assert [axes[name] for name in ("batch", "normalise", "consumer")] == ["y2"] * 3
+    assert [axes[name] for name in ("batch", "normalise", "training loop")] == ["y2"] * 3
     assert (drawn.layout.yaxis.title.text, drawn.layout.yaxis2.title.text) == (
         "items/s",
         "batches/s",
@@ -49,7 +49,31 @@ def test_changes_are_marked():
     marks = traces(drawn)["knob change"]
     lines = [shape for shape in drawn.layout.shapes if shape.type == "line"]
     assert (marks.x, [line.x0 for line in lines]) == ((12.5, 21.75), [12.5, 21.75])
-    assert marks.text[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
+    assert marks.hovertext[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
+
+
+def test_changes_are_labelled():
+    """What was turned stands beside its mark, where there is room for it."""
+    marks = traces(figure(photographs()))["knob change"]
+    assert (marks.text, marks.textposition) == (
+        ("", "decode.concurrency 4 → 5"),
+        ("middle right", "middle right"),
+    )
+
+
+def test_labels_do_not_overlap():
+    """Of many labels those are left out that have no room, on either side of their mark."""
+    marks = [(float(at), "a 1 → 2") for at in (0, 4, 5, 50, 99, 100)]
+    assert _labels(marks, 0.0, 100.0) == [
+        *(("", "right"), ("", "right"), ("a 1 → 2", "right")),
+        *(("a 1 → 2", "right"), ("a 1 → 2", "left"), ("", "right")),
+    ]
+
+
+def test_labels_are_few():
+    """The last marks are labelled, so many at most."""
+    found = _labels([(float(at), "a") for at in range(0, 1000, 50)], 0.0, 1000.0)
+    assert [label for label, _ in found] == [""] * 12 + ["a"] * 8
 
 
 def test_epochs_are_marked():
@@ -57,7 +81,7 @@ def test_epochs_are_marked():
     layout = figure(photographs()).layout
     bands = [(shape.x0, shape.x1) for shape in layout.shapes if shape.type == "rect"]
     assert [note.text for note in layout.annotations] == ["epoch 0", "epoch 1"]
-    assert bands == [(6.25, 39.25)]
+    assert bands == [(5.25, 39.25)]
 
 
 def test_many_epochs_and_changes():
@@ -76,7 +100,7 @@ def test_names_are_shown_as_they_are():
     run.events = (KnobChange(BEGUN_S + 9, "<b>&amp;$x$", 1, 2, "<i>", "<a href='x'>"),)
     drawn = figure(run)
     names = [*traces(drawn), *drawn.layout.yaxis4.ticktext, drawn.layout.title.text]
-    said = traces(drawn)["knob change"].text[0].replace("<br>", "")
+    said = traces(drawn)["knob change"].hovertext[0].replace("<br>", "")
     assert [name for name in names if "<" in name or "$" in name] == []
     assert said == "&lt;b&gt;&amp;amp;&#36;x&#36; 1 → 2by &lt;i&gt;: &lt;a href='x'&gt;"
 
@@ -97,6 +121,18 @@ def test_gap_between_epochs():
         row["time_s"] += 60 * row["epoch"]
     rates = traces(figure(run))["decode"].y
     assert [place for place, rate in enumerate(rates) if rate is None] == [6, 7]
+
+
+def test_waits_and_bands_leave_gaps():
+    """Between epochs the loop does not wait, and no epoch is shaded."""
+    run = photographs()
+    for row in run.past:
+        row["time_s"] += 60 * row["epoch"]
+        row["epoch"] += 1
+    drawn = figure(run)
+    waits = traces(drawn)["loop waits"].y
+    bands = [(shape.x0, shape.x1) for shape in drawn.layout.shapes if shape.type == "rect"]
+    assert (waits[5:9], bands) == ((62.0, None, None, 62.0), [(0.25, 5.25)])
 
 
 def test_stages_of_items_alone():

@@ -112,17 +112,17 @@ def test_text_from_outside(name, error):
 def test_empty_run():
     """A run without stages can be drawn."""
     seen = snapshot(FakeWatched())
-    assert (Reader(picture_html(seen)).open, "consumer" in picture_text(seen)) == ([], True)
+    assert (Reader(picture_html(seen)).open, "training loop" in picture_text(seen)) == ([], True)
 
 
 def test_words():
     """In a terminal: title, state, diagnosis and a table of the stages."""
     lines = picture_text(snapshot(photographs())).splitlines()
-    assert lines[1].startswith("running, epoch 1 (3 in all), 412/1,563 batches (26 %)")
+    assert lines[1].startswith("running, epoch 1 (2 of 3), 412/1,563 batches (26 %)")
     assert lines[2].startswith("decode limits: busy")
     assert [line.split()[0] for line in lines[3:]] == [
         *("stage", "────────────────────────────", "files", "read", "decode", "<img"),
-        *("batch", "normalise", "consumer"),
+        *("batch", "normalise", "training"),
     ]
 
 
@@ -140,3 +140,18 @@ def test_rate_of_an_epoch_that_is_over():
     run.now = replace(run.now, state="finished", delivered=1563, elapsed_s=156.3)
     said = picture_text(snapshot(run)).splitlines()[1]
     assert "1,563/1,563 batches (100 %), 10 batches/s over 2 min 36 s" in said
+
+
+@pytest.mark.parametrize(("state", "elapsed_s"), [("ready", 0.0), ("closed", 0.0)])
+def test_loop_before_the_first_epoch(state, elapsed_s):
+    """Before any epoch the training loop is not said to be busy."""
+    run = photographs()
+    run.now = replace(run.now, state=state, elapsed_s=elapsed_s)
+    run.rows["consumer"] = replace(run.rows["consumer"], busy=0, starved=0)
+    seen = snapshot(run)
+    row = picture_html(seen).split("training loop")[1].split("</tr>")[0]
+    last = picture_text(seen).splitlines()[-1]
+    assert ("busy" in last, "busy" in row, "<rect" in row, "\N{EN DASH}" in last) == (
+        *(False, False, False),
+        True,
+    )

@@ -26,7 +26,8 @@ def box(run):
 
 def rows(box):
     """Give the slider and the number of each knob by its label."""
-    found = [row.children for row in box.children[1:-1]]
+    cells = box.children[1].children
+    found = [cells[at : at + 3] for at in range(0, len(cells), 3)]
     return {label.value: (slider, number) for label, slider, number in found}
 
 

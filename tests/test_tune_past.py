@@ -1,0 +1,195 @@
+"""What the history tells: how far the stats reach, an epoch's last seconds, raises in vain."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from nbpipe.knobs import KnobChange
+from nbpipe.tune import diagnose
+from nbpipe.tune.past import Raise, gain_of, last_raise, last_stretch, span_s
+from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
+
+
+@pytest.fixture
+def at_now(monkeypatch):
+    """Stop the clock when the fixed history ends."""
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+
+
+def turn(second, old, new, knob="decode.concurrency"):
+    """Give a knob change, so many seconds after the run began."""
+    return KnobChange(BEGUN_S + second, knob, old, new, "panel", "")
+
+
+def watched(*events, past=None, **changes):
+    """Give the run of six stages with other events and another status."""
+    run = photographs()
+    run.events = events
+    run.past = run.past if past is None else past
+    run.now = replace(run.now, **changes)
+    return run
+
+
+def paced(rates, **changes):
+    """Give a history in which decode has these rates, one a second."""
+    past = past_of(photographs().rows, len(rates))
+    for row in past:
+        row["items_per_s"] = rates[int(row["time_s"])]
+        row.update(changes.get(row["stage"], {}))
+    return past
+
+
+# -- how far the stats reach --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "last_row_s", "reach_s"),
+    [
+        (33.25, 0.0, 33.25),
+        (0.5, 0.75, 4.75),  # one epoch after the other
+        (0.5, 2.75, 4.75),
+        (0.5, 60.0, 0.5),  # the last epoch is long over
+    ],
+)
+def test_span(at_now, elapsed_s, last_row_s, reach_s):
+    """Stats reach back into the epochs before, 5 s at most."""
+    past = past_of(photographs().rows)
+    for row in past:
+        row["when_s"] += 0.75 - last_row_s
+    run = watched(past=past, elapsed_s=elapsed_s)
+    assert span_s(run, run.now) == pytest.approx(reach_s, abs=0.5 + 1e-6)
+
+
+def test_short_epochs(at_now):
+    """Epochs of a second are judged together."""
+    run = watched(elapsed_s=0.6)
+    assert diagnose(run).text.startswith("decode limits")
+
+
+def test_history_is_read_once_an_epoch(at_now):
+    """While an epoch is young, what was before it is not read again and again."""
+    run = watched(elapsed_s=0.6)
+    asked = []
+    told = run.history
+    run.history = lambda: asked.append(1) or told()
+    diagnose(run)
+    diagnose(run)
+    assert len(asked) == 1
+
+
+# -- the last seconds of an epoch ---------------------------------------------------------
+
+
+def stretch_s(run):
+    """Give the seconds of the rows of the last stretch."""
+    found = last_stretch(run.history(), run.now, run.events)
+    return sorted({int(row["time_s"]) for row in found.rows}), found.since_s
+
+
+@pytest.mark.parametrize(
+    ("turned_s", "seconds", "since_s"),
+    [
+        ((), [35, 36, 37, 38, 39], 34.25),
+        ((12.0,), [35, 36, 37, 38, 39], 34.25),
+        ((36.5,), [38, 39], 37.25),  # the row of the turn itself is of both values
+        ((39.0,), [35, 36, 37, 38], 34.25),  # too late for a row of its own
+        ((37.5, 39.0), [39], 38.25),
+        ((60.0,), [35, 36, 37, 38, 39], 34.25),  # after the epoch
+    ],
+)
+def test_last_stretch(turned_s, seconds, since_s):
+    """The last seconds speak, none from before the last knob change."""
+    if turned_s == (37.5, 39.0):
+        seconds, since_s = [37], 36.25  # between the two turns no row is whole
+        turned_s = (37.5, 38.5, 39.0)
+    run = watched(*(turn(at, 2, 4) for at in turned_s))
+    assert stretch_s(run) == (seconds, since_s)
+
+
+def test_stretch_of_a_short_epoch():
+    """Rows of the epoch before are left out."""
+    past = past_of(photographs().rows)
+    for row in past:
+        row["epoch"] = 0 if row["time_s"] < 38 else 1
+    assert stretch_s(watched(past=past, elapsed_s=2.0)) == ([38, 39], 37.25)
+
+
+def test_epoch_without_a_row():
+    """An epoch too short for a row is not judged by the one before it."""
+    found = diagnose(watched(state="finished", epoch=7, delivered=3))
+    assert str(found).startswith("finished; 3 items were delivered")
+
+
+def test_turned_late_in_the_epoch():
+    """What the rows say does not hold for a value that came after them."""
+    run = watched(turn(39.0, 5, 9), state="finished")
+    run.stages["decode"].concurrency = 9
+    assert "was turned since: run another epoch" in diagnose(run).advice
+
+
+# -- raises in vain -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], None),
+        ([(10, 2, 4)], (2, 4, 10, 10)),
+        ([(10, 2, 3), (11, 3, 4), (12, 4, 8)], (2, 8, 10, 12)),  # a slider that was dragged
+        ([(5, 2, 3), (20, 3, 4)], (3, 4, 20, 20)),
+        ([(10, 2, 4), (30, 4, 2)], (2, 4, 10, 10)),  # set back since
+        ([(10, 4, 2)], None),
+        ([(10, 2, 4), (20, 1, 2, "read.concurrency")], None),  # all may be other now
+    ],
+)
+def test_last_raise(events, expected):
+    """The last raise of a knob is found, whatever was turned before it."""
+    found = last_raise([turn(*event) for event in events], "decode.concurrency")
+    times = None if found is None else (*found[:2], found[2] - BEGUN_S, found[3] - BEGUN_S)
+    assert times == expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "waits", "gain"),
+    [
+        ([100] * 20 + [150] * 20, 0.6, 1.5),
+        ([100] * 20 + [98] * 20, 0.6, 0.98),
+        ([100] * 20 + [98] * 20, 0.01, None),  # the loop limited
+        ([100] * 20 + [98] * 3, 0.6, None),  # too early to say
+        ([0] * 20 + [98] * 20, 0.6, None),
+    ],
+)
+def test_gain(rates, waits, gain):
+    """A raise is judged by the rates around it, while the loop waits."""
+    rows = paced(rates, consumer={"starved": waits})
+    raised = Raise(2, 4, BEGUN_S + 20.0, BEGUN_S + 20.0)
+    assert gain_of(rows, "decode", raised, [raised.since_s]) == gain
+
+
+@pytest.mark.parametrize(("rate", "suggested"), [(160, True), (101, False)])
+def test_raise_in_vain(at_now, rate, suggested):
+    """A raise that brought nothing is not asked for again; one that helped is."""
+    run = watched(turn(20, 3, 5), past=paced([100] * 20 + [rate] * 20), cpu_cores=0.1)
+    run.stages["decode"].knobs["concurrency"]._last = run.events[-1]
+    found = diagnose(run)
+    assert (found.stage, found.suggestion is not None, "from 3 to 5" in found.advice) == (
+        *("decode", suggested),
+        not suggested,
+    )
+
+
+def test_judged_once(at_now):
+    """What a raise brought is worked out once."""
+    run = watched(turn(20, 3, 5), past=paced([100] * 40), cpu_cores=0.1)
+    asked = []
+    told = run.history
+    run.history = lambda: asked.append(1) or told()
+    diagnose(run)
+    diagnose(run)
+    assert len(asked) == 1
+
+
+def test_no_epoch_yet():
+    """Without a history there is no stretch."""
+    assert last_stretch([], STATUS, ()).rows == ()
