@@ -94,7 +94,7 @@ def reading(concurrency, executor=None):
 def test_others_may_compute(cpu):
     """A stage that sleeps is not charged with what the loop and other stages use."""
     found = decide(case(READ_SLEEPS, 0.44, reading(12), replace(RUNNING, cpu_cores=cpu), cores=2))
-    assert (found.stage, found.suggestion) == ("read", ("read", "concurrency", 13))
+    assert (found.stage, found.suggestion) == ("read", ("read", "concurrency", 14))
 
 
 @pytest.mark.parametrize("concurrency", [2, 4])

@@ -94,15 +94,12 @@ def stretch_s(run):
         ((12.0,), [35, 36, 37, 38, 39], 34.25),
         ((36.5,), [38, 39], 37.25),  # the row of the turn itself is of both values
         ((39.0,), [35, 36, 37, 38], 34.25),  # too late for a row of its own
-        ((37.5, 39.0), [39], 38.25),
+        ((37.5, 38.5), [35, 36, 37], 34.25),
         ((60.0,), [35, 36, 37, 38, 39], 34.25),  # after the epoch
     ],
 )
 def test_last_stretch(turned_s, seconds, since_s):
     """The last seconds speak, none from before the last knob change."""
-    if turned_s == (37.5, 39.0):
-        seconds, since_s = [37], 36.25  # between the two turns no row is whole
-        turned_s = (37.5, 38.5, 39.0)
     run = watched(*(turn(at, 2, 4) for at in turned_s))
     assert stretch_s(run) == (seconds, since_s)
 

@@ -100,6 +100,7 @@ def test_controls_and_figure_side_by_side(open_cells):
         "ipywidgets.HBox([run.controls(), go.FigureWidget(run.plot())])",
         width=1400,
     )
+    page.command("application:toggle-left-area")
     for index in range(3):
         page.run_cell(index)
     figure = page.page.locator(".js-plotly-plot").first

@@ -56,8 +56,8 @@ def test_changes_are_labelled():
     """What was turned stands beside its mark, where there is room for it."""
     marks = traces(figure(photographs()))["knob change"]
     assert (marks.text, marks.textposition) == (
-        ("", "decode.concurrency 4 → 5"),
-        ("middle right", "middle right"),
+        ("decode.concurrency 2 → 4", "decode.concurrency 4 → 5"),
+        ("middle left", "middle right"),
     )
 
 
