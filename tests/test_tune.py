@@ -114,6 +114,14 @@ def test_computes_on_a_shared_machine(cpu, concurrency):
     assert (found.stage, found.suggestion, "cheaper" in found.advice) == ("decode", None, True)
 
 
+@pytest.mark.parametrize(("crowded", "suggested"), [(False, True), (True, False)])
+def test_crowded_machine(crowded, suggested):
+    """Where others want the cores too, calls may wait for one of those."""
+    looked = case(DECODE_LIMITS, 0.9, chain(4), replace(RUNNING, cpu_cores=0.6), cores=2)
+    found = decide(looked._replace(crowded=crowded))
+    assert (found.suggestion is not None, "try concurrency 8" in found.advice) == (suggested, True)
+
+
 def test_event_loop_uses_one_core_at_most():
     """Many calls in progress on an event loop leave the processor to others."""
     stages = reading(64, "coroutine")

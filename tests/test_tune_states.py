@@ -7,7 +7,7 @@ import pytest
 import nbpipe
 from nbpipe.metrics import StageStats
 from nbpipe.tune import diagnose
-from nbpipe.tune.case import averages_of, quota_cores
+from nbpipe.tune.case import averages_of, is_crowded, quota_cores
 from tests.gates import finished
 from tests.view.fakes import photographs
 
@@ -120,6 +120,19 @@ def test_no_quota(tmp_path, text):
     if text is not None:
         (tmp_path / "cpu.max").write_text(text, encoding="ascii")
     assert quota_cores(tmp_path / "cpu.max") > 10**6
+
+
+@pytest.mark.parametrize(("load", "crowded"), [(1e9, True), (0.0, False), (None, False)])
+def test_crowded(monkeypatch, load, crowded):
+    """The load of the machine is read where the system tells it."""
+
+    def told():
+        if load is None:
+            raise OSError("unknown")
+        return (load, load, load)
+
+    monkeypatch.setattr("os.getloadavg", told, raising=False)
+    assert is_crowded() == crowded
 
 
 def test_real_run_that_fails():

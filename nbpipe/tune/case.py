@@ -62,6 +62,7 @@ class Case(NamedTuple):
         locked: the interpreter lets one thread run Python at a time.
         now_s: time of day [s].
         span_s: how far back the stats reach [s].
+        crowded: more work wants the machine's cores than there are.
     """
 
     stages: Mapping[str, Stage]
@@ -73,6 +74,7 @@ class Case(NamedTuple):
     locked: bool
     now_s: float
     span_s: float = WINDOW_NS / 1e9
+    crowded: bool = False
 
     @classmethod
     def of(
@@ -87,7 +89,8 @@ class Case(NamedTuple):
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
         loads, now_s = loads_of(stages, rows), time.time()
-        return cls(stages, rows, starved, loads, status, cores(), is_locked(), now_s, span_s)
+        machine = (cores(), is_locked(), now_s, span_s, is_crowded())
+        return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
         """Say whether the stats are still those of an earlier value."""
@@ -197,6 +200,15 @@ def quota_cores(file: Path) -> int:
         return math.ceil(int(quota) / int(period))
     except (OSError, ValueError, ArithmeticError):
         return sys.maxsize
+
+
+def is_crowded() -> bool:
+    """Say whether, over the last minute, more threads wanted to compute than there are cores."""
+    try:
+        wanted = os.getloadavg()[0]
+    except (AttributeError, OSError):  # not on every system
+        return False
+    return wanted >= max(cores(), os.cpu_count() or 1)
 
 
 def is_locked() -> bool:

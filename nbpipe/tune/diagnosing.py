@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..metrics import StageStats
+from ..metrics import Row, StageStats
 from ..operations import Call
 from ..text import shortened
 from ..units import format_count, format_share
@@ -41,7 +41,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     case = Case.of(watched.stages, stats, status, span_s(watched, status))
     if is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
-    return _worthwhile(watched, patient(case, decide(case)))
+    return _worthwhile(watched, patient(case, decide(case)), watched.history)
 
 
 def is_early(case: Case) -> bool:
@@ -52,11 +52,13 @@ def is_early(case: Case) -> bool:
     return case.span_s < FEW_S and max(most, case.status.delivered) < FEW
 
 
-def _worthwhile(watched: Watched, found: Diagnosis) -> Diagnosis:
+def _worthwhile(
+    watched: Watched, found: Diagnosis, history: Callable[[], Sequence[Row]]
+) -> Diagnosis:
     """Take a suggestion back where the last such raise brought nothing."""
     if found.suggestion is None:
         return found
-    vain = futile_raise(watched, *found.suggestion)
+    vain = futile_raise(watched, found.suggestion, history)
     return found if vain is None else futile(found, vain.old, vain.new)
 
 
@@ -87,7 +89,8 @@ _known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.W
 
 
 def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
-    rows, since_s = last_stretch(watched.history(), status, watched.events)
+    past = watched.history()
+    rows, since_s = last_stretch(past, status, watched.events)
     averages = averages_of(rows, stats, since_s)
     if not averages:
         share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
@@ -95,7 +98,8 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         return Diagnosis(
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )
-    found = _worthwhile(watched, decide(Case.of(watched.stages, averages, status, WINDOW_S)))
+    case = Case.of(watched.stages, averages, status, WINDOW_S)
+    found = _worthwhile(watched, decide(case), lambda: past)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]
     turned = turned_since(watched.stages, rows, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -130,12 +130,15 @@ class Raise(NamedTuple):
     until_s: float
 
 
-def futile_raise(watched: Watched, stage: str, knob: str, value: int) -> Raise | None:
-    """Give the last raise of a knob, where a raise to `value` would only repeat it in vain.
+def futile_raise(
+    watched: Watched, suggestion: tuple[str, str, int], history: Callable[[], Sequence[Row]]
+) -> Raise | None:
+    """Give the last raise of a knob, where the one suggested would only repeat it in vain.
 
     It is known to be in vain where the rates of the stage before and after it are known, the
     loop waited all the while, and no other knob was turned since.
     """
+    stage, knob, value = suggestion
     name = watched.stages[stage].knobs[knob].name
     events = watched.events
     found = last_raise(events, name)
@@ -145,7 +148,7 @@ def futile_raise(watched: Watched, stage: str, knob: str, value: int) -> Raise |
     if name in known and known[name][0] == found:
         gain = known[name][1]
     else:
-        gain = gain_of(watched.history(), stage, found, [change.when_s for change in events])
+        gain = gain_of(history(), stage, found, [change.when_s for change in events])
         if time.time() - found.until_s > SETTLING_S + AROUND_S:  # more will not be known of it
             known[name] = (found, gain)
     return None if gain is None or gain >= _GAIN else found

@@ -25,7 +25,8 @@ HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
 COMPUTES = 0.4  # of the cores that a stage could use, used by it alone: it computes
-WAITS = 4.0  # busy slots for each core that is at work: its calls wait
+WAITS = 3.0  # busy slots for each core that is at work: its calls wait,
+WAITS_CROWDED = 8.0  # for files or for the network, not for a core that others use
 MAY_COMPUTE = 0.1  # of a core, for each busy slot: with less they all wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
@@ -204,7 +205,8 @@ def computing(case: Case, load: Load) -> bool | None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
         return True
-    return False if load.slots >= WAITS * cpu else None
+    waits = WAITS_CROWDED if case.crowded else WAITS
+    return False if load.slots >= waits * cpu else None
 
 
 # -- the interpreter lock ---------------------------------------------------------------

@@ -175,19 +175,45 @@ def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row:
 
 def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
     if CONSUMER in past.rows:
+        shares = past.column(CONSUMER, "starved", 100)
+        at, filled = _filled(past.at, shares)
+        drawn.add_scatter(
+            x=at,
+            y=filled,
+            mode="lines",
+            line={"width": 0},
+            fill="tozeroy",
+            fillcolor="rgba(128,128,128,0.35)",
+            showlegend=False,
+            hoverinfo="skip",
+            row=row,
+            col=1,
+        )
         drawn.add_scatter(
             x=past.at,
-            y=past.column(CONSUMER, "starved", 100),
+            y=shares,
             name="loop waits",
             mode="lines",
             line={"color": _INK, "width": 1},
-            fill="tozeroy",
-            fillcolor="rgba(128,128,128,0.35)",
             hovertemplate=f"%{{y:.0f}} % at %{{x:.4~g}} {past.unit}",
             row=row,
             col=1,
         )
     drawn.update_yaxes(title_text="loop waits<br>[%]", range=[0, 100], row=row, col=1)
+
+
+def _filled(at: Sequence[float], shares: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """Let what is filled fall to 0 at both edges of a gap: plotly would fill across it."""
+    last = len(at) - 1
+    edges = [
+        here
+        if share is not None
+        else at[max(0, n - 1)]
+        if n and shares[n - 1] is not None
+        else at[min(n + 1, last)]
+        for n, (here, share) in enumerate(zip(at, shares, strict=True))
+    ]
+    return edges, [share or 0.0 for share in shares]
 
 
 def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> None:

@@ -24,6 +24,9 @@ Message = dict[str, Any]
 class Client:
     """Talks to one kernel, and keeps all that it says, in the order of arrival.
 
+    ipykernel 7.0 to 7.3 may be deaf for good to a shell request that arrives while it sends a
+    reply: wait for replies that are on their way before the next request.
+
     Args:
         folder: for the kernel's sockets and its log; its path is short.
         python_path: what the kernel's PYTHONPATH begins with.

@@ -85,6 +85,7 @@ def test_a_task_that_outlives_its_cell_is_no_cell(direct):
     """A look between two cells hands cells on, and does not say that the kernel is busy."""
     knob = direct.knob()
     cell = direct.client.execute(TASK)
+    direct.client.reply(cell)
     direct.client.run("go.set()")
     direct.client.printed(cell, "begun\n")
     queued = [direct.client.execute(f"print('cell', {number})") for number in range(3)]
@@ -94,9 +95,8 @@ def test_a_task_that_outlives_its_cell_is_no_cell(direct):
     direct.client.printed(cell, "over\n")
     states = [one["content"].get("execution_state") for one in direct.client.heard]
     state = [one for one in states if one][-1]
-    for number, request in enumerate(queued):
-        direct.client.printed(request, f"cell {number}\n")
-    assert state == "idle"
+    replies = [direct.client.reply(request)["content"]["status"] for request in queued]
+    assert (state, replies) == ("idle", ["ok"] * 3)
 
 
 def test_a_subshell_hears_without_the_pump(talk):

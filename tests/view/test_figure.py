@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe.knobs import KnobChange
-from nbpipe.view.figure import _labels, figure
+from nbpipe.view.figure import _filled, _labels, figure
 from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
@@ -135,6 +135,12 @@ def test_waits_and_bands_leave_gaps():
     assert (waits[5:9], bands) == ((62.0, None, None, 62.0), [(0.25, 5.25)])
 
 
+def test_fill_falls_at_the_edges_of_a_gap():
+    """What is filled is not filled across a gap."""
+    found = _filled([1.0, 2.0, 3.0, 8.0, 9.0], [50.0, 50.0, None, None, 40.0])
+    assert found == ([1.0, 2.0, 2.0, 9.0, 9.0], [50.0, 50.0, 0.0, 0.0, 40.0])
+
+
 def test_stages_of_items_alone():
     """Without batches there is one plot of rates."""
     run = photographs()
@@ -152,7 +158,7 @@ def test_one_row():
     """A history of one row can be drawn."""
     run = photographs()
     run.past = past_of(run.rows, seconds=1)
-    assert len(figure(run).data) == 9
+    assert len(figure(run).data) == 10
 
 
 def test_nothing_yet():
