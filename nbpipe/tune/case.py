@@ -24,6 +24,7 @@ from ..watch import Status
 
 _INLINE_HOSTS = ("source", "map", "filter", "batch")
 _LEAST_S, _MOST_S = 0.01, 2.0  # a row of the history speaks for the time since the last one
+_CROWD = 1.5  # threads that want each core
 _SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
 
 
@@ -203,12 +204,12 @@ def quota_cores(file: Path) -> int:
 
 
 def is_crowded() -> bool:
-    """Say whether, over the last minute, more threads wanted to compute than there are cores."""
+    """Say whether far more threads wanted to compute in the last minute than there are cores."""
     try:
         wanted = os.getloadavg()[0]
     except (AttributeError, OSError):  # not on every system
         return False
-    return wanted >= max(cores(), os.cpu_count() or 1)
+    return wanted >= _CROWD * max(cores(), os.cpu_count() or 1)
 
 
 def is_locked() -> bool:

@@ -204,15 +204,11 @@ def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
 
 def _filled(at: Sequence[float], shares: Sequence[float | None]) -> tuple[list[float], list[float]]:
     """Let what is filled fall to 0 at both edges of a gap: plotly would fill across it."""
-    last = len(at) - 1
-    edges = [
-        here
-        if share is not None
-        else at[max(0, n - 1)]
-        if n and shares[n - 1] is not None
-        else at[min(n + 1, last)]
-        for n, (here, share) in enumerate(zip(at, shares, strict=True))
-    ]
+    edges = list(at)
+    for place, share in enumerate(shares):
+        if share is None:
+            ends = place > 0 and shares[place - 1] is not None
+            edges[place] = at[place - 1] if ends else at[min(place + 1, len(at) - 1)]
     return edges, [share or 0.0 for share in shares]
 
 
