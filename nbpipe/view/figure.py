@@ -29,6 +29,7 @@ _MOST_MARKS, _MOST_BANDS = 100, 60
 _MOST_LABELS = 8
 _LETTER = 0.011  # width of one in a label, where the figure is narrow [widths of a plot]
 _LABEL = 0.12  # narrower epochs have no label
+_FEW = 4  # times of which a line shows little
 _GAP = 3.0  # so much longer than usual, between epochs, is a gap
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
 _BEFORE = "No history yet: there is a row each second while an epoch runs."
@@ -164,7 +165,7 @@ def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row:
             x=past.at,
             y=past.column(name, "items_per_s"),
             name=LOOP if name == CONSUMER else _plain(name),
-            mode="lines",
+            mode="lines+markers" if len(past.at) < _FEW else "lines",
             line=line,
             hovertemplate=f"%{{y:.4~s}} {unit}/s at %{{x:.4~g}} {past.unit}",
             row=row,
