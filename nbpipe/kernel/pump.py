@@ -240,7 +240,7 @@ def _complete(result: object) -> None:
 
 
 def _in_cell() -> bool:
-    """Tell whether a cell is under way, or a task that one has left behind."""
+    """Tell whether who looks is part of a cell that is under way."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name in ("run_cell", "run_cell_async"):

@@ -59,6 +59,7 @@ class Client:
     def _start(self, connection: Path, python_path: str, arguments: tuple[str, ...]) -> Any:
         paths = [path for path in (python_path, str(ROOT)) if path]
         env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), IPYTHONDIR=str(connection.parent))
+        env["JPY_PARENT_PID"] = str(os.getpid())  # the kernel ends when the tests are killed
         command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
         with self.log.open("w") as log:
             return subprocess.Popen(

@@ -17,6 +17,10 @@ WAYS = [
     if has_subshells(version) or not subshell
 ]
 
+BY_SUBSHELL = [way for way in WAYS if way.values[0][1]]
+# Elsewhere the event loop of a cell that awaits keeps messages until the cell ends.
+AWAITED = [way for way in WAYS if way.values[0][1] or not "7.0" <= way.values[0][0] < "7.4"]
+
 
 class Talk:
     """A kernel, and a way to reach its comms: by a subshell, or not."""
@@ -42,6 +46,14 @@ class Talk:
         return self.client.say(comm, data, subshell=self.subshell)
 
 
+def find(version: str) -> tuple[str, str]:
+    """Return where a version of ipykernel is, and why it cannot be had."""
+    try:
+        return path_of(version), ""
+    except InstallError as error:
+        return "", str(error)
+
+
 @pytest.fixture(scope="session", params=WAYS)
 def way(request) -> tuple[str, bool]:
     """Return a version of ipykernel, and whether its subshells are used."""
@@ -52,10 +64,9 @@ def way(request) -> tuple[str, bool]:
 def kernel(way) -> Iterator[Talk]:
     """Run a kernel of each version."""
     version, subshell = way
-    try:
-        path = path_of(version)
-    except InstallError as error:
-        pytest.fail(str(error), pytrace=False)
+    path, missing = find(version)
+    if missing:
+        pytest.fail(missing, pytrace=False)
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         client = Client(Path(folder), path)
         try:

@@ -1,6 +1,9 @@
 """Other kinds of cells: with figures, with await, with tasks that outlive them; and the cures."""
 
+import pytest
+
 from tests.kernel.client import is_status, parent
+from tests.kernel.conftest import AWAITED, BY_SUBSHELL
 
 FIGURE = """
 %matplotlib inline
@@ -69,10 +72,9 @@ def test_a_half_built_figure_survives_the_message_of_a_foreign_widget(direct):
     assert figures_after(direct, direct.knob("cured=False")) == ("begun\nopen True\n", [True])
 
 
+@pytest.mark.parametrize("way", AWAITED, indirect=True)
 def test_a_cell_that_awaits_is_reached(talk):
     """Knobs are heard while a cell awaits, where a look is taken now and then."""
-    if "7.0" <= talk.version < "7.4" and talk.subshell is None:
-        return  # the event loop reads the message first, and keeps it until the cell ends
     knob = talk.knob()
     cell = talk.begin(AWAIT)
     queued = talk.client.execute("print('queued')")
@@ -99,10 +101,9 @@ def test_a_task_that_outlives_its_cell_is_no_cell(direct):
     assert (state, replies) == ("idle", ["ok"] * 3)
 
 
+@pytest.mark.parametrize("way", BY_SUBSHELL, indirect=True)
 def test_a_subshell_hears_without_the_pump(talk):
     """On a subshell, a cell that never looks is reached too; ipykernel 7.4 needs the cure."""
-    if talk.subshell is None:
-        return
     knob = talk.knob()
     cell = talk.begin("knob.comm.send('published by the cell'); attend(knob, polls=False)")
     talk.say(knob, "end")

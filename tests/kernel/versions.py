@@ -56,12 +56,12 @@ def _install(version: str, folder: Path) -> None:
 def _pip(version: str, folder: Path) -> None:
     wanted = f"ipykernel=={version}"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--target", str(folder), wanted]
+    command += ["--disable-pip-version-check", "--retries", "1", "--target", str(folder), wanted]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
     except (subprocess.SubprocessError, OSError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise InstallError(
-            f"{wanted} is not in {folder.parent} and could not be fetched: {said[-1]}; fetch it "
+            f"{wanted} is not in {cache()} and could not be fetched: {said[-1]}; fetch it "
             f"where there is a network, or point NBPIPE_KERNEL_CACHE at a folder that has it"
-        ) from error
+        ) from None
