@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .errors import FrontEndMissingError, MissingExtraError
 from .run import Run
 from .view.bundle import bundle
-from .view.snapshot import Snapshot, snapshot
+from .view.snapshot import Snapshot, snapshot, snapshot_key
 from .widgets import panel_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RunDisplay:
     def keep(self, run: Run) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
-        if before is None or {**before, "time_s": 0} != {**now, "time_s": 0}:
+        if before is None or snapshot_key(before) != snapshot_key(now):
             self._keep(run, self._places.get(run, []), update=True)
 
     def _keep(self, run: Run, places: list[str], *, update: bool) -> None:

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..kernel import cure
 from ..remote import Ack, Remote, Views
 from ..view.history import HistoryPart, history
-from ..view.snapshot import Snapshot
+from ..view.snapshot import Snapshot, snapshot_key
 from ..watch import Watched
 from .bundle import front_end
 from .publisher import publisher
@@ -66,7 +66,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         """Send what changed since the last time."""
         with self._sending:
             shown, before = self._remote.snapshot(), self._sent
-            if before is None or _differ(shown, before):
+            if before is None or snapshot_key(shown) != snapshot_key(before):
                 self._sent = shown
                 self.send({"type": "tick", "snapshot": _news(shown, before)})
         going = shown["state"] in _GOING
@@ -125,10 +125,6 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"Panel({self._remote.snapshot()['title']})"
-
-
-def _differ(one: Snapshot, other: Snapshot) -> bool:
-    return {**one, "time_s": 0} != {**other, "time_s": 0}
 
 
 def _news(shown: Snapshot, before: Snapshot | None) -> dict[str, Any]:
