@@ -70,16 +70,16 @@ class RunDisplay:
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._publisher.publish(data, transient={}, update=False)
         self._places.setdefault(run, []).append(place)
-        self._keep(run, [place], update=False)
+        self._keep(run, snapshot(run), [place], update=False)
 
     def keep(self, run: Run) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
         if before is None or snapshot_key(before) != snapshot_key(now):
-            self._keep(run, self._places.get(run, []), update=True)
+            self._keep(run, now, self._places.get(run, []), update=True)
 
-    def _keep(self, run: Run, places: list[str], *, update: bool) -> None:
-        self._shown[run] = now = snapshot(run)
+    def _keep(self, run: Run, now: Snapshot, places: list[str], *, update: bool) -> None:
+        self._shown[run] = now
         data = bundle(run, now)
         data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
         for place in places:

@@ -62,13 +62,13 @@ class Remote:
         self._unwatch = [knob.watch(_noting(self, knob)) for knob in self._knobs.values()]
 
     # -- looking in -----------------------------------------------------------------------
-    def snapshot(self, *, changes: bool = True, failures: bool = True) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Look at the run; one that is gone looks as it did last, and closed."""
         run = self._run()
         if run is None:
             self._last = {**self._last, "state": "closed"}
         else:
-            self._last = snapshot(run, changes=changes, failures=failures)
+            self._last = snapshot(run)
         shown = self._last
         shown["undo"] = self._undo_target()
         shown["actions"] = self._actions(shown["state"])
