@@ -28,6 +28,11 @@ STREAM = (
     Column("first ms", "first_s", 1e3),
     Column("close ms", "close_s", 1e3),
 )
+WARM = (
+    Column("items/s", "items_per_s"),
+    Column("us/item", "us_per_item"),
+    Column("CPU us/item", "cpu_us_per_item"),
+)
 RESTART = (
     Column("first batch ms", "first_s", 1e3),
     Column("cold ms", "first_cold_s", 1e3),
@@ -55,8 +60,10 @@ IDLE = (
     Column("paused, % of a core", "paused_share", 100),
 )
 
+RATED = ("stream", "warm")  # measures that have items per second, and so ratios
 COLUMNS = {
     "stream": STREAM,
+    "warm": WARM,
     "restart": RESTART,
     "live": LIVE,
     "polling": POLLING,

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from . import plan
-from .catalogue import BY_NAME, Contender
+from .catalogue import BY_NAME
+from .contender import Contender
 from .measurement import OK, Measurement
 from .progress import Progress, say
 from .ratios import ratios

@@ -59,9 +59,11 @@ def _share_is_met(workload: str, results: Results) -> bool:
     return any(goal.is_met(results) for goal in shares)
 
 
-def _times(workload: str, peer: str, bound: float) -> Goal:
-    measure = partial(_rate_ratio, workload, peer)
-    return Goal(workload, f"at least {bound:g} x {peer}", measure, at_least=bound, against=peer)
+def _times(workload: str, peer: str, bound: float, who: str = OURS) -> Goal:
+    measure = partial(_rate_ratio, workload, peer, who=who)
+    text = f"at least {bound:g} x {peer}"
+    text = text if who == OURS else f"{who.removeprefix(OURS).strip()}: {text}"
+    return Goal(workload, text, measure, at_least=bound, against=peer)
 
 
 def _share(workload: str, bound: float) -> Goal:
@@ -74,8 +76,8 @@ def _value(workload: str, text: str, value: str, bound: float) -> Goal:
     return Goal(workload, text, partial(_median, workload, value), at_most=bound)
 
 
-def _rate_ratio(workload: str, peer: str, results: Results) -> float | None:
-    return results.ratio(workload, OURS, peer, "items_per_s")
+def _rate_ratio(workload: str, peer: str, results: Results, who: str = OURS) -> float | None:
+    return results.ratio(workload, who, peer, "items_per_s")
 
 
 def _median(workload: str, value: str, results: Results) -> float | None:
@@ -107,13 +109,21 @@ GOALS = (
     Goal("W2", "CPU per item at most 0.5 x torchdata's", _cpu_of_torchdata, at_most=0.5),
     _share("W2b", 0.80),
     _times("W2b", "spdl", 3),
+    _share("W2i", 0.92),
     _share("W3", 0.95),
     _times("W3", "spdl", 1.6),
     _times("W3", "grain", 1),
     _times("W3", "torchdata", 1),
+    _share("W4", 0.90),
+    _times("W4", "spdl", 2),
+    _times("W4", "grain", 1.4),
     _share("W5", 0.95),
     _times("W5", "spdl", 3),
     Goal("W5", "at most 10 us of CPU an item above bare", _cpu_above_bare, at_most=10.0),
+    _times("W6", "spdl pool", 0.85),
+    _times("W6", "spdl pool", 0.95, who="nbpipe views"),
+    _times("W6", "DataLoader", 5),
+    _times("W6s", "spdl ring", 4),
     _value("W7", "first batch at most 0.02 s after the start", "first_s", 0.020),
     _value("W7", "close at most 0.001 s after the running task", "close_beyond_task_s", 0.001),
     _value("W7", "no thread left", "threads_left", 0),
@@ -123,5 +133,7 @@ GOALS = (
     _value("metrics", "reading at 4 Hz adds at most 0.01 of the CPU", "added_share", 0.01),
     _value("idle", "paused: under 0.001 of a core", "paused_share", 0.001),
     _value("idle", "blocked: under 0.001 of a core", "blocked_share", 0.001),
+    _value("idle4", "paused: under 0.001 of a core", "paused_share", 0.001),
+    _value("idle4", "blocked: under 0.001 of a core", "blocked_share", 0.001),
 )
 _SHARE_TEXTS = frozenset(goal.text for goal in GOALS if goal.text.endswith("of bare"))

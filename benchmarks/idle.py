@@ -1,4 +1,4 @@
-"""Idle: the CPU time of an epoch that nobody takes a batch from."""
+"""Idle: the CPU time of an epoch that nobody takes a batch from, all its processes together."""
 
 from __future__ import annotations
 

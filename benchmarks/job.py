@@ -21,7 +21,9 @@ class Job:
         warmup: items of the epoch that goes through before the clock starts; 0 for none.
         cycles: starts and stops (W7), growths and shrinks (live).
         window_s: how long is watched (idle, metrics) [s].
-        burn_loops: loops of pure Python the consumer spends on each batch (W2b).
+        burn_loops: loops of pure Python: of the consumer for each batch (W2b), of the stage for
+            each item (W4).
+        floats: float32 numbers in each array (W4, W6).
         photos: folder of the JPEG files (W3).
         cores: cores this process may use.
     """
@@ -34,6 +36,7 @@ class Job:
     cycles: int = 1
     window_s: float = 1.0
     burn_loops: int = 0
+    floats: int = 0
     photos: str = ""
     cores: int = 1
 

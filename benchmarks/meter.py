@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
+from typing import Any
 
 
 def cpu_s() -> float:
@@ -15,14 +16,25 @@ def cpu_s() -> float:
 
 
 def live_children_cpu_s() -> float:
-    """Give the CPU seconds of child processes that are still running."""
+    """Give the CPU seconds of processes below this one, and of those they have waited for."""
     import psutil
 
-    total = 0.0
-    for child in psutil.Process().children(recursive=True):
-        times = child.cpu_times()
-        total += times.user + times.system
-    return total
+    return sum(_process_cpu_s(child) for child in psutil.Process().children(recursive=True))
+
+
+def tree_cpu_s() -> float:
+    """Give the CPU seconds of this process and of all below it, ended or still running."""
+    return cpu_s() + live_children_cpu_s()
+
+
+def _process_cpu_s(process: Any) -> float:
+    import psutil
+
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # it ended meanwhile: who waited for it counts its time
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 class Meter:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .catalogue import Contender
+from .contender import Contender
 from .job import Job
 from .measurement import FAILED, MISSING, OK, REFUSED, Measurement
 from .process import ChildError, measure_in_process
@@ -24,7 +24,7 @@ class Scene:
         rounds: how often each one is measured.
         quick: whether the small sizes are taken.
         cores: cores to use.
-        burn_loops: loops of pure Python in 3 ms (W2b).
+        loops_per_s: loops of pure Python in a second.
         photos: folder of the JPEG files (W3).
         no_photos: why there are none, or an empty text.
     """
@@ -32,7 +32,7 @@ class Scene:
     rounds: int
     quick: bool
     cores: int
-    burn_loops: int
+    loops_per_s: float
     photos: str
     no_photos: str = ""
 
@@ -74,7 +74,8 @@ def job(entry: Entry, scene: Scene) -> Job:
         warmup=workload.warmup,
         cycles=max(2, round(cycles * share)),
         window_s=workload.window_s / 4 if quick else workload.window_s,
-        burn_loops=scene.burn_loops if workload.key == "W2b" else 0,
+        burn_loops=round(scene.loops_per_s * workload.burn_s),
+        floats=workload.floats,
         photos=scene.photos,
         cores=scene.cores,
     )

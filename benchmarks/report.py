@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .columns import COLUMNS, Column
+from .columns import COLUMNS, RATED, Column
 from .goals import GOALS, verdict
 from .measurement import FAILED, OK, Measurement
 from .progress import say
@@ -53,25 +53,25 @@ def goals_table(results: Results) -> str:
 def _workload(results: Results, key: str) -> str:
     workload = BY_KEY[key]
     columns = COLUMNS[workload.measure]
-    is_stream = workload.measure == "stream"
-    ratio_titles = ("nbpipe is", "share of bare") if is_stream else ()
+    is_rated = workload.measure in RATED
+    ratio_titles = ("nbpipe is", "share of bare") if is_rated else ()
     header = ["", *(column.title for column in columns), *ratio_titles, "spread", "rounds"]
     names = results.contenders(key)
     done = [name for name in names if _ok(results.of(key, name))]
-    rows = [_row(results, key, name, columns, is_stream=is_stream) for name in done]
+    rows = [_row(results, key, name, columns, is_rated=is_rated) for name in done]
     notes = [_note(results.of(key, name)) for name in names]
     listed = "\n".join(f"- {note}" for note in notes if note)
     return f"## {key}: {workload.title}\n\n{markdown(header, rows)}\n\n{listed}".rstrip()
 
 
 def _row(
-    results: Results, key: str, name: str, columns: Sequence[Column], *, is_stream: bool
+    results: Results, key: str, name: str, columns: Sequence[Column], *, is_rated: bool
 ) -> list[str]:
     cells = [name]
     for column in columns:
         found = results.median(key, name, column.value)
         cells.append(number(None if found is None else found * column.scale))
-    if is_stream:
+    if is_rated:
         times = results.ratio(key, OURS, name, "items_per_s")
         share = results.ratio(key, name, BARE, "items_per_s")
         cells.append("-" if times is None else f"{number(times)} x")

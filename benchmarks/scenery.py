@@ -16,7 +16,7 @@ BURN_S = 0.003
 
 @contextmanager
 def scenery(rounds: int, *, quick: bool) -> Iterator[Scene]:
-    """Write the photographs and calibrate the busy consumer."""
+    """Write the photographs and time the interpreter."""
     with tempfile.TemporaryDirectory(prefix="nbpipe-photos-") as folder:
         missing = photos.missing()
         if not missing:
@@ -25,7 +25,7 @@ def scenery(rounds: int, *, quick: bool) -> Iterator[Scene]:
             rounds=rounds,
             quick=quick,
             cores=machine.cores(),
-            burn_loops=burn_loops(BURN_S),
+            loops_per_s=burn_loops(BURN_S) / BURN_S,
             photos=folder,
             no_photos=missing,
         )

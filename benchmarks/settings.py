@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import machine, plan, table
-from .catalogue import CONTENDERS, Contender
+from .catalogue import CONTENDERS
+from .contender import Contender
 from .measurement import OK, Measurement
 from .progress import Progress, say
 from .ratios import median

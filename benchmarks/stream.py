@@ -1,4 +1,4 @@
-"""Stream: one whole epoch, from the start of the pipeline to its last item (W1 to W5)."""
+"""Stream: one whole epoch, from the start of the pipeline to its last item (W1, W2, W3, W5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def _measure_once(job: Job, shape: str, peer: ModuleType) -> Numbers:
     run = _run_bare if is_bare else _run_pipeline
     if job.warmup:
         run(job.sized(job.warmup), shape, peer)
-    numbers = run(job, shape, peer)
+    return with_rates(run(job, shape, peer))
+
+
+def with_rates(numbers: Numbers) -> Numbers:
+    """Add what one item costs to items, wall and CPU time."""
     per_s = numbers["items"] / numbers["elapsed_s"]
     return {
         **numbers,

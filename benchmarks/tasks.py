@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from .job import Job
 
 FETCH_S = 0.005
 CONVERT_S = 0.001
@@ -58,6 +62,19 @@ def decode(path: str) -> NDArray[np.uint8]:
     with Image.open(path) as photo:
         small = photo.convert("RGB").resize((SAMPLE_PIXELS, SAMPLE_PIXELS))
     return np.asarray(small)
+
+
+def array_of(item: int, *, floats: int, loops: int = 0) -> NDArray[np.float32]:
+    """Compute in pure Python, then give a new array that is full of `item`: (floats,) float32."""
+    import numpy as np
+
+    burn(loops)
+    return np.full(floats, item, np.float32)
+
+
+def producer(job: Job) -> Callable[[int], NDArray[np.float32]]:
+    """Give the stage of W4 and W6: a function that any process can import."""
+    return partial(array_of, floats=job.floats, loops=job.burn_loops)
 
 
 def burn(loops: int) -> int:

@@ -12,12 +12,16 @@ class Workload:
     Attributes:
         key: short name.
         title: what goes through, in one line.
-        shape: pipeline that the contenders build: "noop", "io", "decode" or "wait".
-        measure: module that measures it: "stream", "restart", "live", "polling" or "idle".
+        shape: pipeline that the contenders build: "noop", "io", "decode", "wait", "compute" or
+            "transport".
+        measure: module that measures it: "stream", "warm", "restart", "live", "polling" or
+            "idle".
         items: items of a full measurement.
         quick_items: items of a quick one.
         warmup: items before the clock starts.
         cycles: repetitions inside one process.
+        burn_s: pure Python of the consumer for each batch, or of the stage for each item [s].
+        floats: float32 numbers in each array.
         window_s: seconds watched by "polling" and "idle" in one process [s].
         max_rounds: rounds it is worth; those that average inside need fewer.
         limit_s: a child that takes longer is ended [s].
@@ -31,10 +35,15 @@ class Workload:
     quick_items: int = 0
     warmup: int = 0
     cycles: int = 1
+    burn_s: float = 0.0
+    floats: int = 0
     window_s: float = 0.0
     max_rounds: int = 100
     limit_s: float = 60.0
 
+
+FLOATS_OF_4_MB = 1024 * 1024
+FLOATS_OF_150_KB = 224 * 224 * 3 // 4  # as many bytes as a photograph of W3
 
 WORKLOADS = (
     Workload(
@@ -60,6 +69,17 @@ WORKLOADS = (
         items=8_000,
         quick_items=2_560,
         warmup=64,
+        burn_s=0.003,
+    ),
+    Workload(
+        "W2i",
+        "W2b with the pipeline in a process of its own",
+        "io",
+        "warm",
+        items=8_000,
+        quick_items=2_560,
+        warmup=640,
+        burn_s=0.003,
     ),
     Workload(
         "W3",
@@ -70,12 +90,43 @@ WORKLOADS = (
         warmup=64,
     ),
     Workload(
+        "W4",
+        "2 ms of pure Python -> array of 150 KB, 2 processes",
+        "compute",
+        "warm",
+        items=4_000,
+        quick_items=1_000,
+        warmup=200,
+        burn_s=0.002,
+        floats=FLOATS_OF_150_KB,
+    ),
+    Workload(
         "W5",
         "async 20 ms sleep x 256",
         "wait",
         items=19_200,
         quick_items=5_120,
         warmup=512,
+    ),
+    Workload(
+        "W6",
+        "arrays of 4 MB out of a process stage",
+        "transport",
+        "warm",
+        items=2_000,
+        quick_items=400,
+        warmup=200,
+        floats=FLOATS_OF_4_MB,
+    ),
+    Workload(
+        "W6s",
+        "arrays of 150 KB out of a process stage",
+        "transport",
+        "warm",
+        items=20_000,
+        quick_items=4_000,
+        warmup=400,
+        floats=FLOATS_OF_150_KB,
     ),
     Workload(
         "W7",
@@ -117,6 +168,18 @@ WORKLOADS = (
         quick_items=10_000_000,
         window_s=3.0,
         max_rounds=2,
+    ),
+    Workload(
+        "idle4",
+        "W4 with a consumer that does not ask for the next item, all processes; paused, blocked",
+        "compute",
+        "idle",
+        items=10_000_000,
+        quick_items=10_000_000,
+        burn_s=0.002,
+        floats=FLOATS_OF_150_KB,
+        window_s=20.0,
+        max_rounds=1,
     ),
 )
 

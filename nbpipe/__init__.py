@@ -14,6 +14,7 @@ from .errors import (
     CacheError,
     ConcurrentIterationError,
     DuplicateNameError,
+    ExecutorBrokenError,
     FailureBudgetError,
     FrontEndMissingError,
     KnobError,
@@ -21,12 +22,16 @@ from .errors import (
     MissingExtraError,
     NbpipeError,
     ReentrantRunError,
+    RemoteError,
     RunClosedError,
     RunError,
     StageError,
     StageTimeoutError,
     UnknownKnobError,
     UnknownStageError,
+    UnpicklableError,
+    WorkerDiedError,
+    WorkerStartError,
 )
 from .failure import Failure
 from .joins import concat, interleave, mix, zip  # noqa: A004  the field's word
@@ -39,6 +44,7 @@ from .run import Run
 from .source import source
 from .stage import Stage
 from .version import __version__
+from .worker import WorkerInfo, worker_info
 
 __all__ = [
     "ArgumentError",
@@ -46,6 +52,7 @@ __all__ = [
     "CacheError",
     "ConcurrentIterationError",
     "DuplicateNameError",
+    "ExecutorBrokenError",
     "Failure",
     "FailureBudgetError",
     "FrontEndMissingError",
@@ -57,6 +64,7 @@ __all__ = [
     "NbpipeError",
     "Pipeline",
     "ReentrantRunError",
+    "RemoteError",
     "Retry",
     "Run",
     "RunClosedError",
@@ -67,12 +75,17 @@ __all__ = [
     "StageTimeoutError",
     "UnknownKnobError",
     "UnknownStageError",
+    "UnpicklableError",
+    "WorkerDiedError",
+    "WorkerInfo",
+    "WorkerStartError",
     "__version__",
     "concat",
     "interleave",
     "mix",
     "progress",
     "source",
+    "worker_info",
     "zip",
 ]
 

@@ -7,18 +7,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import calls
 from .cache import FolderStore, MemoryStore
 from .collate import check_options
 from .errors import ArgumentError, ArgumentTypeError, DuplicateNameError
+from .knobs import Knob
 from .operations import (
     Batch,
     Cache,
     Call,
     Enumerate,
-    FailurePolicy,
-    Filter,
-    FlatMap,
-    Map,
     Operation,
     Repeat,
     Route,
@@ -33,7 +31,6 @@ from .operations import (
     as_float,
     flag,
     function,
-    seconds,
     whole,
 )
 from .order import absorbed, index_plan
@@ -44,14 +41,10 @@ from .stage import (
     Stage,
     auto_name,
     fingerprint,
-    is_async_generator_function,
-    is_coroutine_function,
-    wants_rng,
 )
 
 SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
 _LONGEST_NAME = 100
-_CALLS: dict[str, type[Call]] = {"map": Map, "filter": Filter, "flat_map": FlatMap}
 
 
 def check_name(what: str, name: object) -> str:
@@ -119,75 +112,8 @@ def call(chain: Chain, label: str, fn: object, options: Mapping[str, Any]) -> Ch
     """Append a map, filter or flat_map stage."""
     checked = function(f"{label} fn", fn)
     name, named = _name(chain, label, checked, options["name"])
-    executor = _executor(name, label, checked, options["executor"])
-    timeout_s = options["timeout_s"]
-    if timeout_s is not None:
-        timeout_s = seconds(f"{name} timeout_s", timeout_s)
-        _check_timeout(name, label, executor)
-    spec = _CALLS[label](
-        fn=checked,
-        policy=FailurePolicy.of(name, options["on_error"], options["max_failures"]),
-        ordered=flag(f"{name} ordered", options["ordered"]),
-        timeout_s=timeout_s,
-        wants_rng=wants_rng(checked),
-    )
-    concurrency, prefetch = options["concurrency"], options["prefetch"]
-    if executor == "inline":
-        _refuse_inline_knobs(name, concurrency, prefetch)
-        return (*chain, Stage(spec, name=name, named=named, executor=executor))
-    stage = Stage(
-        spec,
-        name=name,
-        named=named,
-        executor=executor,
-        concurrency=1 if concurrency is None else concurrency,
-        prefetch=_default_prefetch(chain) if prefetch is None else prefetch,
-    )
-    return (*chain, stage)
-
-
-def _executor(name: str, label: str, fn: object, executor: object) -> str:
-    awaits = is_coroutine_function(fn)
-    if is_async_generator_function(fn):
-        if label != "flat_map":
-            raise ArgumentTypeError(
-                f"{name} must be a function of one result for {label}, got an async generator; "
-                "use flat_map"
-            )
-        awaits = True
-    if executor not in (None, "thread", "inline"):
-        raise ArgumentError(
-            f"{name} executor must be 'thread' or 'inline' (an async function runs on the event "
-            f"loop by itself), got {executor!r}"
-        )
-    if awaits and executor is not None:
-        raise ArgumentError(
-            f"{name} executor must be left out for a coroutine function, got {executor!r}: an "
-            "async function runs on the run's event loop; leave executor out, or make the "
-            "function a plain one"
-        )
-    return "coroutine" if awaits else str(executor or "thread")
-
-
-def _check_timeout(name: str, label: str, executor: str) -> None:
-    if executor != "coroutine":
-        raise ArgumentError(
-            f"{name} timeout_s needs a call that can be ended: a thread cannot be killed; make "
-            'the function an async def, or run it in executor="process"'
-        )
-    if label == "flat_map":
-        raise ArgumentError(
-            f"{name} timeout_s is for one call with one result; put asyncio.timeout into the "
-            "generator"
-        )
-
-
-def _refuse_inline_knobs(name: str, concurrency: object, prefetch: object) -> None:
-    if concurrency is not None or prefetch is not None:
-        raise ArgumentError(
-            f"{name} runs inline, fused with its neighbour, and has no concurrency or prefetch "
-            "of its own; leave them out, or use executor='thread'"
-        )
+    held = _default_prefetch(chain)
+    return calls.call(chain, label, checked, options, name=name, named=named, prefetch=held)
 
 
 def batch(
@@ -200,8 +126,18 @@ def batch(
         size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
     elif not 0 < as_float(size) < math.inf:
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
-    if options["executor"] not in (None, "thread"):
-        raise ArgumentError(f"{stage_name} executor must be 'thread', got {options['executor']!r}")
+    executor = options["executor"]
+    placement = calls.placement_of(stage_name, executor, {})
+    if executor not in (None, "thread") and placement is None:
+        raise ArgumentError(
+            f"{stage_name} executor must be 'thread', 'process', 'dask', an Executor or a Dask "
+            f"client, got {executor!r}"
+        )
+    if placement is not None and cost is not None:
+        raise ArgumentError(
+            f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
+            "gathered one after the other; leave executor out, and collate in a stage behind it"
+        )
     for word in ("cost", "collate"):
         if options[word] is not None:
             function(f"{stage_name} {word}", options[word])
@@ -221,6 +157,16 @@ def batch(
         pad=options["pad"],
         cost=cost,
     )
+    if placement is not None:
+        knobs = (options["concurrency"], prefetch)
+        return calls.place(
+            chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
+        )
+    if options["concurrency"] is not None:
+        raise ArgumentError(
+            f"{stage_name} concurrency needs workers: batches are gathered one after the other; "
+            'leave it out, or use executor="process"'
+        )
     held = BATCHES if prefetch is None else prefetch
     return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
 
@@ -330,6 +276,7 @@ def cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
 def branch(value: object, chain: Chain) -> Chain:
     """Check the chain of one branch of a route, and name its stages `name@value`."""
     named: list[Stage] = []
+    limits: dict[int, Knob] = {}
     for stage in chain:
         spec = stage.spec
         if isinstance(spec, Source):
@@ -347,13 +294,28 @@ def branch(value: object, chain: Chain) -> Chain:
                 f"a branch of route must keep the input order, got ordered=False in "
                 f"{stage.name!r}; leave it out"
             )
-        named.append(_renamed(stage, f"{stage.name}@{_branch_word(value)}"))
+        named.append(_renamed(stage, f"{stage.name}@{_branch_word(value)}", limits))
     return tuple(named)
 
 
-def _renamed(stage: Stage, name: str) -> Stage:
+def _renamed(stage: Stage, name: str, limits: dict[int, Knob]) -> Stage:
+    """Copy a stage with knobs of its own; stages that share a limit share the copy of it."""
     knobs = {word: knob.value for word, knob in stage.knobs.items()}
-    return Stage(stage.spec, name=name, named=stage.named, executor=stage.executor, **knobs)  # type: ignore[arg-type]
+    limit = stage.knobs.get("concurrency")
+    shared = {} if limit is None or id(limit) not in limits else {"concurrency": limits[id(limit)]}
+    copy = Stage(
+        stage.spec,
+        name=name,
+        named=stage.named,
+        executor=stage.executor,
+        placement=stage.placement,
+        concurrency=knobs.get("concurrency"),
+        prefetch=knobs.get("prefetch"),
+        shared=shared,
+    )
+    if limit is not None:
+        limits[id(limit)] = copy.knobs["concurrency"]
+    return copy
 
 
 def _branch_word(value: object) -> str:
@@ -374,11 +336,13 @@ def route(
 
 def _apart(branch: Chain, taken: set[str]) -> Chain:
     """Rename the stages of a branch whose names are taken: a number for automatic names."""
-    apart: list[Stage] = []
+    names: list[str] = []
     for stage in branch:
         if stage.named:
             _refuse_taken("route branch", stage.name, taken)
-        name = _numbered(stage.name, taken)
-        taken.add(name)
-        apart.append(stage if name == stage.name else _renamed(stage, name))
-    return tuple(apart)
+        names.append(_numbered(stage.name, taken))
+        taken.add(names[-1])
+    if names == [stage.name for stage in branch]:
+        return branch
+    limits: dict[int, Knob] = {}
+    return tuple(_renamed(stage, name, limits) for stage, name in zip(branch, names, strict=True))

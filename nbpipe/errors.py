@@ -11,12 +11,17 @@ NbpipeError
 ├── MissingExtraError (ImportError)     an optional package is not installed
 ├── FrontEndMissingError (RuntimeError) the panel's front end was not built
 ├── CacheError (RuntimeError)           a cache that cannot be used
+├── UnpicklableError (TypeError)        something cannot be sent to another process
+├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
 ├── RunError (RuntimeError)             a run was used in a way it does not allow
 │   ├── RunClosedError                  the run was closed, or belongs to another process
 │   ├── ConcurrentIterationError        another thread is iterating this run
-│   └── ReentrantRunError               a stage called into the run that is running it
+│   ├── ReentrantRunError               a stage called into the run that is running it
+│   └── WorkerStartError                a worker process could not be started
 └── StageError (RuntimeError)           a stage failed while the pipeline ran
     ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
+    ├── WorkerDiedError                 an item's worker process died, again and again
+    ├── ExecutorBrokenError             the executor given does no more work
     └── FailureBudgetError              more items failed than `max_failures` allows
 """
 
@@ -24,6 +29,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class NbpipeError(Exception):
@@ -82,6 +88,14 @@ class CacheError(NbpipeError, RuntimeError):
     """A cache folder belongs to another chain, or cannot be read."""
 
 
+class UnpicklableError(ArgumentTypeError):
+    """Something cannot be sent to another process; the message names it and the way out."""
+
+
+class RemoteError(NbpipeError, RuntimeError):
+    """Stands for an exception of another process that could not be sent back."""
+
+
 class RunError(NbpipeError, RuntimeError):
     """A run was used in a way that it does not allow."""
 
@@ -96,6 +110,10 @@ class ConcurrentIterationError(RunError):
 
 class ReentrantRunError(RunError):
     """A stage called into the run that is running it."""
+
+
+class WorkerStartError(RunError):
+    """A worker process could not be started."""
 
 
 class StageError(NbpipeError, RuntimeError):
@@ -122,9 +140,21 @@ class StageError(NbpipeError, RuntimeError):
         self.path = path
         self.executor = executor
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the attributes where the error crosses to another process."""
+        return type(self), self.args, dict(self.__dict__)
+
 
 class StageTimeoutError(StageError, TimeoutError):
     """A call of a stage took longer than its `timeout_s`."""
+
+
+class WorkerDiedError(StageError):
+    """Every worker process that was given this item died."""
+
+
+class ExecutorBrokenError(StageError):
+    """The executor that was given for a stage does no more work."""
 
 
 class FailureBudgetError(StageError):

@@ -134,6 +134,8 @@ class CellRules:
     def end(self, result: Result | None) -> None:
         """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
         self._end(self._leave(result), result)
+        for run in self._open_runs():
+            run.renew_functions()
         self._display.keep_all()
 
     def _end(self, execution: _Execution | None, result: Result | None) -> None:

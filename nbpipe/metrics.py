@@ -47,6 +47,11 @@ class StageStats:
         latency_p95_s: 95th percentile [s].
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
+        workers: processes, or Dask workers, that do this stage's calls; stages that share
+            theirs have them in the row of the first.
+        starting: those of them that have not done anything yet.
+        memory_bytes: resident memory of these processes [bytes]; what they share is counted
+            in each; 0 where it is not known.
     """
 
     items_in: int = 0
@@ -67,6 +72,9 @@ class StageStats:
     latency_p95_s: float = 0.0
     latency_p99_s: float = 0.0
     bytes_out: int = 0
+    workers: int = 0
+    starting: int = 0
+    memory_bytes: int = 0
 
     def as_dict(self) -> dict[str, int | float]:
         """Give the fields as a dict, in their order."""
@@ -85,7 +93,7 @@ def _worded(name: str, value: int | float) -> str:
         return format_rate(value)
     if name.endswith("_s"):
         return format_seconds(value)
-    if name == "bytes_out":
+    if name in ("bytes_out", "memory_bytes"):
         return format_bytes(value)
     return format_share(value) if isinstance(value, float) else f"{value:,}"
 

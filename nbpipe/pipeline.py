@@ -6,17 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from . import appending
+from . import appending, outline
 from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
 from .iterator import EpochIterator
 from .lengths import length
 from .operations import OnError, Tail, function, whole
 from .run import Run
 from .stage import Chain, Stage, addresses
-from .text import html_table, text_table
 from .units import parse_bytes
-
-_HEAD = ("stage", "operation", "detail", "executor", "concurrency", "prefetch")
 
 
 @final
@@ -54,6 +51,10 @@ class Pipeline:
         on_error: OnError = "raise",
         max_failures: int | float | None = None,
         timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
     ) -> Pipeline:
         """Call `fn` on every item.
 
@@ -62,9 +63,13 @@ class Pipeline:
                 parameter named `rng` receives a `numpy.random.Generator` that depends only on
                 the run's seed, the epoch, the stage's name and the item's place.
             name: name of the stage; its function's where not given.
-            executor: "thread" (the default of a plain function) or "inline": fused with the
-                stage before it, without a queue or knobs of its own.
-            concurrency: calls in progress at once [calls], 1 to 1,024; a live knob.
+            executor: "thread" (the default of a plain function); "inline": fused with the
+                stage before it, without a queue or knobs of its own; "process": worker
+                processes, which start with the first item; "dask", a Dask client or a
+                `DaskExecutor`; any `concurrent.futures.Executor`. Neighbours in workers share
+                them, and their concurrency: an item goes through all of them in one worker.
+            concurrency: calls in progress at once [calls], 1 to 1,024, in processes 1 to 256; a
+                live knob. 1, or that of the workers it shares, where not given.
             prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
                 a live knob. 8, and 2 from the first batch on, where not given.
             ordered: keep the order of the input; False delivers in completion order.
@@ -72,7 +77,13 @@ class Pipeline:
                 delivered; "skip" drops the item; `Retry(times)` tries again.
             max_failures: with skipping, how many items of an epoch may fail: an int is a
                 count, a float between 0 and 1 a share, judged after 100 items and at the end.
-            timeout_s: longest time of one call of an `async def` [s].
+            timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
+                killed then.
+            worker_init: function called once in each worker, before its first item.
+            max_items_per_worker: replace a worker process after so many items [items].
+            copy: copy results out of the memory shared with worker processes; False gives
+                views, which hold their piece of it until they are dropped.
+            region: False keeps a stage apart from its neighbours, in workers of its own.
 
         Raises:
             ArgumentError: a value out of range, or arguments that exclude one another.
@@ -94,6 +105,10 @@ class Pipeline:
         on_error: OnError = "raise",
         max_failures: int | float | None = None,
         timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
     ) -> Pipeline:
         """Keep the items for which `fn` is true. Options and errors as in `map`."""
         return Pipeline(appending.call(self.chain, "filter", fn, locals()))
@@ -110,6 +125,10 @@ class Pipeline:
         on_error: OnError = "raise",
         max_failures: int | float | None = None,
         timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
     ) -> Pipeline:
         """Call `fn` on every item and hand on each of the items that it gives.
 
@@ -130,6 +149,7 @@ class Pipeline:
         pad: object = None,
         cost: Callable[..., Any] | None = None,
         executor: object = None,
+        concurrency: int | None = None,
         prefetch: int | None = None,
         name: str | None = None,
     ) -> Pipeline:
@@ -144,7 +164,11 @@ class Pipeline:
             dtype: type that floating arrays and tensors are cast to.
             pad: value that fills ragged leading dimensions up to the longest.
             cost: function that gives an item's share of `size`: tokens, pixels.
-            executor: "thread"; batches are gathered one after the other.
+            executor: where batches are made, as for `map`; where the stages before run in the
+                same workers, a worker is given the inputs of a whole batch. In threads
+                (the default) batches are made one after the other.
+            concurrency: in workers, batches made at once [calls]; that of the stages before
+                where it shares their workers.
             prefetch: batches held ready [batches]; a live knob.
             name: name of the stage.
 
@@ -152,7 +176,7 @@ class Pipeline:
             ArgumentError: a size below 1, or arguments that exclude one another.
         """
         options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
-        options |= {"pad": pad, "cost": cost, "executor": executor}
+        options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
         return Pipeline(appending.batch(self.chain, size, options, name, prefetch))
 
     def unbatch(self) -> Pipeline:
@@ -326,40 +350,13 @@ class Pipeline:
 
     def graph(self) -> list[dict[str, Any]]:
         """Give the chain as data: for each stage its name, operation, executor and knobs."""
-        return [
-            {
-                "name": address,
-                "op": stage.op,
-                "detail": stage.spec.detail(),
-                "executor": stage.executor,
-                "knobs": {name: knob.value for name, knob in stage.knobs.items()},
-            }
-            for address, stage in addresses(self.chain).items()
-        ]
-
-    def _table(self) -> list[list[str]]:
-        return [
-            [
-                row["name"],
-                row["op"],
-                row["detail"],
-                row["executor"],
-                *(str(row["knobs"].get(knob, "")) for knob in _HEAD[4:]),
-            ]
-            for row in self.graph()
-        ]
-
-    def _caption(self) -> str:
-        try:
-            return f"Pipeline of {len(self.stages)} stages, {len(self):,} items an epoch"
-        except TypeError:
-            return f"Pipeline of {len(self.stages)} stages"
+        return outline.graph(self.chain)
 
     def __repr__(self) -> str:
-        return f"{self._caption()}\n{text_table(_HEAD, self._table())}"
+        return outline.as_text(self.chain)
 
     def _repr_html_(self) -> str:
-        return html_table(_HEAD, self._table(), caption=self._caption())
+        return outline.as_html(self.chain)
 
 
 def _grown(grow: Callable[[Pipeline], Pipeline], chain: Chain) -> Chain:

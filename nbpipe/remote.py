@@ -59,7 +59,8 @@ class Remote:
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
         self._last = snapshot(run)
-        self._unwatch = [knob.watch(_noting(self, knob)) for knob in self._knobs.values()]
+        knobs = {id(knob): knob for knob in self._knobs.values()}  # stages may share one
+        self._unwatch = [knob.watch(_noting(self, knob)) for knob in knobs.values()]
 
     # -- looking in -----------------------------------------------------------------------
     def snapshot(self) -> Snapshot:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,7 +9,9 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
+from . import open_runs
 from .engine.life import STOPPED, Life
+from .engine.look import stats
 from .engine.record import Record, knob_watcher, sampler
 from .engine.scheduler import LOG, Scheduler
 from .errors import LengthUnknownError, UnknownStageError, near_match
@@ -19,6 +19,7 @@ from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
 from .knobs import KnobChange
 from .lengths import length, units
+from .live_stage import LiveStage
 from .metrics import Row
 from .operations import seconds, whole
 from .stage import CONSUMER, Chain, Stage, addresses
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from .tune import Diagnosis
 
-_live: weakref.WeakSet[Run] = weakref.WeakSet()
 started: list[Callable[[Run], None]] = []  # called with every run that starts
 
 
@@ -63,7 +63,7 @@ class Run:
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
         self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
         self._finalizer.atexit = False
-        _live.add(self)
+        open_runs.add(self)
         for hear in tuple(started):
             hear(self)
 
@@ -231,7 +231,7 @@ class Run:
         Between epochs, "the last seconds" are those of the last epoch.
         """
         now_ns = self._life.ended_ns or perf_counter_ns()
-        rows = self._scheduler.stats(now_ns)
+        rows = stats(self._scheduler, now_ns)
         rows[CONSUMER] = self._record.consumer.stats(now_ns)
         return RunStats(rows)
 
@@ -291,8 +291,8 @@ class Run:
         """Whether the run was closed."""
         return self._life.closed
 
-    def __getitem__(self, address: str) -> Stage:
-        """Give a stage.
+    def __getitem__(self, address: str) -> Stage | LiveStage:
+        """Give a stage; one with workers also tells how many, and their process ids.
 
         Raises:
             UnknownStageError: there is no such stage.
@@ -303,7 +303,12 @@ class Run:
                 f"no stage {address!r}{near_match(str(address), self._stages)}; this run has "
                 + ", ".join(map(repr, self._stages))
             )
-        return stage
+        caller = self._scheduler.regions.caller(address)
+        return stage if caller is None else LiveStage(stage, caller)
+
+    def renew_functions(self) -> None:
+        """Hear that a cell was run: workers get the functions that it changed."""
+        self._scheduler.regions.tell(lambda caller: caller.renew())
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self._stages)
@@ -331,7 +336,7 @@ class Run:
         timeout_s = seconds("close timeout_s", timeout_s, zero=True)
         life.check_outside("close")
         self._finalizer.detach()
-        _live.discard(self)
+        open_runs.discard(self)
         for unwatch in self._unwatch:
             unwatch()
         training = self._training
@@ -378,18 +383,3 @@ def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:
         life.close(0)
 
     in_new_thread(close)
-
-
-def _close_all() -> None:
-    for run in tuple(_live):
-        run.close(timeout_s=1)
-
-
-def _after_fork() -> None:
-    for run in tuple(_live):
-        run.disown()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -14,6 +14,7 @@ from .digest import source_digest, value_digest
 from .errors import UnknownKnobError, near_match
 from .knobs import Knob
 from .operations import Cache, Call, Operation, Route, Source
+from .placement import Placement
 
 MAX_CONCURRENCY = 1024
 MAX_PREFETCH = 65_536
@@ -31,17 +32,20 @@ class Stage:
         name: name in its chain.
         op: word for the operation, as "map".
         fn: the user's function, or None.
-        executor: where calls run: "thread", "inline", "coroutine".
+        executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
+            any other executor, "executor".
+        placement: what is to know of workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.
         inputs: chains that this stage joins or, for `route`, its branches.
     """
 
-    __slots__ = ("executor", "inputs", "knobs", "name", "named", "spec")
+    __slots__ = ("executor", "inputs", "knobs", "name", "named", "placement", "spec")
 
     name: str
     named: bool
     executor: str
+    placement: Placement | None
     spec: Operation
     inputs: tuple[Chain, ...]
     knobs: Mapping[str, Knob]
@@ -56,11 +60,14 @@ class Stage:
         concurrency: int | None = None,
         prefetch: int | None = None,
         inputs: tuple[Chain, ...] = (),
+        placement: Placement | None = None,
+        shared: Mapping[str, Knob] | None = None,
     ) -> None:
-        knobs: dict[str, Knob] = {}
-        if concurrency is not None:
-            knobs["concurrency"] = concurrency_knob(name, concurrency)
-        if prefetch is not None:
+        knobs: dict[str, Knob] = dict(shared or {})
+        if concurrency is not None and "concurrency" not in knobs:
+            most = placement.most_calls if placement else MAX_CONCURRENCY
+            knobs["concurrency"] = concurrency_knob(name, concurrency, most)
+        if prefetch is not None and "prefetch" not in knobs:
             knobs["prefetch"] = Knob(
                 f"{name}.prefetch", prefetch, minimum=1, maximum=MAX_PREFETCH, unit="items"
             )
@@ -68,7 +75,8 @@ class Stage:
         put("spec", spec)
         put("name", name)
         put("named", named)
-        put("executor", executor)
+        put("executor", placement.executor if placement else executor)
+        put("placement", placement)
         put("inputs", inputs)
         put("knobs", MappingProxyType(knobs))
 
@@ -151,9 +159,9 @@ class Stage:
         return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
 
 
-def concurrency_knob(name: str, value: int) -> Knob:
+def concurrency_knob(name: str, value: int, most: int = MAX_CONCURRENCY) -> Knob:
     """Make the knob for the calls in progress at once."""
-    return Knob(f"{name}.concurrency", value, minimum=1, maximum=MAX_CONCURRENCY, unit="calls")
+    return Knob(f"{name}.concurrency", value, minimum=1, maximum=most, unit="calls")
 
 
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:

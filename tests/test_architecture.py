@@ -19,13 +19,13 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors units gil",
+    "version errors units gil worker",
     "knobs tree describe text metrics seeding index_order sampler digest cache",
-    "operations stage order lengths collate failure",
+    "operations placement stage region order lengths outline collate failure",
     "executors transfer ranks",
-    "stats watch tune view remote kernel export widgets",
-    "engine inline isolate iterator training run",
-    "appending peek pipeline source joins progress loader __init__",
+    "open_runs stats watch tune view remote kernel export widgets",
+    "engine inline isolate iterator training live_stage run",
+    "calls appending peek pipeline source joins progress loader __init__",
     "display ipython lab cli",
 )
 # `__init__` registers the rich display when a kernel is running.

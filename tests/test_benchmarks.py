@@ -2,12 +2,15 @@
 
 import importlib.util
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import gate, plan, readme, report, settings, table
-from benchmarks.catalogue import BY_NAME, CONTENDERS, Contender
+from benchmarks import gate, plan, readme, report, settings, table, warm
+from benchmarks.catalogue import BY_NAME, CONTENDERS
+from benchmarks.contender import Contender
 from benchmarks.goals import Goal, verdict
 from benchmarks.job import Job
 from benchmarks.measurement import FAILED, MISSING, OK, REFUSED, Measurement
@@ -25,7 +28,7 @@ MACHINE = {
     "system": "Linux",
     "versions": {"spdl": "0.8"},
 }
-SCENE = plan.Scene(rounds=1, quick=True, cores=2, burn_loops=10, photos="")
+SCENE = plan.Scene(rounds=1, quick=True, cores=2, loops_per_s=3000.0, photos="")
 
 
 def rate(contender, items_per_s, number=0, workload="W2", **values):
@@ -224,6 +227,13 @@ def test_job_survives_json():
     assert Job.from_json(job.to_json()) == job
 
 
+@pytest.mark.parametrize(("workload", "loops"), [("W1", 0), ("W2b", 9), ("W4", 6)])
+def test_job_burns_as_long_as_its_workload_asks(workload, loops):
+    """Who burns pure Python does so for as many loops as the machine does in that time."""
+    entry = plan.Entry(BY_KEY[workload], Contender("someone", "bare"), 0, {})
+    assert plan.job(entry, SCENE).burn_loops == loops
+
+
 def test_chosen_names_what_there_is():
     """An unknown name ends the program and names the known ones."""
     assert chosen(WORKLOADS, "W3,W1", lambda one: one.key) == [BY_KEY["W3"], BY_KEY["W1"]]
@@ -241,6 +251,42 @@ def test_every_contender_answers_for_every_workload():
         for key in mapping
     }
     assert named <= set(BY_KEY)
+
+
+# -- processes ----------------------------------------------------------------------------
+
+
+def arrays(contender, workload, **options):
+    """Measure a tiny job of W4 or W6 in a process of its own."""
+    job = Job(workload, contender, items=8, warmup=4, floats=10, burn_loops=10, options=options)
+    return measure_in_process(job, 30)
+
+
+@pytest.mark.parametrize("workload", ["W4", "W6"])
+def test_bare_processes(workload):
+    """Bare processes do all items, and their CPU time counts."""
+    numbers = arrays("bare", workload)
+    assert (numbers["items"], numbers["cpu_s"] > 0) == (8, True)
+
+
+def test_warm_starts_its_clock_after_the_first_items():
+    """What came before the clock started is checked for loss and order, but not counted."""
+    rows = SimpleNamespace(open_pipeline=lambda job, _: nullcontext(full(job.items)))
+    numbers = warm.measure(Job("W6", "someone", items=8, warmup=4), "transport", rows)
+    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (8, 0, 1.0)
+
+
+def test_warm_sees_what_is_wrong():
+    """An item that is lost, or whose array is not full of its number, is noticed."""
+    broken = [[0, 0], [2, 2], [1, 9], [3, 3]]
+    rows = SimpleNamespace(open_pipeline=lambda *_: nullcontext(iter(broken)))
+    numbers = warm.measure(Job("W6", "someone", items=4), "transport", rows)
+    assert (numbers["lost"], numbers["in_order"]) == (1.0, 0.0)
+
+
+def full(items):
+    """Give arrays that are full of their numbers."""
+    return ([item] * 3 for item in range(items))
 
 
 # -- gate ---------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def notebook(kernel):
     """Give the kernel with nbpipe imported; close what the test left open."""
     kernel.run("import gc, threading, nbpipe, nbpipe.run\nruns = []")
     yield kernel
-    kernel.run("for run in tuple(nbpipe.run._live):\n    run.close()\nrun = it = None")
+    kernel.run("for run in tuple(nbpipe.open_runs._open):\n    run.close()\nrun = it = None")
 
 
 START = "run = nbpipe.source(range(5), name='files').start()\nruns.append(run)"
@@ -203,7 +203,7 @@ for x in nbpipe.source(range(5)).map(wait):
     notebook.read(request, until="got 1")
     notebook.interrupt()
     error = notebook.read(request).error
-    said = notebook.run(f"print(len(nbpipe.run._live))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.open_runs._open))\n{THREADS}").said
     assert (error, said) == ("KeyboardInterrupt", "0\n[]\n")
 
 
@@ -227,7 +227,7 @@ def test_failed_loop_with_progress_closes_its_run(notebook):
     """A loop over `progress(pipe)` whose body fails closes the run that it started."""
     code = "for x in nbpipe.progress(nbpipe.source(range(5)), epochs=2):\n    1 / x"
     failed = notebook.run(code, "a")
-    said = notebook.run(f"print(len(nbpipe.run._live))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.open_runs._open))\n{THREADS}").said
     assert (failed.error, said) == ("ZeroDivisionError", "0\n[]\n")
 
 

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from ..job import Job
+from ..meter import tree_cpu_s
 from ..photos import photo_paths
 from ..tasks import BATCH, burn, decode, fetch, same, wait_async
+from . import bare_processes
 
 
 def noop(job: Job) -> float:
@@ -43,6 +45,17 @@ def busy_io(job: Job) -> float:
     for _ in range(job.items // BATCH):
         burn(job.burn_loops)
     return max(data_s, time.perf_counter() - start_s)
+
+
+def warm(job: Job, shape: str) -> dict[str, float]:
+    """Do what `benchmarks.warm` measures: in processes, or for batches as `busy_io`."""
+    if shape == "compute":
+        return bare_processes.compute(job)
+    if shape == "transport":
+        return bare_processes.transport(job)
+    start_cpu_s = tree_cpu_s()
+    elapsed_s = busy_io(job)
+    return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
 
 
 def photos(job: Job, threads: int) -> float:

@@ -11,7 +11,7 @@ from grain.experimental import ThreadPrefetchIterDataset
 
 from ..job import Job
 from ..photos import photo_paths
-from ..tasks import BATCH, decode, fetch, same, wait
+from ..tasks import BATCH, decode, fetch, producer, same, wait
 
 
 @contextmanager
@@ -37,6 +37,11 @@ def _batched(dataset: Any, threads: int, stack: Callable[[Any], Any], job: Job) 
     return ThreadPrefetchIterDataset(batches, prefetch_buffer_size=depth) if depth else batches
 
 
+def _in_processes(dataset: Any, workers: int, job: Job) -> Any:
+    depth = job.option("worker_buffer", default=1)
+    return dataset.mp_prefetch(grain.MultiprocessingOptions(workers, depth))
+
+
 def _noop(job: Job) -> Any:
     dataset = grain.MapDataset.source(range(job.items)).map(same).map(same).map(same)
     return _read(dataset, job.option("threads", default=4), job)
@@ -46,7 +51,8 @@ def _io(job: Job) -> Any:
     from ..tensors import stack, to_tensor
 
     dataset = grain.MapDataset.source(range(job.items)).map(fetch).map(to_tensor)
-    return _batched(dataset, job.option("threads", default=40), stack, job)
+    batches = _batched(dataset, job.option("threads", default=40), stack, job)
+    return _in_processes(batches, 1, job) if job.option("isolate", default=False) else batches
 
 
 def _decode(job: Job) -> Any:
@@ -61,4 +67,17 @@ def _wait(job: Job) -> Any:
     return _read(dataset, 256, job)
 
 
-_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait}
+def _arrays(job: Job) -> Any:
+    dataset = grain.MapDataset.source(range(job.items)).map(producer(job))
+    read = _read(dataset, job.option("threads", default=1), job)
+    return _in_processes(read, job.option("workers", default=2), job)
+
+
+_BUILDERS = {
+    "noop": _noop,
+    "io": _io,
+    "decode": _decode,
+    "wait": _wait,
+    "compute": _arrays,
+    "transport": _arrays,
+}

@@ -10,7 +10,7 @@ import nbpipe
 
 from ..job import Job
 from ..photos import photo_paths
-from ..tasks import BATCH, decode, fetch, same, wait_async
+from ..tasks import BATCH, decode, fetch, producer, same, wait_async
 
 
 def build(job: Job, shape: str) -> nbpipe.Pipeline:
@@ -26,7 +26,8 @@ def build(job: Job, shape: str) -> nbpipe.Pipeline:
 @contextmanager
 def open_pipeline(job: Job, shape: str) -> Iterator[Iterator[Any]]:
     """Start a run and give its iterator; close the run at the end."""
-    with build(job, shape).start() as run:
+    settings = {"isolate": True} if job.option("isolate", default=False) else {}
+    with build(job, shape).start(**settings) as run:
         yield iter(run)
 
 
@@ -54,4 +55,19 @@ def _wait(job: Job) -> nbpipe.Pipeline:
     return nbpipe.source(range(job.items)).map(wait_async, concurrency=256)
 
 
-_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait}
+def _arrays(job: Job) -> nbpipe.Pipeline:
+    settings = {name: job.options[name] for name in ("copy",) if name in job.options}
+    workers = job.option("workers", default=2)
+    return nbpipe.source(range(job.items)).map(
+        producer(job), executor="process", concurrency=workers, **settings
+    )
+
+
+_BUILDERS = {
+    "noop": _noop,
+    "io": _io,
+    "decode": _decode,
+    "wait": _wait,
+    "compute": _arrays,
+    "transport": _arrays,
+}

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..job import Job
 from ..photos import photo_paths
-from ..tasks import BATCH, decode, fetch, same, wait_async
+from ..tasks import BATCH, decode, fetch, producer, same, wait_async
 from ..tensors import to_tensor
 
 
@@ -77,6 +78,20 @@ class Waits(Dataset[int]):
         return asyncio.run(gather())
 
 
+class Arrays(Dataset[Tensor]):
+    """The arrays of W4 and W6 as tensors, which its processes hand over in shared memory."""
+
+    def __init__(self, job: Job) -> None:
+        self.items = job.items
+        self.produce = producer(job)
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(self.produce(index))
+
+
 @contextmanager
 def open_pipeline(job: Job, shape: str) -> Iterator[Iterator[Any]]:
     """Give a loader's iterator; its processes end when the iterator is collected."""
@@ -119,4 +134,23 @@ def _wait(job: Job) -> Iterator[Any]:
     return itertools.chain.from_iterable(loader)
 
 
-_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait}
+def _arrays(job: Job) -> Iterator[Any]:
+    torch.multiprocessing.set_sharing_strategy(job.option("sharing", default="file_descriptor"))
+    size = job.option("batch", default=None)  # None: sample by sample
+    loader = DataLoader(
+        Arrays(job),
+        batch_size=size,
+        num_workers=job.option("workers", default=2),
+        prefetch_factor=job.option("prefetch", default=2),
+    )
+    return itertools.chain.from_iterable(loader) if size else iter(loader)
+
+
+_BUILDERS = {
+    "noop": _noop,
+    "io": _io,
+    "decode": _decode,
+    "wait": _wait,
+    "compute": _arrays,
+    "transport": _arrays,
+}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torchdata.nodes import (
     BaseNode,
     Batcher,
@@ -19,7 +22,7 @@ from torchdata.nodes import (
 
 from ..job import Job
 from ..photos import photo_paths
-from ..tasks import BATCH, decode, fetch, same, wait
+from ..tasks import BATCH, decode, fetch, producer, same, wait
 
 
 @contextmanager
@@ -65,8 +68,6 @@ def _io(job: Job) -> BaseNode[Any]:
 
 
 def _decode(job: Job) -> BaseNode[Any]:
-    import numpy as np
-
     paths = photo_paths(job.photos, job.items)
     node: BaseNode[Any] = IterableWrapper(paths)
     node = _map(node, decode, job.option("threads", default=job.cores), job)
@@ -77,4 +78,36 @@ def _wait(job: Job) -> BaseNode[Any]:
     return _map(IterableWrapper(range(job.items)), wait, 256, job)
 
 
-_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait}
+class Tensors:
+    """The arrays of W4 and W6 as tensors, which processes hand over in shared memory."""
+
+    def __init__(self, produce: Callable[[int], NDArray[np.float32]]) -> None:
+        self.produce = produce
+
+    def __call__(self, item: int) -> torch.Tensor:
+        """Give the array of an item as a tensor, without a copy."""
+        return torch.from_numpy(self.produce(item))
+
+
+def _arrays(job: Job) -> BaseNode[Any]:
+    produce = producer(job)
+    return ParallelMapper(
+        IterableWrapper(range(job.items)),
+        Tensors(produce) if job.option("tensors", default=True) else produce,
+        num_workers=job.option("workers", default=2),
+        in_order=True,
+        method="process",
+        multiprocessing_context=job.option("context", default="forkserver"),
+        snapshot_frequency=job.option("snapshot_frequency", default=1),
+        prebatch=job.option("prebatch", default=None),
+    )
+
+
+_BUILDERS = {
+    "noop": _noop,
+    "io": _io,
+    "decode": _decode,
+    "wait": _wait,
+    "compute": _arrays,
+    "transport": _arrays,
+}

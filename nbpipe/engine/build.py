@@ -21,9 +21,10 @@ from ..operations import (
     Zip,
 )
 from ..order import absorbed
+from ..region import regions_of
 from ..seeding import order_generator
 from ..stage import Chain, Stage, address_book
-from .batching import Collate, split_batch
+from .batching import split_batch
 from .expand import ExpandNode
 from .failures import Budget
 from .join import (
@@ -39,6 +40,8 @@ from .lane import Lane
 from .mapnode import MapNode
 from .node import Node
 from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source
+from .regionnode import Region, RegionExpandNode, RegionNode, RegionOpener
+from .regions import Regions
 from .route import MergeMover, Outlet, SplitMover
 from .steps import Step, step_of
 from .stream import StreamNode, StreamStep
@@ -56,15 +59,22 @@ class Builder:
     Args:
         epoch: the epoch to fill.
         lane_of: gives the run's lane for an address, made at first use.
+        regions: gives stages their workers outside the run's threads; None lets them run
+            like those in threads.
     """
 
     def __init__(
-        self, chain: Chain, epoch: Epoch, lane_of: Callable[[str, Stage, int], Lane]
+        self,
+        chain: Chain,
+        epoch: Epoch,
+        lane_of: Callable[[str, Stage, int], Lane],
+        regions: Regions | None = None,
     ) -> None:
         self._chain = chain
         self._epoch = epoch
         self._lane_of = lane_of
         self._addresses = address_book(chain)
+        self.regions = regions
 
     def build(self) -> None:
         """Make all nodes and install them in the epoch."""
@@ -88,8 +98,8 @@ class Builder:
             part.source(chain[0], spec)
         else:
             used = 0
-        for stage in chain[used:]:
-            part.add(stage)
+        for group in regions_of(chain[used:]):
+            part.add(group)
         return nodes
 
     def lane(self, place: str, stage: Stage, *, batched: bool) -> Lane:
@@ -124,8 +134,15 @@ class _Part:
             connect((self._nodes[-1],), node)
         self._nodes.append(node)
 
-    def add(self, stage: Stage) -> None:
-        """Add the nodes of one stage."""
+    def add(self, group: Sequence[Stage]) -> None:
+        """Add the nodes of one stage, or of stages that share their workers."""
+        if group[0].placement is not None and self._builder.regions is not None:
+            self._region(group, self._builder.regions)
+            return
+        for stage in group:
+            self._add(stage)
+
+    def _add(self, stage: Stage) -> None:
         spec = stage.spec
         if isinstance(spec, Source):
             self.source(stage, spec)
@@ -184,13 +201,41 @@ class _Part:
             node.guarded = True
         self._append(node)
 
+    def _region(self, group: Sequence[Stage], regions: Regions) -> None:
+        lanes = [self._lane(stage) for stage in group]
+        region = regions.region(group, [lane.address for lane in lanes], self._epoch.context)
+        budgets = [Budget(lane.address, _max_failures(lane.stage)) for lane in lanes]
+        spec = group[-1].spec
+        node: Node
+        if isinstance(spec, FlatMap):
+            (step,) = region.steps.values()
+            opener = RegionOpener(step, region, self._epoch.context.epoch)
+            node = RegionExpandNode(lanes[0], self._epoch, opener, ordered=spec.ordered)
+        else:
+            node = self._region_node(group, lanes[-1], region)
+        node.rest_lanes, node.rest_budgets = tuple(lanes[:-1]), tuple(budgets[:-1])
+        if any(_max_failures(stage) is not None for stage in group):
+            node.budget = budgets[-1]
+            node.guarded = True
+        self._append(node)
+
+    def _region_node(self, group: Sequence[Stage], lane: Lane, region: Region) -> RegionNode:
+        batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
+        if batch is not None:
+            self._batched = True
+            return RegionNode(
+                lane, self._epoch, region, gather=int(batch.size), drop_last=batch.drop_last
+            )
+        ordered = all(stage.spec.ordered for stage in group if isinstance(stage.spec, Call))
+        return RegionNode(lane, self._epoch, region, ordered=ordered)
+
     def _batch(self, stage: Stage, spec: Batch) -> None:
         self._batched = True
         if spec.cost is not None:
             self._stream(stage)
             return
         lane = self._lane(stage)
-        step = Step(lane.address, Collate(spec), self._epoch.context)
+        step = step_of(lane.address, spec, self._epoch.context, stage.executor)
         node = MapNode(lane, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last)
         self._append(node)
 
@@ -297,7 +342,13 @@ def _unseen(lane: Lane) -> Lane:
     return Lane(lane.address, lane.stage, prefetch=SAMPLES, now_ns=0)
 
 
+def _max_failures(stage: Stage) -> int | float | None:
+    return stage.spec.policy.max_failures if isinstance(stage.spec, Call) else None
+
+
 def _takes_fused(node: Node) -> bool:
+    if isinstance(node, RegionNode):
+        return False
     return not node.remote and (
         isinstance(node, MapNode) or (isinstance(node, ExpandNode) and node.source)
     )

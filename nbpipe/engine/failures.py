@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import time
 import traceback
+from typing import Any
 
 from ..describe import summarize
-from ..errors import FailureBudgetError, StageError, StageTimeoutError
+from ..errors import (
+    ExecutorBrokenError,
+    FailureBudgetError,
+    StageError,
+    StageTimeoutError,
+    WorkerDiedError,
+    WorkerStartError,
+)
+from ..executors.remote_errors import PackedError, pack_error
 from ..failure import Failure
 from ..operations import FailurePolicy
 from ..seeding import Path
 
+_HOPELESS = (ExecutorBrokenError, WorkerStartError)  # the next item would fare no better
 KEPT = 100  # failed items remembered by a run
 _RATE_AFTER = 100  # items seen before a failure rate is judged
 
@@ -24,6 +34,14 @@ class Failed:
         self.exception = exception
         self.record = record
         self.fatal = fatal
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process, whatever the user's exception holds."""
+        return _unpacked, (pack_error(self.exception), self.record, self.fatal)
+
+
+def _unpacked(error: PackedError, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
+    return Failed(error.unpack(), record, fatal=fatal)
 
 
 def failed(
@@ -50,9 +68,11 @@ def failed(
         attempts=attempts,
         when_s=time.time(),
     )
-    if policy.skips and isinstance(error, Exception):
+    if policy.skips and isinstance(error, Exception) and not isinstance(error, _HOPELESS):
         return Failed(error, record, fatal=False)
-    kind = StageTimeoutError if isinstance(error, StageTimeoutError) else StageError
+    kind: type[StageError] = StageError
+    if isinstance(error, StageTimeoutError | WorkerDiedError | ExecutorBrokenError):
+        kind = type(error)
     surfaced = kind(
         f"stage {stage!r} failed on item {path}: {line}",
         stage=stage,

@@ -82,14 +82,15 @@ class Lane:
         """Leave out the time since the last call: no epoch was in progress."""
         self.since_ns = now_ns
 
-    def learn(self, duration_ns: int, count: int, now_ns: int) -> None:
-        """Count `count` calls that took `duration_ns` in all."""
+    def learn(self, duration_ns: int, count: int, now_ns: int, away_ns: int = 0) -> None:
+        """Count `count` calls that took `duration_ns` in all, and `away_ns` to get there."""
         counters = self.counters
         counters.busy_ns += duration_ns
         if not count:
             return
         each = duration_ns // count
         counters.histogram.add(each, count, now_ns)
+        each += away_ns // count
         self.cost_ns = each if each > self.cost_ns else 0.8 * self.cost_ns + 0.2 * each
 
     def stats(self, now_ns: int, queued: int, running_ns: int) -> StageStats:

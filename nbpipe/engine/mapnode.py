@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .lane import BLOCKED, STARVED, Lane
-from .node import BOOKING_NS, CHUNK_NS, MEASURE_NS, Node
+from .node import BOOKING_NS, MEASURE_NS, Node
 from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class MapNode(Node):
             if available < self.gather and not self.input_over:
                 return None
             count = min(available, self.gather)
-        elif available == 1 or self.remote or lane.cost_ns >= CHUNK_NS:
+        elif available == 1 or self.remote or lane.cost_ns >= self.chunk_ns:
             count = 1
         else:
             count = self.chunk(room, available)

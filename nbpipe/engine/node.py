@@ -36,6 +36,7 @@ class Node(ABC):
         reserved: places promised to results of tasks in progress, or out of order.
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
+        chunk_ns: time that a chunk of cheap items should take [ns].
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
         cut: the stages below end whether or not this node has more; it was not seen whole.
@@ -67,6 +68,8 @@ class Node(ABC):
         "seq_out",
         "upstream",
     )
+
+    chunk_ns = CHUNK_NS
 
     def __init__(
         self, lane: Lane, epoch: Epoch, *, ordered: bool = True, remote: bool = False
@@ -153,7 +156,8 @@ class Node(ABC):
         most = min(room, available, CHUNK_MAX)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
-        return most if cost * most <= CHUNK_NS else max(1, int(CHUNK_NS / cost))
+        aim = self.chunk_ns
+        return most if cost * most <= aim else max(1, int(aim / cost))
 
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle."""
@@ -186,7 +190,7 @@ class Node(ABC):
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.tally is not None:
             spent -= self._settle_tally(task.tally, now_ns)
-        lane.learn(spent, done, now_ns)
+        lane.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
         lane.counters.items_in += task.inputs or self.inputs(done)
         if task.retried:
             for one in (lane, *self.rest_lanes):

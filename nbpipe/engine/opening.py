@@ -155,7 +155,7 @@ class CallOpener(Opener):
         step.wait(expansion.wait_s)
         made = step.fn(entry[1], **step.arguments(entry))
         expansion.inner = iter(_checked(step.stage, made))
-        expansion.entries = _children(entry[0], expansion.inner, expansion.drawn)
+        expansion.entries = children(entry[0], expansion.inner, expansion.drawn)
 
     async def open_async(self, expansion: Expansion) -> None:
         """Call the async function on the item: a generator, or a coroutine that gives many."""
@@ -243,7 +243,8 @@ def _longer(path: Any, passes: tuple[int, ...]) -> tuple[int, ...]:
     return (*path, *passes) if isinstance(path, tuple) else (path, *passes)
 
 
-def _children(path: Any, values: Iterator[Any], already: int) -> Iterator[Entry]:
+def children(path: Any, values: Iterator[Any], already: int) -> Iterator[Entry]:
+    """Give the entries of an item's children, but for those drawn `already`."""
     for child, value in enumerate(values):
         if child >= already:
             yield (child_path(path, child), value)

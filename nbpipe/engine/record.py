@@ -23,6 +23,7 @@ from ..metrics import (
 from ..stage import CONSUMER
 from .failures import KEPT
 from .lane import Lane
+from .look import catch_up, look
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -195,9 +196,9 @@ def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
         engine = reference()
         if engine is None or engine.epoch is None:
             return now_ns
-        engine.catch_up()
+        catch_up(engine)
         epoch = engine.epoch.context.epoch
-        return record.sample(now_ns, epoch, engine.look(now_ns), last=last)
+        return record.sample(now_ns, epoch, look(engine, now_ns), last=last)
 
     return sample
 

@@ -17,13 +17,13 @@ from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..failure import Failure
-from ..metrics import StageStats
 from ..stage import Chain, Stage
 from .build import Builder
 from .context import EpochContext
 from .epoch import SLOW_NS, Epoch
 from .lane import BLOCKED, Lane
 from .memory import Memory
+from .regions import Regions
 from .task import Entry, Task
 from .ticker import Ticker
 
@@ -58,12 +58,13 @@ class Scheduler:
         self._ticker = Ticker(self._tick)
         self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
+        self.regions = Regions(seed, memory_bytes)
         self._build(0)  # so that every lane is there, and a cache of another chain refused
 
     def _build(self, number: int) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
-        Builder(self._chain, epoch, self._lane).build()
+        Builder(self._chain, epoch, self._lane, self.regions).build()
         return epoch
 
     def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
@@ -78,6 +79,7 @@ class Scheduler:
     # -- epochs ---------------------------------------------------------------------------
     def start_epoch(self, number: int) -> Epoch:
         """Build an epoch and let it begin."""
+        self.regions.prepare()
         epoch = self._build(number)
         self._ticker.start()
         now_ns = perf_counter_ns()
@@ -107,6 +109,7 @@ class Scheduler:
                 self.epoch = None
             epoch.wake_consumer()
         self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
+        self.regions.tell(lambda caller: caller.cancel())
         for expansion in litter:
             self._discard(expansion.close)
 
@@ -241,7 +244,7 @@ class Scheduler:
         """Free what is stuck in long tasks."""
         now_ns = perf_counter_ns()
         with self.lock:
-            for task in self._at_work():
+            for task in self.at_work():
                 if (
                     task.watched
                     and task.started_ns
@@ -254,7 +257,7 @@ class Scheduler:
                     epoch.pump(now_ns)
                 epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
-            if not any(task.watched for task in self._at_work()):
+            if not any(task.watched for task in self.at_work()):
                 self._note_states(now_ns)
                 self._ticker.sleep()
         self._start(seat)
@@ -271,6 +274,7 @@ class Scheduler:
             self._note_states(now_ns)
             seat = self._wake(now_ns)
         self._start(seat)
+        self.regions.tell(lambda caller: caller.trim())
 
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
@@ -282,12 +286,6 @@ class Scheduler:
             self._note_states(now_ns)
             seat = self._wake(now_ns)
         self._start(seat)
-
-    def catch_up(self) -> None:
-        """Bring the states of cheap stages up to date, before the time at rest is booked."""
-        if self.epoch is not None:
-            for node in self.epoch.order:
-                node.lane.state = node.state()
 
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
@@ -324,39 +322,9 @@ class Scheduler:
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------
-    def _at_work(self) -> list[Task]:
-        """Give the tasks in progress, in the threads and on the event loop."""
+    def at_work(self) -> list[Task]:
+        """Give the tasks in progress, in the threads and on the event loop; under the lock."""
         return [*(work for work in self._team.at_work() if isinstance(work, Task)), *self._running]
-
-    def look(self, now_ns: int) -> list[tuple[Lane, int, int]]:
-        """Give every lane, the results behind it and the time of its running calls [ns].
-
-        Called under the lock.
-        """
-        waiting: dict[int, int] = {}
-        if self.epoch is not None:
-            for node in self.epoch.order:
-                waiting[id(node.lane)] = node.queued()
-        spent: dict[int, int] = {}
-        for task in self._at_work():
-            if task.started_ns and not task.ended_ns:
-                key = id(task.node.lane)
-                spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
-        return [
-            (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0)) for lane in self.lanes.values()
-        ]
-
-    def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Give the stats of every stage that has a lane."""
-        with self.lock:
-            if self.epoch is None:
-                for lane in self.lanes.values():
-                    lane.skip_time(now_ns)
-            self.catch_up()
-            return {
-                lane.address: lane.stats(now_ns, queued, running_ns)
-                for lane, queued, running_ns in self.look(now_ns)
-            }
 
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:
@@ -389,6 +357,9 @@ class Scheduler:
         late = self._team.close(timeout_s, seats)
         late += self._loop.close(max(0.0, deadline - monotonic()))
         self._ticker.close(max(_LAST_TICK_S, deadline - monotonic()))
+        killed = self.regions.close(0 if late else timeout_s)
+        if killed:
+            self._team.close(_LAST_TICK_S, seats)
         return sorted({work.node.lane.address for work in late if isinstance(work, Task)})
 
     def _discard(self, close: Callable[[], None]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import StageTimeoutError
-from ..operations import Call, FailurePolicy, Filter
+from ..operations import Batch, Call, FailurePolicy, Filter
 from ..seeding import generator_for
+from .batching import Collate
 from .failures import Failed, failed
 from .task import Entry, Task
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from .context import EpochContext
 
 _RAISE = FailurePolicy()
+
+
+class Counted(Protocol):
+    """What counts the calls that are tried again."""
+
+    retried: tuple[str, ...]
 
 
 class Step:
@@ -79,7 +86,7 @@ class Step:
         except BaseException as error:
             return self.recover(entry, error, task)
 
-    def recover(self, entry: Entry, error: BaseException, task: Task) -> Entry | Failed | None:
+    def recover(self, entry: Entry, error: BaseException, task: Counted) -> Entry | Failed | None:
         """Try again as the policy says; give a result, or the failure."""
         attempts = 1
         while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
@@ -186,8 +193,10 @@ class AsyncStep(Step):
                 error = again
 
 
-def step_of(stage: str, spec: Call, context: EpochContext, executor: str) -> Step:
-    """Make the step of a map, filter or flat_map stage."""
+def step_of(stage: str, spec: Call | Batch, context: EpochContext, executor: str) -> Step:
+    """Make the step of a map, filter, flat_map or batch stage."""
+    if isinstance(spec, Batch):
+        return Step(stage, Collate(spec), context, executor=executor)
     if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
         return AsyncStep(
             stage,

@@ -38,6 +38,7 @@ class Task:
         inputs: number of items, where one entry holds several of them.
         retried: for each call that was tried again, its stage.
         tally: for each fused step, calls, results and time [ns].
+        away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
     """
@@ -48,6 +49,7 @@ class Task:
     ended_ns = 0
     inputs = 0
     retried: tuple[str, ...] = ()
+    away_ns = 0
     cheap = False
     watched = False
     tally: list[list[int]] | None = None

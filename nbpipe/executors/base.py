@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+from ..errors import ArgumentError
 
 
 class Work(Protocol):
@@ -23,3 +27,141 @@ class Executor(ABC):
     @abstractmethod
     def close(self, timeout_s: float) -> list[Work]:
         """End; give the work still inside user code after `timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of the entries of one job.
+
+    Attributes:
+        results: one for each entry, in order: an entry, None (dropped) or a failure; for a
+            stage that expands, the children of its one entry.
+        tally: for each stage of the program its calls, its results and the time inside the
+            user's function [ns].
+        retried: for each call that was tried again, the address of its stage.
+    """
+
+    results: list[Any]
+    tally: list[list[int]]
+    retried: tuple[str, ...] = ()
+
+
+class Program(Protocol):
+    """What the stages of one region do to items; pickled by value where it is run elsewhere.
+
+    Attributes:
+        label: addresses of its stages, in one line.
+    """
+
+    label: str
+
+    def run(
+        self, entries: Sequence[Any], epoch: int, begun: Callable[[int], object] | None = None
+    ) -> Answer:
+        """Do the work of all stages; exceptions of user code become failures in the answer.
+
+        Args:
+            entries: pairs of path and value.
+            epoch: number of the epoch.
+            begun: called with the number of a stage before each call of its function.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Entries that a program is to work on.
+
+    Attributes:
+        program: the work; the same object for every job of a region.
+        epoch: number of the epoch.
+        entries: pairs of path and value.
+        timeout_s: longest time of one call of one function [s], or None.
+        suspect: the only entry did not come back before: note in which stage it is.
+    """
+
+    program: Program
+    epoch: int
+    entries: Sequence[Any]
+    timeout_s: float | None = None
+    suspect: bool = False
+
+
+class Caller(ABC):
+    """Has jobs of one region done elsewhere; at most `concurrency` threads call it at once.
+
+    Attributes:
+        link: address of a page that shows the workers, or None.
+        retries_of_deaths: how often an item whose worker died is tried again.
+    """
+
+    link: str | None = None
+    retries_of_deaths = 0
+
+    @abstractmethod
+    def call(self, job: Job) -> Answer:
+        """Have a job done, and wait for it in this thread.
+
+        Raises:
+            StageError: what ended the job was no exception of the user's function: a worker
+                died, a call took too long, something cannot be pickled.
+        """
+
+    def expand(self, job: Job) -> Iterator[Any]:
+        """Have the function called on the job's one entry; give an iterator over its children."""
+        (result,) = self.call(job).results
+        if isinstance(result, tuple):
+            return iter(result[1])
+        raise result.exception.__cause__ or result.exception
+
+    def trim(self) -> None:
+        """Hear that the limit was changed."""
+
+    def prepare(self, program: Program) -> None:
+        """Hear that an epoch begins with this program: refuse now what cannot be sent.
+
+        Raises:
+            UnpicklableError: it cannot be sent to where it would run.
+        """
+
+    def renew(self) -> None:
+        """Hear that functions may have changed: an epoch begins, or a cell was run."""
+
+    def cancel(self) -> None:
+        """Hear that an epoch is over: nothing of it is wanted any more."""
+
+    def scale(self, workers: int) -> None:
+        """Ask for this many workers, where that can be asked.
+
+        Raises:
+            ArgumentError: these workers follow the stage's concurrency.
+        """
+        raise ArgumentError(
+            f"these workers follow the stage's concurrency: set that, not workers = {workers}"
+        )
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers on this machine."""
+        return ()
+
+    @property
+    def workers(self) -> int:
+        """Workers there are."""
+        return len(self.pids)
+
+    @property
+    def starting(self) -> int:
+        """Workers that have not done anything yet."""
+        return 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the workers [bytes]; 0 where it is not known."""
+        return 0
+
+    @abstractmethod
+    def close(self, timeout_s: float) -> list[str]:
+        """End what this caller started; give the stages still inside user code, if any.
+
+        Work in progress has `timeout_s` to end; a process is killed then.
+        """

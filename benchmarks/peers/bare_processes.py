@@ -1,0 +1,107 @@
+"""Bare processes: two that only compute (W4), and one that fills memory another copies (W6)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..job import Job
+from ..meter import tree_cpu_s
+from ..tasks import producer
+
+WORKERS = 2
+SLOTS = 4
+Numbers = dict[str, float]
+
+
+def compute(job: Job) -> Numbers:
+    """Call the stage in two processes, each with half of the items, and drop the results."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(WORKERS + 1)
+    shares = [(job, job.items // WORKERS, barrier)] * WORKERS
+    with _processes(context, _compute, shares):
+        barrier.wait()
+        start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
+        barrier.wait()
+        elapsed_s = time.perf_counter() - start_s
+        return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
+
+
+def transport(job: Job) -> Numbers:
+    """Fill slots of shared memory in place in a process, and copy each out in this one."""
+    context = multiprocessing.get_context("spawn")
+    slots = _Slots(context.Semaphore(SLOTS), context.Semaphore(0), job.floats)
+    memory = SharedMemory(create=True, size=SLOTS * job.floats * 4)
+    try:
+        with _processes(context, _fill, [(slots, memory.name, job.warmup + job.items)]):
+            slots.copy_out(memory, job.warmup)
+            start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
+            slots.copy_out(memory, job.items)
+            elapsed_s = time.perf_counter() - start_s
+            return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Slots of shared memory that go round: empty ones and filled ones."""
+
+    empty: Any
+    filled: Any
+    floats: int
+
+    def copy_out(self, memory: SharedMemory, items: int) -> None:
+        """Copy `items` slots in turn; every number of items is a multiple of the slots."""
+        for item in range(items):
+            self.filled.acquire()
+            self.view(memory, item).copy()
+            self.empty.release()
+
+    def fill(self, memory: SharedMemory, items: int) -> None:
+        """Fill `items` slots in turn."""
+        for item in range(items):
+            self.empty.acquire()
+            self.view(memory, item).fill(item)
+            self.filled.release()
+
+    def view(self, memory: SharedMemory, item: int) -> NDArray[np.float32]:
+        """Give the slot of an item."""
+        offset = item % SLOTS * self.floats * 4
+        return np.frombuffer(memory.buf, np.float32, self.floats, offset)
+
+
+@contextmanager
+def _processes(context: SpawnContext, target: Any, shares: list[tuple[Any, ...]]) -> Iterator[None]:
+    processes = [context.Process(target=target, args=share) for share in shares]
+    for process in processes:
+        process.start()
+    yield
+    for process in processes:
+        process.join()
+
+
+def _compute(job: Job, items: int, barrier: Any) -> None:
+    work = producer(job)
+    for item in range(job.warmup // WORKERS):
+        work(item)
+    barrier.wait()
+    for item in range(items):
+        work(item)
+    barrier.wait()
+
+
+def _fill(slots: _Slots, name: str, items: int) -> None:
+    memory = SharedMemory(name)
+    slots.fill(memory, items)
+    memory.close()

@@ -1,0 +1,67 @@
+"""Look at a scheduler: counters of every stage, and what is in progress, at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ..metrics import StageStats
+from .lane import Lane
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+
+def catch_up(scheduler: Scheduler) -> None:
+    """Bring the states of cheap stages up to date, before the time at rest is booked."""
+    if scheduler.epoch is not None:
+        for node in scheduler.epoch.order:
+            node.lane.state = node.state()
+
+
+def look(scheduler: Scheduler, now_ns: int) -> list[tuple[Lane, int, int]]:
+    """Give every lane, the results behind it and the time of its running calls [ns].
+
+    Called under the lock.
+    """
+    waiting: dict[int, int] = {}
+    if scheduler.epoch is not None:
+        for node in scheduler.epoch.order:
+            waiting[id(node.lane)] = node.queued()
+    spent: dict[int, int] = {}
+    for task in scheduler.at_work():
+        if task.started_ns and not task.ended_ns:
+            key = id(task.node.lane)
+            spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
+    return [
+        (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0))
+        for lane in scheduler.lanes.values()
+    ]
+
+
+def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
+    """Give the stats of every stage that has a lane."""
+    with scheduler.lock:
+        if scheduler.epoch is None:
+            for lane in scheduler.lanes.values():
+                lane.skip_time(now_ns)
+        catch_up(scheduler)
+        rows = {
+            lane.address: lane.stats(now_ns, queued, running_ns)
+            for lane, queued, running_ns in look(scheduler, now_ns)
+        }
+    return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
+
+
+def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:
+    """Add the workers of a region to the row of its first stage."""
+    regions = scheduler.regions
+    caller = regions.caller(address)
+    if caller is None or regions.head(address) != address:
+        return row
+    return dataclasses.replace(
+        row,
+        workers=caller.workers,
+        starting=caller.starting,
+        memory_bytes=caller.memory_bytes,
+    )

@@ -1,0 +1,220 @@
+"""RegionNode: stages that run together in workers outside the run's threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from ..errors import ExecutorBrokenError, StageError, WorkerDiedError, WorkerStartError
+from ..executors.base import Answer, Caller, Job
+from .expand import ExpandNode
+from .lane import Lane
+from .mapnode import MapNode
+from .opening import CallOpener, children
+from .task import Entry, Expansion, Task
+
+if TYPE_CHECKING:
+    from .epoch import Epoch
+    from .failures import Failed
+    from .program import RegionProgram
+    from .steps import Step
+
+ROUND_TRIP_NS = 1_000_000  # a job of cheap items should take about this long
+_BROKEN = (ExecutorBrokenError, WorkerStartError)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Stages that share their workers.
+
+    Attributes:
+        program: what they do.
+        caller: has it done.
+        steps: by address, for the failures that are noticed here.
+        timeout_s: longest time of one call [s], or None.
+    """
+
+    program: RegionProgram
+    caller: Caller
+    steps: dict[str, Step]
+    timeout_s: float | None = None
+
+    def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
+        """Make the record of an item that a worker did not come back from."""
+        stage = error.stage if isinstance(error, StageError) else ""
+        step = self.steps.get(stage) or next(iter(self.steps.values()))
+        return step.failure(entry, error, attempts)
+
+    def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
+        """Give the wait before one more try [s], or None; a death has tries of its own."""
+        if isinstance(error, _BROKEN):
+            return None
+        if isinstance(error, WorkerDiedError):
+            return 0.0 if attempts <= self.caller.retries_of_deaths else None
+        return next(iter(self.steps.values())).wait_before_retry_s(attempts, error)
+
+
+class RegionNode(MapNode):
+    """Has each item, or each batch, worked on elsewhere, while a thread of the run waits.
+
+    The lane is that of the region's last stage, behind which results wait; the stages before
+    it have rows of their own.
+
+    Args:
+        region: the stages.
+        gather: items that one call takes together; then each keeps its own path.
+    """
+
+    __slots__ = ("region",)
+
+    chunk_ns = ROUND_TRIP_NS
+
+    def __init__(
+        self,
+        lane: Lane,
+        epoch: Epoch,
+        region: Region,
+        *,
+        ordered: bool = True,
+        gather: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        last = list(region.steps.values())[-1]
+        super().__init__(lane, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
+        self.region = region
+
+    def chunk(self, room: int, available: int) -> int:
+        """Give the number of items to send at once: a fair share of what there is."""
+        if self.region.timeout_s is not None:
+            return 1
+        share = -(-min(room, available) // self.lane.concurrency)
+        return super().chunk(share, share)
+
+    def _next_items(self, count: int) -> deque[Entry]:
+        if not self.gather:
+            return super()._next_items(count)
+        entries = [self.inbox.popleft() for _ in range(count)]
+        if self.epoch.memory is not None:
+            self.epoch.release(entries)
+        return deque(((entries[0][0], entries),))
+
+    def inputs(self, results: int) -> int:
+        """Count the inputs of a task: the worker did."""
+        return 0
+
+    def work(self, task: Task) -> None:
+        """Have all entries of a task worked on."""
+        entries = list(task.items)
+        task.items.clear()
+        tally = [[0, 0, 0] for _ in self.region.program.stages]
+        task.tally = tally[:-1]
+        try:
+            self._call(task, entries, tally)
+        finally:
+            task.inputs = tally[-1][0]
+            spent_ns = perf_counter_ns() - task.started_ns
+            task.away_ns = max(0, spent_ns - sum(busy_ns for _, _, busy_ns in tally))
+
+    def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
+        region = self.region
+        job = Job(region.program, self.epoch.context.epoch, entries, region.timeout_s)
+        try:
+            answer = region.caller.call(job)
+        except BaseException as error:
+            if len(entries) > 1 and not isinstance(error, _BROKEN):
+                self._one_by_one(task, entries, tally)
+            else:
+                self._try_again(task, entries[0], error, tally)
+            return
+        self._take_answer(task, answer, tally)
+
+    def _one_by_one(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
+        """Find out which of several entries a worker does not come back from."""
+        for entry in entries:
+            if self.epoch.over:
+                return
+            self._call(task, [entry], tally)
+            if task.irregular and getattr(task.results[-1], "fatal", False):
+                return
+
+    def _try_again(
+        self, task: Task, entry: Entry, error: BaseException, tally: list[list[int]]
+    ) -> None:
+        region, attempts = self.region, 1
+        while (wait_s := region.wait_before_retry_s(attempts, error)) is not None:
+            if self.epoch.over or not self.first.wait(wait_s):
+                break
+            attempts += 1
+            task.retried += (getattr(error, "stage", "") or region.program.stages[0],)
+            job = Job(
+                region.program, self.epoch.context.epoch, [entry], region.timeout_s, suspect=True
+            )
+            try:
+                answer = region.caller.call(job)
+            except BaseException as again:
+                error = again
+            else:
+                self._take_answer(task, answer, tally)
+                return
+        task.irregular = True  # first: the ticker may take results at any moment
+        task.results.append(region.failure(entry, error, attempts))
+
+    def _take_answer(self, task: Task, answer: Answer, tally: list[list[int]]) -> None:
+        for row, more in zip(tally, answer.tally, strict=True):
+            for place, count in enumerate(more):
+                row[place] += count
+        task.retried += answer.retried
+        results = answer.results
+        if not all(type(result) is tuple for result in results):
+            task.irregular = True
+        task.results.extend(results)
+
+
+class RegionExpandNode(ExpandNode):
+    """Draws from iterators that live in workers: `flat_map` outside the run's threads."""
+
+    __slots__ = ()
+
+    chunk_ns = ROUND_TRIP_NS
+
+    def work(self, task: Task) -> None:
+        """Draw up to the quota; say how many are wanted, so that no more are made."""
+        expansion = task.expansion
+        assert expansion is not None
+        wanted = getattr(expansion.inner, "want", None)
+        if wanted is not None:
+            wanted(task.quota)
+        before_ns = getattr(expansion.inner, "away_ns", 0)
+        super().work(task)
+        task.away_ns = max(0, getattr(expansion.inner, "away_ns", 0) - before_ns)
+
+
+class RegionOpener(CallOpener):
+    """Opens the children of one item in a worker."""
+
+    def __init__(self, step: Step, region: Region, epoch: int) -> None:
+        super().__init__(step)
+        self._region = region
+        self._epoch = epoch
+
+    def open(self, expansion: Expansion) -> None:
+        """Have the function called on the item, somewhere else."""
+        entry = expansion.entry
+        assert entry is not None
+        self._step.wait(expansion.wait_s)
+        job = Job(self._region.program, self._epoch, [entry])
+        expansion.inner = self._region.caller.expand(job)
+        expansion.entries = children(entry[0], expansion.inner, expansion.drawn)
+
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """Open again, also where a worker died, or give the failure."""
+        attempts = expansion.attempts + 1
+        died = isinstance(error, WorkerDiedError)
+        if not died or attempts > self._region.caller.retries_of_deaths:
+            return super().recover(expansion, error, task)
+        expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
+        task.retried += (self._step.stage,)
+        return None

@@ -1,0 +1,191 @@
+"""Culprit: which part of a function cannot be pickled, and the way out."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from typing import Any, NamedTuple
+
+from ..text import shortened
+from .parts import Part, parts_of
+from .pickling import CACHED, pickled_bytes
+
+_DEPTH = 12  # levels that a search goes down
+_OWN = __name__.partition(".")[0]
+_CALLABLES = (FunctionType, CACHED)
+_LONGEST = 200  # characters of an error's text
+_INSIDE = ("attribute", "item", "state")
+_OTHERWISE = "create it inside the function, or per worker with worker_init"
+_CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
+_GPU = "capture tensor.cpu(), and let to_device() move batches"
+_RUN = "let the function take what it needs as values: a pipeline lives in the process it runs in"
+_NOTEBOOK = "a worker has no notebook: take what the function needs out of it before"
+_WAYS_OUT = {  # by module and class; the first that fits
+    "_io.": "open it inside the function, or per worker with worker_init",
+    "generator": "a generator lives in one process: make it inside the function, or use a list",
+    "coroutine": "create it inside the function, and await it there",
+    "async_generator": "a generator lives in one process: make it inside the function",
+    "_thread.": f"{_OTHERWISE}; between processes it would guard nothing",
+    "threading.Thread": "start it per worker with worker_init",
+    "threading.": f"{_OTHERWISE}; between processes it would guard nothing",
+    "multiprocessing.": _OTHERWISE,
+    "concurrent.futures.": "start it per worker with worker_init",
+    "socket.": _CONNECTION,
+    "_socket.": _CONNECTION,
+    "ssl.": _CONNECTION,
+    "logging.": "use logging.getLogger(name) in the function, and set handlers in worker_init",
+    "IPython.": _NOTEBOOK,
+    "ipykernel.": _NOTEBOOK,
+    f"{_OWN}.": _RUN,
+}
+_CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
+
+
+class Culprit(NamedTuple):
+    """What cannot be pickled.
+
+    Attributes:
+        stage: address of the stage it belongs to; empty where none is known.
+        trail: the parts from the stage's function to it; none where it is the function.
+        function: the function or object that the trail starts at.
+        error: what pickling it raised.
+    """
+
+    stage: str
+    trail: Sequence[Part]
+    function: Any
+    error: BaseException
+
+    @property
+    def value(self) -> Any:
+        """The thing itself."""
+        return self.trail[-1].value if self.trail else self.function
+
+
+def find_culprit(program: object, error: BaseException) -> Culprit:
+    """Look for the part of a program that cannot be pickled.
+
+    Args:
+        program: what was to be pickled.
+        error: what was raised.
+    """
+    trail = _trail(program, {}, 0) or []
+    owners = [program, *(part.value for part in trail)]
+    ours = len(list(takewhile(_is_ours, owners)))
+    stages = [getattr(owner, "stage", "") for owner in owners[:ours]]
+    stage = next((name for name in reversed(stages) if isinstance(name, str) and name), "")
+    function = owners[ours] if ours < len(owners) else owners[-1]
+    return Culprit(stage, trail[ours:], function, _error(owners[-1]) or error)
+
+
+def _is_ours(owner: object) -> bool:
+    """Tell what nbpipe put around the functions from what users brought."""
+    module = type(owner).__module__
+    return type(owner) in (list, tuple, dict) or module.startswith(f"{_OWN}.")
+
+
+def _trail(value: object, seen: dict[int, object], depth: int) -> list[Part] | None:
+    """Go down to what has no part that fails; None where all such parts were seen before."""
+    seen[id(value)] = value
+    if depth == _DEPTH or _is_whole(value):
+        return []
+    ends = True
+    for part in parts_of(value):
+        if _error(part.value) is None:
+            continue
+        ends = False
+        if id(part.value) in seen:
+            continue
+        rest = _trail(part.value, seen, depth + 1)
+        if rest is not None:
+            return [part, *rest]
+    return [] if ends else None
+
+
+def _is_whole(value: object) -> bool:
+    """Say whether naming a part of this object would help nobody."""
+    kind = type(value)
+    top = kind.__module__.partition(".")[0]
+    plain = kind.__module__ in ("builtins", "functools") or isinstance(value, _CALLABLES)
+    return top in sys.stdlib_module_names and not plain and kind.__module__ != "collections"
+
+
+def _error(value: object) -> BaseException | None:
+    try:
+        pickled_bytes(value)
+    except Exception as error:
+        return error
+    return None
+
+
+# -- in words -----------------------------------------------------------------------------
+def describe_culprit(culprit: Culprit) -> str:
+    """Say what cannot be pickled, and the way out."""
+    steps = list(_steps(culprit.trail))
+    kind = _kind(culprit.function)
+    head = "its function" if isinstance(culprit.function, _CALLABLES) else f"its function ({kind})"
+    what = " ".join([head, ", which ".join([*steps, "cannot be pickled"])])
+    return f"{what}{_reason(culprit.error)}; {way_out(culprit.value)}"
+
+
+def _steps(trail: Sequence[Part]) -> Iterator[str]:
+    """Put parts in words; a path inside an object is one step."""
+    path = ""
+    for at, part in enumerate(trail):
+        if part.kind in _INSIDE:
+            path += f".{part.name}" if part.kind == "attribute" else f"[{part.name}]"
+            if at + 1 == len(trail) or trail[at + 1].kind not in _INSIDE:
+                yield f"holds {path.removeprefix('.')!r} ({_kind(part.value)})"
+                path = ""
+        else:
+            yield _step(part)
+
+
+def _step(part: Part) -> str:
+    name, kind = part.name, _kind(part.value)
+    words = {
+        "global": f"uses the global variable {name!r} ({kind})",
+        "closure": f"uses the variable {name!r} ({kind}) of the function around it",
+        "default": f"has a default for {name!r} ({kind})",
+        "argument": f"was given the argument {name!r} ({kind})",
+        "annotation": f"has an annotation for {name!r} ({kind})",
+        "object": f"is the method {name!r} of an object ({kind})",
+        "function": f"wraps {name!r} ({kind})",
+    }
+    return words.get(part.kind, f"holds {name!r} ({kind})")
+
+
+def _kind(value: object) -> str:
+    """Name a type; the standard library's with their module."""
+    kind = value if isinstance(value, type) else type(value)
+    module, name = kind.__module__, kind.__qualname__
+    top = module.partition(".")[0]
+    if module in ("builtins", "__main__"):
+        return name
+    return f"{module}.{name}" if top in sys.stdlib_module_names else f"{top}.{name}"
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    if text.startswith("cannot pickle") or not text:
+        return ""
+    return f" ({shortened(f'{type(error).__name__}: {text}', _LONGEST)})"
+
+
+def way_out(value: object) -> str:
+    """Say what to do about a value that cannot be pickled."""
+    kind = type(value)
+    if isinstance(value, io.IOBase):
+        return _WAYS_OUT["_io."]
+    if isinstance(value, GeneratorType | CoroutineType | AsyncGeneratorType):
+        return _WAYS_OUT[kind.__name__]
+    if getattr(value, "is_cuda", False) is True:
+        return _GPU
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    known = next((way for start, way in _WAYS_OUT.items() if name.startswith(start)), None)
+    if known is None and name.endswith(_CONNECTIONS):
+        return _CONNECTION
+    return known or _OTHERWISE

@@ -1,0 +1,54 @@
+"""What runs on the workers of a Dask cluster; loaded where Dask is used, and nowhere else."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import uuid
+from typing import Any
+
+from distributed import WorkerPlugin, get_worker
+
+from .payload import Payload, run_shipped
+
+_PROCESS = uuid.uuid4().hex
+
+
+class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
+    """Lets a worker process live on when the notebook's stop button is pressed.
+
+    The interrupt goes to every process of the notebook's group. Only workers with a nanny ignore
+    it, for the nanny ends them; a worker in the process of the notebook itself changes nothing.
+    """
+
+    name = "nbpipe-ignore-interrupts"
+
+    def __init__(self) -> None:
+        self._home = _PROCESS
+
+    def setup(self, worker: Any) -> None:
+        """Ignore SIGINT in this worker's process."""
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if worker.nanny and in_main_thread and self._home != _PROCESS:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_task(
+    digest: str, data: bytes, entries: Payload, epoch: int, tell: tuple[str, str] | None
+) -> Payload | None:
+    """Do the work of one task.
+
+    Args:
+        digest: of the program.
+        data: the program.
+        entries: what it is to work on.
+        epoch: number of the epoch.
+        tell: a topic, and what to say there when a call of a function begins.
+    """
+    begun = None if tell is None else functools.partial(_tell, *tell)
+    return run_shipped(digest, data, entries, epoch, begun)
+
+
+def _tell(topic: str, call: str, _: int) -> None:
+    get_worker().log_event(topic, call)

@@ -1,0 +1,194 @@
+"""Messages as bytes: pickle protocol 5 with the memory of arrays and tensors beside it."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import sys
+from collections.abc import Callable, Iterable
+from pickle import PickleBuffer
+from typing import Any, TypeGuard, cast
+
+import numpy as np
+
+from ..errors import ArgumentTypeError
+
+Parts = list[bytes | memoryview]
+
+PROTOCOL = 5
+SMALL_BYTES = 2048  # buffers below this are pickled with the rest
+
+_MAIN = b"__main__"
+_FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
+_FRAME_STARTS = (b"\x80", b"\x95")
+_Reduced = str | tuple[Any, ...]
+
+
+class _Sink:
+    """Collects what a pickler writes, large `bytes` without a copy."""
+
+    def __init__(self) -> None:
+        self.parts: Parts = []
+
+    def write(self, part: Any) -> None:
+        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
+        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
+
+
+def _raw(part: Any) -> bytes | memoryview:
+    return part if isinstance(part, bytes) else memoryview(part).cast("B")
+
+
+def dumps(message: object) -> tuple[Parts, list[memoryview]]:
+    """Pickle a message; give its bytes, and the memory that belongs beside them.
+
+    What C `pickle` refuses, or would look up in `__main__`, which another process does not
+    have, is pickled by value with cloudpickle.
+
+    Raises:
+        Exception: whatever the pickling of an object raised.
+    """
+    try:
+        parts, buffers = _dump(pickle.Pickler, message)
+    except ArgumentTypeError:
+        raise
+    except Exception:  # cloudpickle says what is wrong, if it is
+        return _dump_by_value(message)
+    if _by_reference_only(parts):
+        return parts, buffers
+    return _dump_by_value(message)
+
+
+def _dump_by_value(message: object) -> tuple[Parts, list[memoryview]]:
+    import cloudpickle
+
+    return _dump(cloudpickle.Pickler, message)
+
+
+def _dump(pickler: Callable[..., Any], message: object) -> tuple[Parts, list[memoryview]]:
+    sink = _Sink()
+    buffers: list[memoryview] = []
+
+    def keep_inside(buffer: PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < SMALL_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    writer = pickler(sink, PROTOCOL, buffer_callback=keep_inside)
+    writer.dispatch_table = _Reducers(getattr(writer, "dispatch_table", copyreg.dispatch_table))
+    writer.dump(message)
+    return sink.parts, buffers
+
+
+def _by_reference_only(parts: Parts) -> bool:
+    """Tell whether everything that the parts name can be imported elsewhere."""
+    cloudpickle = sys.modules.get("cloudpickle")
+    by_value = cloudpickle.list_registry_pickle_by_value() if cloudpickle else ()
+    names = [_MAIN, *(name.encode() for name in by_value)]
+    code = [part for part in parts if _is_code(part)]
+    return not any(name in part for part in code for name in names)
+
+
+def _is_code(part: bytes | memoryview) -> TypeGuard[bytes]:
+    """Tell instructions from a long text or `bytes` of the message, which are none."""
+    short = len(part) < _FRAME_BYTES
+    return isinstance(part, bytes) and (short or part.startswith(_FRAME_STARTS))
+
+
+class _Reducers(dict[type, Callable[[Any], _Reduced]]):
+    """How objects are taken apart: ours for a few types, else those registered."""
+
+    def __init__(self, registered: Any) -> None:
+        super().__init__({np.ndarray: _reduce_array, memoryview: _reduce_memoryview})
+        torch = sys.modules.get("torch")
+        if hasattr(torch, "Tensor"):  # not while it is being imported
+            self[cast(Any, torch).Tensor] = _reduce_tensor
+        self._registered = registered
+
+    def __missing__(self, kind: type) -> Callable[[Any], _Reduced]:
+        return cast(Callable[[Any], _Reduced], self._registered[kind])
+
+
+def _axes(strides: Iterable[int]) -> tuple[int, ...]:
+    """Order axes as they lie in memory, outermost first."""
+    steps = [-abs(stride) for stride in strides]
+    return tuple(sorted(range(len(steps)), key=steps.__getitem__))
+
+
+def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
+    """Take an array apart; one with gaps is made dense first, its axes as they lie."""
+    if array.flags.forc or array.dtype.hasobject:
+        return array.__reduce_ex__(PROTOCOL)
+    axes = _axes(array.strides)
+    dense = np.ascontiguousarray(array.transpose(axes))
+    if axes == tuple(range(array.ndim)):
+        return dense.__reduce_ex__(PROTOCOL)
+    return _transpose, (dense, _back(axes))
+
+
+def _transpose(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return array.transpose(axes)
+
+
+def _reduce_memoryview(view: memoryview) -> _Reduced:
+    raw = view if view.c_contiguous else memoryview(view.tobytes())
+    flat = raw.cast("B") if view.nbytes else memoryview(b"")
+    return _restore_memoryview, (PickleBuffer(flat), view.format, view.shape)
+
+
+def _restore_memoryview(raw: Any, kind: str, shape: tuple[int, ...]) -> memoryview:
+    if 0 in shape:
+        return memoryview(raw).cast(cast(Any, kind))
+    return memoryview(raw).cast("B").cast(cast(Any, kind), shape)
+
+
+def _reduce_tensor(tensor: Any) -> _Reduced:
+    """Take a dense tensor on the CPU apart as its memory; others as torch does."""
+    if tensor.device.type not in ("cpu", "meta"):
+        raise ArgumentTypeError(
+            f"a tensor that goes to or from another process must be on the cpu, got one on "
+            f"{str(tensor.device)!r}; return tensor.cpu(), and let to_device() move batches"
+        )
+    if not _is_plain(tensor):
+        return cast(_Reduced, tensor.__reduce_ex__(PROTOCOL))
+    grad, tensor = [True] * tensor.requires_grad, tensor.detach()
+    axes = None
+    if not tensor.is_contiguous():
+        axes = _axes(tensor.stride())
+        tensor, axes = tensor.permute(axes).contiguous(), _back(axes)
+    raw = _tensor_bytes(tensor)
+    return _restore_tensor, (raw, tensor.dtype, tuple(tensor.shape), axes, *grad)
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    return bool(
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and tensor.is_leaf
+        and not tensor.__dict__
+        and not tensor._backward_hooks
+        and tensor.numel()
+    )
+
+
+def _tensor_bytes(tensor: Any) -> PickleBuffer:
+    torch: Any = sys.modules["torch"]
+    return PickleBuffer(tensor.view(-1).view(torch.uint8).numpy())
+
+
+def _restore_tensor(
+    raw: Any, dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...] | None, *grad: bool
+) -> Any:
+    torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
+    tensor = torch.frombuffer(raw, dtype=dtype).view(shape)
+    if axes is not None:
+        tensor = tensor.permute(axes)
+    return tensor.requires_grad_() if grad else tensor

@@ -1,0 +1,182 @@
+"""Pickling for other processes: cloudpickle, and what it leaves to be decided.
+
+Functions and classes go by name where a fresh process would find the same module, and by value
+where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+PROTOCOL = 5
+_OWN = __name__.partition(".")[0]
+_FINDERS = (BuiltinImporter, FrozenImporter, PathFinder)
+_REGISTRY = threading.RLock()  # cloudpickle's list of modules is the process's
+CACHED: Any = type(functools.lru_cache(len))
+
+
+class TooLargeError(Exception):
+    """More bytes than allowed; it never leaves this package."""
+
+
+def dumps(
+    value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
+) -> bytes:
+    """Pickle `value`, with all its data in it.
+
+    Args:
+        value: anything.
+        limit_bytes: the most that it may take.
+        pickler: how; `Pickler` if it is None.
+
+    Raises:
+        TooLargeError: it takes more than `limit_bytes`.
+        Exception: whatever the pickling of one of its parts raises.
+    """
+    sink = _Sink(limit_bytes, io.BytesIO())
+    _dump(value, (pickler or Pickler)(sink))
+    assert sink.kept is not None
+    return sink.kept.getvalue()
+
+
+def pickled_bytes(value: object, limit_bytes: int | None = None) -> int:
+    """Count the bytes of `value` pickled, without keeping them; raises as `dumps` does."""
+    sink = _Sink(limit_bytes)
+    _dump(value, Pickler(sink))
+    return sink.size_bytes
+
+
+def _dump(value: object, pickler: Pickler) -> None:
+    with _REGISTRY:
+        try:
+            pickler.dump(value)
+        finally:
+            pickler.restore()
+
+
+class _Sink:
+    """Takes pickled bytes, counts them, and refuses more than allowed."""
+
+    __slots__ = ("_limit_bytes", "kept", "size_bytes")
+
+    def __init__(self, limit_bytes: int | None, kept: io.BytesIO | None = None) -> None:
+        self._limit_bytes = limit_bytes
+        self.kept = kept
+        self.size_bytes = 0
+
+    def write(self, data: Any, /) -> None:
+        """Take the next bytes."""
+        self.size_bytes += len(data)
+        if self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
+            raise TooLargeError
+        if self.kept is not None:
+            self.kept.write(data)
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
+    """cloudpickle, with modules that another process cannot import sent by value."""
+
+    def __init__(self, file: object) -> None:
+        super().__init__(file, protocol=PROTOCOL)
+        self._seen: set[str] = set()
+        self._registered: list[ModuleType] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how an object is pickled; called for all but the plainest ones."""
+        if isinstance(obj, FunctionType | type):
+            self._note(getattr(obj, "__module__", None))
+        elif isinstance(obj, ModuleType):
+            self._note(obj.__name__)
+        elif type(obj) is CACHED and not by_reference(obj):
+            return _cached, (obj.__wrapped__, *obj.cache_parameters().values())
+        elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdin, sys.stdout, sys.stderr):
+            raise pickle.PicklingError("cannot pickle an open file")  # cloudpickle would read it
+        elif _on_gpu(obj):
+            raise pickle.PicklingError(f"cannot pickle a tensor on {obj.device}")
+        return super().reducer_override(obj)
+
+    def _note(self, name: object) -> None:
+        if not isinstance(name, str) or name in self._seen:
+            return
+        self._seen.add(name)
+        module = sys.modules.get(name)
+        known = cloudpickle.list_registry_pickle_by_value()
+        if module is None or name == "__main__" or name in known or importable(name):
+            return
+        with contextlib.suppress(ValueError):  # registered under another name
+            cloudpickle.register_pickle_by_value(module)
+            self._registered.append(module)
+
+    def restore(self) -> None:
+        """Leave cloudpickle as it was before."""
+        for module in self._registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _on_gpu(obj: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor) and bool(obj.is_cuda)
+
+
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
+    """Give `function` an empty cache: pickle would look for the cached one by its name."""
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def by_reference(obj: object) -> bool:
+    """Say whether a function or class is sent by its name alone."""
+    name = getattr(obj, "__module__", None)
+    if not isinstance(name, str) or name == "__main__" or name not in sys.modules:
+        return False
+    found: object = sys.modules[name]
+    for part in str(getattr(obj, "__qualname__", "")).split("."):
+        found = getattr(found, part, None)
+    return found is obj and importable(name)
+
+
+def importable(name: str) -> bool:
+    """Say whether a fresh process with this import path would load the same module by `name`."""
+    top, parent = name.partition(".")[0], name.rpartition(".")[0]
+    if top in sys.stdlib_module_names or top == _OWN:
+        return True
+    if parent and not importable(parent):
+        return False
+    path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    origin, found = getattr(sys.modules.get(name), "__file__", None), _find(name, path)
+    if found is None:
+        return bool(parent) and origin is None  # its package makes it
+    return _same_file(origin, found.origin)
+
+
+def _find(name: str, path: Any) -> ModuleSpec | None:
+    """Look for a module as a fresh process would, without the ones that this process loaded."""
+    for finder in sys.meta_path:
+        if finder in _FINDERS or "editable" in getattr(_kind(finder), "__module__", ""):
+            with contextlib.suppress(Exception):  # a finder of somebody else
+                found = finder.find_spec(name, path)
+                if found is not None:
+                    return found
+    return None
+
+
+def _kind(finder: object) -> type:
+    """Give the class of a finder: some are classes themselves."""
+    return finder if isinstance(finder, type) else type(finder)
+
+
+def _same_file(one: str | None, other: str | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return os.path.realpath(one) == os.path.realpath(other)

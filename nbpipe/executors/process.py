@@ -1,0 +1,224 @@
+"""Worker processes: one process and one pipe for each call in progress."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import final
+
+import psutil
+
+from ..errors import ExecutorBrokenError
+from .base import Answer, Caller, Job, Program
+from .launch import Worker
+from .shipping import Shipped, ship
+from .slot import LEAVE_S, Children, Slot
+from .worker import Settings
+
+LOG = logging.getLogger("nbpipe")
+_RSS_S = 1.0  # resident memory is read no more often than this
+_MANY = 4  # times the cores: more workers than this only take memory
+_warned = [False]
+
+
+@final
+class ProcessCaller(Caller):
+    """Has jobs done in worker processes that start when they are needed.
+
+    Args:
+        limit: gives the calls that may be in progress at once, now.
+        copy: results are copied out of shared memory.
+        max_items: a worker is replaced after so many items, or None.
+        budget_bytes: shared memory that results and inputs may take together [bytes].
+    """
+
+    retries_of_deaths = 2
+
+    def __init__(
+        self,
+        *,
+        limit: Callable[[], int],
+        copy: bool = True,
+        max_items: int | None = None,
+        budget_bytes: int = 1 << 30,
+    ) -> None:
+        self._limit = limit
+        self._copy = copy
+        self._max_items = max_items
+        self._budget_bytes = budget_bytes
+        self._lock = threading.Lock()
+        self._shipping = threading.Lock()
+        self._shipped: Shipped | None = None
+        self._program: Program | None = None
+        self._idle: list[Slot] = []
+        self._slots: set[Slot] = set()
+        self._leaving: list[Worker] = []
+        self._closed = False
+        self._memory = (0.0, 0)
+
+    # -- what is sent ---------------------------------------------------------------------
+    def prepare(self, program: Program) -> None:
+        """Pickle the program: workers get it with their next job if it has changed."""
+        with self._shipping:
+            self._program = program
+            self._shipped = ship(program, stage=program.label)
+
+    def renew(self) -> None:
+        """Pickle the program again with the next job: a cell may have changed a function."""
+        with self._shipping:
+            self._shipped = None
+
+    def _current(self, program: Program) -> Shipped:
+        with self._shipping:
+            if self._shipped is None:
+                self._shipped = ship(program, stage=program.label)
+            return self._shipped
+
+    # -- jobs -----------------------------------------------------------------------------
+    def call(self, job: Job) -> Answer:
+        """Have a job done by a worker that has nothing to do, or by a new one."""
+        shipped = self._current(job.program)
+        slot = self._take(job)
+        try:
+            return slot.do(job, shipped)
+        finally:
+            self._give_back(slot)
+
+    def expand(self, job: Job) -> Children:
+        """Have the function called on the job's one entry; its worker is ours until the end."""
+        shipped = self._current(job.program)
+        slot = self._take(job)
+        try:
+            slot.open(job, shipped)
+        except BaseException:
+            self._give_back(slot)
+            raise
+        return Children(slot, job, self._give_back)
+
+    def _take(self, job: Job) -> Slot:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise ExecutorBrokenError(
+                        f"the workers of {job.program.label!r} are closed", stage=job.program.label
+                    )
+                slot = self._idle.pop() if self._idle else Slot(self._free_number())
+                self._slots.add(slot)
+                slot.freed.clear()
+            if not slot.pid:
+                return self._started(slot)
+            if slot.is_alive():
+                return slot
+            self._drop(slot)
+
+    def _free_number(self) -> int:
+        taken = {slot.number for slot in self._slots}
+        count = len(taken) + 1
+        if count > _MANY * (os.cpu_count() or 1) and not _warned[0]:
+            _warned[0] = True
+            LOG.warning(
+                "more than %d worker processes for each core: they take memory and wait for one "
+                "another; lower the concurrency",
+                _MANY,
+            )
+        return next(number for number in range(count) if number not in taken)
+
+    def _started(self, slot: Slot) -> Slot:
+        settings: Settings = {"number": slot.number, "budget_bytes": self._budget_bytes}
+        try:
+            slot.start(settings, copy=self._copy)
+        except BaseException:
+            with self._lock:
+                self._slots.discard(slot)
+            raise
+        return slot
+
+    def _give_back(self, slot: Slot) -> None:
+        most = self._max_items
+        worn = most is not None and slot.items >= most
+        with self._lock:
+            surplus = len(self._slots) > self._limit()
+            keep = slot.usable and not worn and not surplus and not self._closed
+            if keep:
+                self._idle.append(slot)
+                slot.freed.set()
+        if not keep:
+            self._drop(slot)
+
+    def _drop(self, slot: Slot) -> None:
+        with self._lock:
+            self._slots.discard(slot)
+            self._leaving = [worker for worker in self._leaving if worker.wait(0) is None]
+            worker = slot.leave()
+            if worker is not None:
+                self._leaving.append(worker)
+
+    def trim(self) -> None:
+        """Let workers go that a lowered limit leaves without work."""
+        with self._lock:
+            surplus = len(self._slots) - self._limit()
+            gone = [self._idle.pop(0) for _ in range(min(surplus, len(self._idle)))]
+        for slot in gone:
+            self._drop(slot)
+
+    # -- looking in -----------------------------------------------------------------------
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers."""
+        with self._lock:
+            return tuple(sorted(slot.pid for slot in self._slots if slot.pid))
+
+    @property
+    def starting(self) -> int:
+        """Workers that have not done anything yet."""
+        with self._lock:
+            return sum(not slot.ready for slot in self._slots)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the workers [bytes]; what they share is counted in each."""
+        read_s, known = self._memory
+        now_s = monotonic()
+        if now_s - read_s > _RSS_S:
+            known = sum(map(_resident_bytes, self.pids))
+            self._memory = now_s, known
+        return known
+
+    # -- the end --------------------------------------------------------------------------
+    def close(self, timeout_s: float) -> list[str]:
+        """End all workers; those still at work after `timeout_s` are killed."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for slot in idle:
+            self._drop(slot)
+        deadline_s = monotonic() + timeout_s
+        with self._lock:
+            busy = list(self._slots)
+        late = [slot for slot in busy if not slot.freed.wait(max(0.0, deadline_s - monotonic()))]
+        for slot in late:
+            slot.kill()
+        for slot in late:
+            slot.freed.wait(LEAVE_S)
+        self._reap()
+        return [self._program.label] if late and self._program else []
+
+    def _reap(self) -> None:
+        """Wait for workers that were told to leave; kill those that do not."""
+        with self._lock:
+            leaving, self._leaving = self._leaving, []
+        deadline_s = monotonic() + LEAVE_S
+        for worker in leaving:
+            if worker.wait(max(0.0, deadline_s - monotonic())) is None:
+                worker.kill()
+                worker.wait(LEAVE_S)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

@@ -1,0 +1,253 @@
+"""Exceptions of another process: sent as bytes, raised here with tracebacks of their own.
+
+Each exception of a chain is pickled by itself, so one that cannot be does not cost the others.
+What arrives looks as if it had been raised here: its traceback names the lines of the worker.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from ..errors import RemoteError
+from .pickling import Pickler, TooLargeError, dumps
+from .remote_frames import Frame, frames_of, traceback_of
+
+_MOST_BYTES = 1 << 20  # of one exception, pickled
+_MOST_ERRORS = 32  # of one chain
+_MOST_NOTES = 32
+_LONGEST = 10_000  # characters of a message or a note
+_HEAP_TYPE = 1 << 9  # flag of a class that was written in Python
+_HOOKS = (  # a class that has one of these says itself how it is pickled
+    "__reduce__",
+    "__reduce_ex__",
+    "__getstate__",
+    "__setstate__",
+    "__new__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An exception with all that led to it, as plain values of bounded size."""
+
+    errors: tuple[_Single, ...]
+
+    def unpack(self) -> BaseException:
+        """Build the exception again: its type, arguments, attributes, notes, chain, traceback.
+
+        One that cannot be built here becomes a `RemoteError` with its type and message.
+        """
+        made: dict[int, BaseException] = {}
+        error = self._build(0, made)
+        for number in tuple(made):
+            self._link(number, made)
+        return error
+
+    def _build(self, number: int, made: dict[int, BaseException]) -> BaseException:
+        """Build an exception, and those in it where it is a group."""
+        single = self.errors[number]
+        members = [made.get(each) or self._build(each, made) for each in single.members]
+        made[number] = error = single.build(members)
+        return error
+
+    def _link(self, number: int, made: dict[int, BaseException]) -> None:
+        single, error = self.errors[number], made[number]
+        for each in (single.cause, single.context):
+            if each is not None and each not in made:
+                self._build(each, made)
+                self._link(each, made)
+        error.__cause__ = None if single.cause is None else made[single.cause]
+        error.__context__ = None if single.context is None else made[single.context]
+        error.__suppress_context__ = single.suppresses_context
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """One exception of a chain; others are meant by their numbers.
+
+    Attributes:
+        name: of its type.
+        message: its text.
+        data: the exception pickled, without its traceback; None where it cannot be.
+        problem: why it cannot be.
+        notes: what was added to it.
+        frames: its traceback.
+        members: of a group.
+    """
+
+    name: str
+    message: str
+    data: bytes | None = None
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    cause: int | None = None
+    context: int | None = None
+    suppresses_context: bool = False
+    members: tuple[int, ...] = ()
+
+    def build(self, members: Sequence[BaseException]) -> BaseException:
+        error = self._loaded(members)
+        error.__traceback__ = traceback_of(self.frames)
+        if not hasattr(error, "__notes__"):
+            for note in self.notes:
+                error.add_note(note)
+        return error
+
+    def _loaded(self, members: Sequence[BaseException]) -> BaseException:
+        if self.data is None:
+            return self._instead(self.problem)
+        try:
+            error = pickle.loads(self.data)  # noqa: S301  of a process that we started
+            if self.members:
+                kind, message, state = error
+                error = BaseExceptionGroup.__new__(kind, message, members)
+                _set_state(error, state)
+        except Exception as problem:
+            return self._instead(_line(problem))
+        if not isinstance(error, BaseException):
+            return self._instead(f"it arrived as {type(error).__name__}")
+        return error
+
+    def _instead(self, problem: str) -> RemoteError:
+        error = RemoteError(f"{self.name}: {self.message}" if self.message else self.name)
+        for note in (*self.notes, f"the {self.name} itself could not be sent: {problem}"):
+            error.add_note(note)
+        return error
+
+
+# -- packing ------------------------------------------------------------------------------
+def pack_error(error: BaseException) -> PackedError:
+    """Make an exception ready for another process; this never raises, whatever the exception.
+
+    Args:
+        error: with its causes, contexts, groups and notes; up to 32 exceptions are kept.
+    """
+    numbers = {id(error): 0}
+    chain = [error]
+    singles = []
+    for each in chain:  # it grows meanwhile
+        try:
+            singles.append(_pack(each, chain, numbers))
+        except BaseException as problem:  # an exception may do anything when it is looked at
+            singles.append(_Single(type(each).__qualname__, "", problem=_line(problem)))
+    return PackedError(tuple(singles))
+
+
+def _pack(error: BaseException, chain: list[BaseException], numbers: dict[int, int]) -> _Single:
+    members = ()
+    if isinstance(error, BaseExceptionGroup):
+        found = [_number(each, chain, numbers) for each in error.exceptions]
+        members = tuple(number for number in found if number is not None)
+    frames, left_out = frames_of(error.__traceback__)
+    notes = _notes(error) + ((f"{left_out} frames are left out above",) if left_out else ())
+    data, problem = _data(error)
+    return _Single(
+        name=_name(type(error)),
+        message=_message(error),
+        data=data,
+        problem=problem,
+        notes=notes,
+        frames=tuple(frames),
+        cause=_number(error.__cause__, chain, numbers),
+        context=_number(error.__context__, chain, numbers),
+        suppresses_context=error.__suppress_context__,
+        members=members,
+    )
+
+
+def _number(
+    error: BaseException | None, chain: list[BaseException], numbers: dict[int, int]
+) -> int | None:
+    """Give the number of an exception in its chain, and one to a new exception."""
+    if error is None:
+        return None
+    if id(error) not in numbers:
+        if len(chain) == _MOST_ERRORS:
+            return None
+        numbers[id(error)] = len(chain)
+        chain.append(error)
+    return numbers[id(error)]
+
+
+def _data(error: BaseException) -> tuple[bytes | None, str]:
+    """Pickle an exception, or say why it cannot be."""
+    value: object = error
+    if isinstance(error, BaseExceptionGroup):
+        value = type(error), error.message, object.__getstate__(error)
+    try:
+        return dumps(value, _MOST_BYTES, _ErrorPickler), ""
+    except TooLargeError:
+        return None, f"it is larger than {_MOST_BYTES >> 20} MiB"
+    except BaseException as problem:
+        return None, _line(problem)
+
+
+class _ErrorPickler(Pickler):
+    """Takes exceptions apart without what their `__init__` wants."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how an object is pickled."""
+        if isinstance(obj, BaseException) and _is_plain(type(obj)):
+            state = object.__getstate__(obj)
+            return _blank, (type(obj), obj.args), state, None, None, _set_state
+        return super().reducer_override(obj)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Tell exceptions that are their arguments and attributes, and have an `__init__` of Python.
+
+    Pickle would call that with `args`, which are what it gave to its base class.
+    """
+    base = kind
+    while base.__flags__ & _HEAP_TYPE:
+        base = base.__base__
+    return (
+        isinstance(kind.__init__, FunctionType)
+        and base.__basicsize__ == Exception.__basicsize__
+        and not any(isinstance(getattr(kind, name, None), FunctionType) for name in _HOOKS)
+        and kind not in copyreg.dispatch_table
+    )
+
+
+def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    return kind.__new__(kind, *args)
+
+
+def _set_state(error: BaseException, state: Any) -> None:
+    """Set attributes; those of slots stand in a second dict."""
+    for half in state if isinstance(state, tuple) else (state,):
+        for name, value in (half or {}).items():
+            setattr(error, name, value)
+
+
+# -- text ---------------------------------------------------------------------------------
+def _name(kind: type) -> str:
+    plain = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:_LONGEST]
+    except BaseException as problem:
+        return f"its text cannot be shown ({type(problem).__name__})"
+
+
+def _line(error: BaseException) -> str:
+    message = _message(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    notes = getattr(error, "__notes__", ())
+    if not isinstance(notes, list | tuple):
+        return ()
+    return tuple(note[:_LONGEST] for note in notes[:_MOST_NOTES] if isinstance(note, str))

@@ -1,0 +1,176 @@
+"""The loop of a worker process: it takes jobs from its pipe, one after the other."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from multiprocessing.connection import Connection
+from time import perf_counter_ns
+from typing import Any, TypedDict
+
+import cloudpickle
+
+from .. import worker
+from .base import Answer
+from .channel import Channel
+from .remote_errors import pack_error
+from .shipping import load
+from .surroundings import hold_threads
+
+ENTRY = f"{__name__}:serve"
+_EXPANSION_NS = 2_000_000  # children are sent after so long, however many are wanted
+
+
+class Settings(TypedDict):
+    """What a worker is told when it starts."""
+
+    number: int
+    budget_bytes: int
+
+
+def serve(connection: Connection, argument: bytes) -> None:
+    """Do jobs until the other end closes the pipe."""
+    settings: Settings = pickle.loads(argument)  # noqa: S301  our own parent's
+    worker.NUMBER[0] = settings["number"]
+    channel = Channel(connection, copy=True, budget_bytes=settings["budget_bytes"])
+    streams = [Forwarded(channel, name) for name in ("stdout", "stderr")]
+    sys.stdout, sys.stderr = streams  # type: ignore[assignment]
+    desk = _Desk(channel)
+    try:
+        while (message := channel.recv()) is not None:
+            kind, *arguments = message
+            desk.handle(kind, arguments)
+    except (EOFError, OSError):  # the run is over, or its process is gone
+        return
+    finally:
+        channel.close()
+
+
+class Forwarded(io.TextIOBase):
+    """Standard output of a worker: whole lines are sent to the parent, which prints them."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._rest = ""
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Send the lines that are complete."""
+        lines, newline, rest = (self._rest + text).rpartition("\n")
+        self._rest = rest
+        if newline:
+            self._channel.send(("text", self._name, lines + newline))
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there, also without the end of its line."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._channel.send(("text", self._name, rest))
+
+
+class _Desk:
+    """Answers one message after the other."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._program: Any = None
+        self._children: Iterator[Any] = iter(())
+
+    def handle(self, kind: str, arguments: list[Any]) -> None:
+        """Do what a message asks for, and answer; what goes wrong is an answer, too."""
+        answers: dict[str, Callable[..., tuple[Any, ...]]] = {
+            "program": self._load,
+            "do": self._do,
+            "open": self._open,
+            "more": self._more,
+        }
+        if kind == "drop":
+            self._drop()
+            return
+        try:
+            answer = answers[kind](*arguments)
+        except BaseException as error:
+            answer = ("error", pack_error(error))
+        self._flush()
+        try:
+            self._channel.send(answer)
+        except (EOFError, OSError):
+            raise
+        except BaseException as error:
+            self._channel.send(self._instead(kind, arguments, answer, error))
+
+    def _instead(
+        self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
+    ) -> tuple[Any, ...]:
+        """Put failures in the place of results that cannot be pickled."""
+        if kind != "do":
+            return ("error", pack_error(error))
+        whole: Answer = answer[1]
+        results = [
+            result if _can_travel(result) else self._program.unsendable(entry, result)
+            for entry, result in zip(arguments[0], whole.results, strict=False)
+        ]
+        return ("answer", Answer(results, whole.tally, whole.retried))
+
+    def _flush(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, Forwarded):
+                stream.flush()
+
+    def _load(self, data: bytes) -> tuple[Any, ...]:
+        first = self._program is None
+        self._program = load(data)
+        hold_threads()
+        if first:
+            self._program.prepare()
+        return ("ready",)
+
+    def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
+        begun = self._announce if announces else None
+        return ("answer", self._program.run(entries, epoch, begun))
+
+    def _announce(self, stage: int) -> None:
+        self._channel.send(("begun", stage))
+
+    def _open(self, entry: Any, epoch: int) -> tuple[Any, ...]:
+        path, value = entry
+        self._children = iter(self._program.open(value, path, epoch))
+        return ("opened",)
+
+    def _more(self, count: int) -> tuple[Any, ...]:
+        """Draw children: as many as are wanted, or those that came in time."""
+        begun_ns = perf_counter_ns()
+        drawn: list[Any] = []
+        for child in islice(self._children, count):
+            drawn.append(child)
+            if perf_counter_ns() - begun_ns > _EXPANSION_NS:
+                break
+        else:
+            over = len(drawn) < count
+            return ("children", drawn, over, perf_counter_ns() - begun_ns)
+        return ("children", drawn, False, perf_counter_ns() - begun_ns)
+
+    def _drop(self) -> None:
+        close = getattr(self._children, "close", None)
+        self._children = iter(())
+        if close is not None:
+            try:
+                close()
+            except BaseException as error:
+                self._channel.send(("text", "stderr", f"closing a generator failed: {error!r}\n"))
+
+
+def _can_travel(result: Any) -> bool:
+    try:
+        cloudpickle.dumps(result)
+    except BaseException:
+        return False
+    return True

@@ -1,0 +1,38 @@
+"""Open runs: closed when the interpreter ends, disowned where it was forked."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Protocol
+
+
+class Open(Protocol):
+    """Something that has to be closed."""
+
+    def close(self, timeout_s: float = 5) -> None:
+        """End it."""
+
+    def disown(self) -> None:
+        """Take note that this process was forked: it stayed in the other one."""
+
+
+_open: weakref.WeakSet[Open] = weakref.WeakSet()
+add = _open.add
+discard = _open.discard
+
+
+def _close_all() -> None:
+    for one in tuple(_open):
+        one.close(timeout_s=1)
+
+
+def _after_fork() -> None:
+    for one in tuple(_open):
+        one.disown()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
