@@ -34,7 +34,7 @@ CONTENDERS = (
         options={key: {"workers": 1} for key in TRANSPORT},
     ),
     Contender(
-        "nbpipe 1 process, views",
+        "nbpipe 1 process views",
         "ours",
         only=TRANSPORT,
         options={key: {"workers": 1, "copy": False} for key in TRANSPORT},
@@ -63,9 +63,9 @@ CONTENDERS = (
             "W2b": {"prefetch": 4, "snapshot_frequency": 1000},
             "W3": {"prefetch": 4, "snapshot_frequency": 1000},
             "W5": {"snapshot_frequency": 1000},
-            "W4": {"tensors": False, "snapshot_frequency": 1000},
+            "W4": {"tensors": False, "prebatch": 4, "snapshot_frequency": 1000},
             "W6": {"snapshot_frequency": 1000},
-            "W6s": {"tensors": False, "snapshot_frequency": 1000},
+            "W6s": {"tensors": False, "prebatch": 8, "snapshot_frequency": 1000},
             "W7": {"snapshot_frequency": 1000},
             "idle": {"snapshot_frequency": 1000},
             "idle4": {"tensors": False, "snapshot_frequency": 1000},
@@ -95,7 +95,7 @@ CONTENDERS = (
             "W5": ({}, {"prebatch": 4, "snapshot_frequency": 1000}),
             "W4": (
                 {"snapshot_frequency": 1000},
-                {"tensors": False, "prebatch": 4, "snapshot_frequency": 1000},
+                {"tensors": False, "snapshot_frequency": 1000},
                 {"tensors": False, "context": "fork", "snapshot_frequency": 1000},
             ),
             "W6": (
@@ -105,7 +105,7 @@ CONTENDERS = (
             ),
             "W6s": (
                 {"snapshot_frequency": 1000},
-                {"tensors": False, "prebatch": 8, "snapshot_frequency": 1000},
+                {"tensors": False, "snapshot_frequency": 1000},
                 {"tensors": False, "workers": 1, "snapshot_frequency": 1000},
                 {"prebatch": 8, "snapshot_frequency": 1000},
             ),
@@ -136,7 +136,11 @@ CONTENDERS = (
             "W2b": {"prefetch": 4},
             "W2i": {"isolate": True},
             "W3": {"batch_in_threads": True, "buffer": 16},
+            "W4": {"threads": 0, "worker_buffer": 4},
             "W5": {"buffer": 256},
+            "W6": {"threads": 0, "worker_buffer": 4},
+            "W6s": {"threads": 0, "worker_buffer": 4},
+            "idle4": {"threads": 0, "worker_buffer": 4},
         },
         alternatives={
             "W1": (
@@ -159,12 +163,12 @@ CONTENDERS = (
                 {"isolate": True, "worker_buffer": 4},
                 {"isolate": True, "prefetch": 4},
             ),
-            "W4": ({"worker_buffer": 4}, {"threads": 0}, {"threads": 0, "worker_buffer": 4}),
+            "W4": ({}, {"worker_buffer": 4}, {"threads": 0}),
             "W5": ({}, {"buffer": 300}, {"buffer": 2000}),
-            "W6": ({"threads": 0}, {"threads": 0, "worker_buffer": 4}, {"workers": 1}),
+            "W6": ({}, {"threads": 0}, {"threads": 0, "workers": 1, "worker_buffer": 4}),
             "W6s": (
+                {},
                 {"threads": 0},
-                {"threads": 0, "worker_buffer": 4},
                 {"threads": 0, "worker_buffer": 16},
                 {"threads": 0, "workers": 1, "worker_buffer": 16},
             ),
@@ -184,7 +188,9 @@ CONTENDERS = (
         pip="torch",
         options={
             "W1": {"workers": 2, "batch": 1024},
+            "W4": {"batch": 8},
             "W5": {"workers": 4, "batch": 64},
+            "W6s": {"batch": 16},
         },
         alternatives={
             "W1": (
@@ -197,7 +203,7 @@ CONTENDERS = (
             "W2": ({"workers": 32},),
             "W2b": ({"workers": 32},),
             "W3": ({"numpy": True},),
-            "W4": ({"prefetch": 8}, {"batch": 8}, {"sharing": "file_system"}),
+            "W4": ({}, {"prefetch": 8}, {"sharing": "file_system"}),
             "W5": ({"workers": 1, "batch": 256}, {"workers": 2, "batch": 128}),
             "W6": (
                 {"prefetch": 8},
@@ -206,10 +212,10 @@ CONTENDERS = (
                 {"sharing": "file_system"},
             ),
             "W6s": (
+                {},
                 {"prefetch": 8},
-                {"workers": 1, "prefetch": 4},
-                {"batch": 16},
                 {"batch": 64},
+                {"batch": 16, "workers": 1},
                 {"sharing": "file_system"},
             ),
         },
@@ -220,7 +226,9 @@ CONTENDERS = (
             "W2b": "40 worker processes",
             "W2i": "40 worker processes",
             "W3": "worker processes",
+            "W4": "batches of 8, taken apart again by the consumer",
             "W5": "4 worker processes, each gathers 64 waits on a loop of its own",
+            "W6s": "batches of 16, taken apart again by the consumer",
         },
         share={"W6": 0.5, "W6s": 0.2, "W7": 0.4},
     ),

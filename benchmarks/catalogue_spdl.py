@@ -14,10 +14,10 @@ SPDL = (
             "W1": {"sink": 64},
             "W2i": {"isolate": True},
             "W3": {"sink": 16},
-            "W4": {"way": "executor"},
+            "W4": {"way": "executor", "chunk": 8},
             "W5": {"sink": 64},
             "W6": {"way": "executor"},
-            "W6s": {"way": "executor"},
+            "W6s": {"way": "executor", "chunk": 16},
             "idle4": {"way": "executor"},
         },
         alternatives={
@@ -49,13 +49,11 @@ SPDL = (
                 {"isolate": True, "sink": 16, "buffer": 16},
             ),
             "W4": (
+                {"way": "executor"},
                 {"way": "executor", "calls": 4},
+                {"way": "executor", "calls": 4, "chunk": 8},
                 {"way": "executor", "calls": 8, "sink": 16},
                 {"way": "executor", "calls": 4, "order": "completion"},
-                {"way": "region"},
-                {"way": "region", "buffer_in": 8},
-                {"way": "region", "buffer_in": 8, "buffer_out": 4, "sink": 16},
-                {"way": "pool", "workers": 2},
                 {"way": "ring", "workers": 2},
             ),
             "W5": (
@@ -69,6 +67,8 @@ SPDL = (
                 {"way": "queue"},
             ),
             "W6s": (
+                {"way": "executor"},
+                {"way": "executor", "calls": 4, "chunk": 16},
                 {"way": "executor", "calls": 4},
                 {"way": "executor", "workers": 1, "calls": 2},
                 {"way": "executor", "calls": 8, "sink": 16},
@@ -87,14 +87,22 @@ SPDL = (
         packages=("spdl",),
         pip="spdl",
         only=("W4", *TRANSPORT),
-        options={key: {"way": "region"} for key in ("W4", *TRANSPORT)},
+        options={
+            "W4": {"way": "region", "buffer_in": 8, "buffer_out": 4, "sink": 16},
+            "W6": {"way": "region"},
+            "W6s": {"way": "region", "buffer_in": 32, "buffer_out": 8},
+        },
         alternatives={
+            "W4": (
+                {"way": "region"},
+                {"way": "region", "buffer_in": 8},
+            ),
             "W6": (
                 {"way": "region", "workers": 1},
                 {"way": "region", "buffer_in": 8, "buffer_out": 2},
             ),
             "W6s": (
-                {"way": "region", "buffer_in": 32, "buffer_out": 8},
+                {"way": "region"},
                 {"way": "region", "buffer_in": 32, "buffer_out": 8, "sink": 64},
                 {"way": "region", "workers": 1, "buffer_in": 32, "buffer_out": 8, "sink": 64},
             ),

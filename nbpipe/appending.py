@@ -34,6 +34,7 @@ from .operations import (
     whole,
 )
 from .order import absorbed, index_plan
+from .placement import Placement
 from .sampler import default_rank
 from .stage import (
     CONSUMER,
@@ -121,23 +122,23 @@ def batch(
 ) -> Chain:
     """Append a batch stage."""
     stage_name, named = _name(chain, "batch", None, name)
+    spec = _batch_spec(stage_name, size, options)
+    placement = _batch_placement(stage_name, options, by_cost=spec.cost is not None)
+    if placement is not None:
+        knobs = (options["concurrency"], prefetch)
+        return calls.place(
+            chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
+        )
+    held = BATCHES if prefetch is None else prefetch
+    return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
+
+
+def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch:
     cost, collate, names = options["cost"], options["collate"], options["names"]
     if cost is None:
         size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
     elif not 0 < as_float(size) < math.inf:
         raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
-    executor = options["executor"]
-    placement = calls.placement_of(stage_name, executor, {})
-    if executor not in (None, "thread") and placement is None:
-        raise ArgumentError(
-            f"{stage_name} executor must be 'thread', 'process', 'dask', an Executor or a Dask "
-            f"client, got {executor!r}"
-        )
-    if placement is not None and cost is not None:
-        raise ArgumentError(
-            f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
-            "gathered one after the other; leave executor out, and collate in a stage behind it"
-        )
     for word in ("cost", "collate"):
         if options[word] is not None:
             function(f"{stage_name} {word}", options[word])
@@ -148,7 +149,7 @@ def batch(
             "nothing; leave one out"
         )
     check_options(names, options["dtype"], options["pad"])
-    spec = Batch(
+    return Batch(
         size=size,
         drop_last=flag(f"{stage_name} drop_last", options["drop_last"]),
         collate=collate,
@@ -157,18 +158,29 @@ def batch(
         pad=options["pad"],
         cost=cost,
     )
-    if placement is not None:
-        knobs = (options["concurrency"], prefetch)
-        return calls.place(
-            chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
+
+
+def _batch_placement(
+    stage_name: str, options: Mapping[str, Any], *, by_cost: bool
+) -> Placement | None:
+    executor = options["executor"]
+    placement = calls.placement_of(stage_name, executor, {})
+    if executor not in (None, "thread") and placement is None:
+        raise ArgumentError(
+            f"{stage_name} executor must be 'thread', 'process', 'dask', an Executor or a Dask "
+            f"client, got {executor!r}"
         )
-    if options["concurrency"] is not None:
+    if placement is not None and by_cost:
+        raise ArgumentError(
+            f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
+            "gathered one after the other; leave executor out, and collate in a stage behind it"
+        )
+    if placement is None and options["concurrency"] is not None:
         raise ArgumentError(
             f"{stage_name} concurrency needs workers: batches are gathered one after the other; "
             'leave it out, or use executor="process"'
         )
-    held = BATCHES if prefetch is None else prefetch
-    return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
+    return placement
 
 
 def _plain(chain: Chain, spec: Operation, prefetch: int | None = None) -> Chain:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import ArgumentError, ArgumentTypeError
+from .knobs import Knob
 from .operations import (
     Batch,
     Call,
@@ -169,14 +170,28 @@ def place(
     prefetch_else: int,
 ) -> Chain:
     """Append a stage outside the run's threads: with workers of its own, or those above it."""
-    above = joined(chain, spec, placement)
     held = prefetch_else if prefetch is None else prefetch
+    above = joined(chain, spec, placement)
     if above is None:
         limit = 1 if concurrency is None else concurrency
         stage = Stage(
             spec, name=name, named=named, placement=placement, concurrency=limit, prefetch=held
         )
         return (*chain, stage)
+    shared = _shared_limit(above, name, concurrency)
+    if prefetch is None and isinstance(spec, Call) and not isinstance(above.spec, Batch):
+        held = above.knobs["prefetch"].value
+    inner = Stage(
+        above.spec, name=above.name, named=above.named, placement=above.placement, shared=shared
+    )
+    stage = Stage(
+        spec, name=name, named=named, placement=placement, prefetch=held, shared=shared
+    )
+    return (*chain[:-1], inner, stage)
+
+
+def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:
+    """Give the limit of the workers above; refuse another value for it."""
     shared = above.knobs["concurrency"]
     if concurrency is not None and concurrency != shared.value:
         raise ArgumentError(
@@ -184,21 +199,4 @@ def place(
             f"{above.name}, {shared.value} [calls], got {concurrency!r}; leave it out, or give "
             f"{name} workers of its own with region=False"
         )
-    if prefetch is None and isinstance(spec, Call) and not isinstance(above.spec, Batch):
-        held = above.knobs["prefetch"].value
-    inner = Stage(
-        above.spec,
-        name=above.name,
-        named=above.named,
-        placement=above.placement,
-        shared={"concurrency": shared},
-    )
-    stage = Stage(
-        spec,
-        name=name,
-        named=named,
-        placement=placement,
-        prefetch=held,
-        shared={"concurrency": shared},
-    )
-    return (*chain[:-1], inner, stage)
+    return {"concurrency": shared}

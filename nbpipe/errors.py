@@ -5,13 +5,13 @@ NbpipeError
 │   ├── DuplicateNameError              two stages were given the same name
 │   └── KnobError                       a knob was set to something out of range
 ├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
+│   └── UnpicklableError                something cannot be sent to another process
 ├── UnknownStageError (KeyError)        no stage of that name
 ├── UnknownKnobError (AttributeError)   no knob of that name
 ├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
 ├── MissingExtraError (ImportError)     an optional package is not installed
 ├── FrontEndMissingError (RuntimeError) the panel's front end was not built
 ├── CacheError (RuntimeError)           a cache that cannot be used
-├── UnpicklableError (TypeError)        something cannot be sent to another process
 ├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
 ├── RunError (RuntimeError)             a run was used in a way it does not allow
 │   ├── RunClosedError                  the run was closed, or belongs to another process

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .seeding import Path
+from .seeding import Path, seed_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,5 @@ def worker_info() -> WorkerInfo | None:
     """
     if not CALL.stage:
         return None
-    from .seeding import seed_for
-
     seed = seed_for(CALL.run_seed, CALL.epoch, CALL.stage, CALL.path)
     return WorkerInfo(CALL.stage, NUMBER[0], CALL.epoch, seed)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests import post
 from tests.leaks import Held, find_leaks
 
 hypothesis.settings.register_profile("nbpipe", deadline=None, print_blob=True)
@@ -17,6 +18,7 @@ def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread, a process, an open file or shared memory behind."""
     before = Held.now()
     yield
+    post.close()
     leaks = find_leaks(before)
     if leaks:
         pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)

@@ -5,6 +5,8 @@ import tempfile
 import threading
 from collections import Counter
 
+from tests import post
+
 HANG_S = 12.0  # what takes longer hangs; nothing else is decided by this time
 
 
@@ -99,6 +101,9 @@ class Gate:
         if not self._event.wait(HANG_S):
             raise HangError(f"a gate was never opened\n{stacks()}")
 
+    def __reduce__(self):
+        return post.reach(self)  # in a worker process it is this very gate
+
     async def wait_async(self):
         import asyncio
 
@@ -126,6 +131,9 @@ class Calls:
         self.peak = 0
         self.of = Counter()
         self.threads = set()
+
+    def __reduce__(self):
+        return post.reach(self)  # in a worker process it counts here
 
     def enter(self, item):
         with self._changed:

@@ -15,8 +15,12 @@ GRACE_S = 5.0
 KEPT_THREADS = ("IPythonHistorySaving", "pytest_timeout", "tqdm_monitor")
 # Files that packages keep open once loaded.
 KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
-# Helper processes of the standard library, started once for all.
-KEPT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Helper processes that are started once for all: of the standard library, and our fork server.
+KEPT_CHILDREN = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "nbpipe.executors.nursery",
+)
 SHARED_MEMORY = Path("/dev/shm")
 FILES = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
 
@@ -103,14 +107,17 @@ def _is_kept(process: psutil.Process) -> bool:
 
 
 def _files() -> frozenset[tuple[int, str]]:
-    tracker = resource_tracker._resource_tracker._fd
+    kept = {resource_tracker._resource_tracker._fd}
+    launch = sys.modules.get("nbpipe.executors.launch")
+    if launch is not None:
+        kept.update(launch.held_files())  # the pipes to the fork server
     found = set()
     for link in FILES.iterdir():
         try:
             target = str(link.readlink())
         except OSError:  # the listing itself, closed by now
             continue
-        if int(link.name) != tracker and not target.startswith(KEPT_FILES):
+        if int(link.name) not in kept and not target.startswith(KEPT_FILES):
             found.add((int(link.name), target))
     return frozenset(found)
 

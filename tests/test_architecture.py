@@ -19,8 +19,8 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors units gil worker",
-    "knobs tree describe text metrics seeding index_order sampler digest cache",
+    "version errors units gil",
+    "knobs tree describe text metrics seeding worker index_order sampler digest cache",
     "operations placement stage region order lengths outline collate failure",
     "executors transfer ranks",
     "open_runs stats watch tune view remote kernel export widgets",

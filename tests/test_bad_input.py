@@ -97,16 +97,17 @@ def test_prefetch(value):
         ),
         (
             ArgumentError,
-            lambda: pipe().map(decode, executor="process"),
+            lambda: pipe().map(decode, executor="proces"),
             (
-                "decode executor must be 'thread' or 'inline' (an async function runs on the event "
-                "loop by itself), got 'process'"
+                "decode executor must be 'thread', 'inline', 'process', 'dask', a "
+                "concurrent.futures.Executor or a Dask client (an async function runs on the event "
+                "loop by itself), got 'proces'"
             ),
         ),
         (
             ArgumentError,
             lambda: pipe().map(decode, executor=threading),
-            "decode executor must be 'thread' or 'inline'",
+            "decode executor must be 'thread', 'inline', 'process'",
         ),
         (
             ArgumentTypeError,
@@ -231,7 +232,9 @@ def test_batch_budget(size):
         ({"dtype": "float33"}, "dtype must be a floating dtype such as 'float32', got 'float33'"),
         ({"pad": "x"}, "pad must be a number, got 'x'"),
         ({"drop_last": 1}, "batch drop_last must be True or False, got 1"),
-        ({"executor": "process"}, "batch executor must be 'thread', got 'process'"),
+        ({"executor": "coroutine"}, "batch executor must be 'thread', 'process', 'dask', an Exec"),
+        ({"executor": "process", "cost": len}, "batch executor='process' does not go with cost"),
+        ({"concurrency": 2}, "batch concurrency needs workers"),
         (
             {"collate": list, "pad": 0, "dtype": "float32"},
             "batch collate replaces the stacking, so dtype, pad would do nothing; leave one out",

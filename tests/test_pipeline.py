@@ -222,6 +222,7 @@ def test_graph_is_plain_data():
             "op": "source",
             "detail": "range",
             "executor": "thread",
+            "shares": None,
             "knobs": {"prefetch": 16},
         },
         {
@@ -229,6 +230,7 @@ def test_graph_is_plain_data():
             "op": "map",
             "detail": "",
             "executor": "thread",
+            "shares": None,
             "knobs": {"concurrency": 2, "prefetch": 8},
         },
         {
@@ -236,9 +238,17 @@ def test_graph_is_plain_data():
             "op": "batch",
             "detail": "4",
             "executor": "thread",
+            "shares": None,
             "knobs": {"prefetch": 2},
         },
-        {"name": "last", "op": "map", "detail": "", "executor": "inline", "knobs": {}},
+        {
+            "name": "last",
+            "op": "map",
+            "detail": "",
+            "executor": "inline",
+            "shares": None,
+            "knobs": {},
+        },
     ]
 
 

@@ -73,14 +73,25 @@ def _executor(job: Job) -> Iterator[Iterator[Any]]:
     calls = job.option("calls", default=workers)
     context = multiprocessing.get_context(CONTEXT)
     with ProcessPoolExecutor(workers, mp_context=context) as executor:
-        builder = _source(job).pipe(
-            producer(job), concurrency=calls, executor=executor, output_order=order(job)
-        )
+        call: dict[str, Any] = {
+            "concurrency": calls,
+            "executor": executor,
+            "output_order": order(job),
+        }
+        if chunk := job.option("chunk", default=0):
+            many = partial(_each, producer(job))
+            builder = _source(job).aggregate(chunk).pipe(many, **call).disaggregate()
+        else:
+            builder = _source(job).pipe(producer(job), **call)
         pipeline = builder.add_sink(job.option("sink", default=3)).build(
             num_threads=1, **settings(job)
         )
         with pipeline.auto_stop():
             yield iter(pipeline)
+
+
+def _each(produce: Callable[[int], Any], numbers: list[int]) -> list[Any]:
+    return [produce(number) for number in numbers]
 
 
 @contextmanager

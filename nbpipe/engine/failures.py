@@ -57,7 +57,7 @@ def failed(
 ) -> Failed:
     """Build the record and, where the epoch has to end, the `StageError` that will surface."""
     summary = summarize(value)
-    line = one_line(error)
+    line = one_line(error).removeprefix("nbpipe.errors.")
     record = Failure(
         stage=stage,
         path=path,

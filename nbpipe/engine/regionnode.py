@@ -13,6 +13,7 @@ from ..executors.base import Answer, Caller, Job
 from .expand import ExpandNode
 from .lane import Lane
 from .mapnode import MapNode
+from .node import CHUNK_MAX
 from .opening import CallOpener, children
 from .task import Entry, Expansion, Task
 
@@ -46,6 +47,8 @@ class Region:
         """Make the record of an item that a worker did not come back from."""
         stage = error.stage if isinstance(error, StageError) else ""
         step = self.steps.get(stage) or next(iter(self.steps.values()))
+        if isinstance(error, WorkerDiedError) and attempts > 1:
+            error.add_note(f"{attempts} workers died of this item, one after the other")
         return step.failure(entry, error, attempts)
 
     def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
@@ -68,9 +71,9 @@ class RegionNode(MapNode):
         gather: items that one call takes together; then each keeps its own path.
     """
 
-    __slots__ = ("region",)
+    __slots__ = ("busy_ns", "region")
 
-    chunk_ns = ROUND_TRIP_NS
+    chunk_ns = 1 << 62  # `chunk` decides
 
     def __init__(
         self,
@@ -85,13 +88,19 @@ class RegionNode(MapNode):
         last = list(region.steps.values())[-1]
         super().__init__(lane, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
+        self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     def chunk(self, room: int, available: int) -> int:
-        """Give the number of items to send at once: a fair share of what there is."""
+        """Give the number of items to send at once: a fair share of those that are cheap.
+
+        The way there and back costs the same for one as for several.
+        """
         if self.region.timeout_s is not None:
             return 1
-        share = -(-min(room, available) // self.lane.concurrency)
-        return super().chunk(share, share)
+        most = -(-min(room, available) // self.lane.concurrency)
+        if self.epoch.memory is not None:
+            most = min(most, self.epoch.affordable(self))
+        return max(1, min(most, CHUNK_MAX, int(ROUND_TRIP_NS / max(1.0, self.busy_ns))))
 
     def _next_items(self, count: int) -> deque[Entry]:
         if not self.gather:
@@ -116,7 +125,10 @@ class RegionNode(MapNode):
         finally:
             task.inputs = tally[-1][0]
             spent_ns = perf_counter_ns() - task.started_ns
-            task.away_ns = max(0, spent_ns - sum(busy_ns for _, _, busy_ns in tally))
+            busy_ns = sum(row[2] for row in tally)
+            task.away_ns = max(0, spent_ns - busy_ns)
+            each_ns = busy_ns / len(entries)
+            self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
     def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
         region = self.region

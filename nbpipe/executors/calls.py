@@ -106,12 +106,16 @@ class Calls:
 
     @contextmanager
     def open(self, job: Job) -> Iterator[Call]:
-        """Give a call, and count it while it is in progress."""
+        """Give a call, and count it while it is in progress.
+
+        Raises:
+            StageError: the caller is closed.
+        """
         call = Call(job, self._executor)
         with self._changed:
-            self._calls[call] = None
             if self._closed:
-                call.abandon()
+                raise call.error(StageError, "did not begin: its run is closed")
+            self._calls[call] = None
         try:
             yield call
         finally:

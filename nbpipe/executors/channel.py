@@ -152,10 +152,12 @@ class Channel:
         """Write a message to shared memory; None: it is small, or there is none for it."""
         if not self._ring.budget_bytes or head_bytes + sum(sizes) < _SHARED_FROM_BYTES:
             return None
-        slab = self._ring.take(_offsets(head_bytes, sizes)[-1])
+        starts = _offsets(head_bytes, sizes)
+        slab = self._ring.take(starts[-1])
         if slab is not None:
             try:
-                _fill(slab, parts, buffers, head_bytes, sizes)
+                struct.pack_into(f"<{len(sizes)}q", slab.memory, HEADER_BYTES, *sizes)
+                _fill(slab.memory, starts, parts, buffers)
             except BaseException:
                 slab.flag[0] = 0
                 raise
@@ -204,11 +206,14 @@ class Channel:
             self._others.pop(number, None)
 
     def _read_piped(self, count: int, head_bytes: int) -> tuple[memoryview, list[memoryview]]:
-        table, head = bytearray(count * _SIZE_BYTES), _empty(head_bytes)
+        head = _empty(head_bytes)
+        if not count:
+            self._wire.fill((head,))
+            return head, []
+        table = bytearray(count * _SIZE_BYTES)
         self._wire.fill((table, head))
         buffers = [_empty(size) for size in struct.unpack(f"<{count}q", table)]
-        if buffers:
-            self._wire.fill(buffers)
+        self._wire.fill(buffers)
         return head, buffers
 
     def _map(self, number: int, size_bytes: int) -> None:
@@ -239,23 +244,16 @@ def _empty(size_bytes: int) -> memoryview:
 
 def _offsets(head_bytes: int, sizes: Sequence[int]) -> list[int]:
     """Give where in a slab the head begins, each buffer, and where the last one ends."""
-    table_bytes = HEADER_BYTES + len(sizes) * _SIZE_BYTES
-    lengths = [_aligned(size) for size in (table_bytes, head_bytes, *sizes)]
-    return list(accumulate(lengths))
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNED) * ALIGNED
+    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
+    return list(accumulate([-(-length // ALIGNED) * ALIGNED for length in lengths]))
 
 
 def _fill(
-    slab: Slab, parts: Parts, buffers: list[memoryview], head_bytes: int, sizes: list[int]
+    memory: memoryview, starts: Sequence[int], parts: Parts, buffers: list[memoryview]
 ) -> None:
-    memory = slab.memory
-    struct.pack_into(f"<{len(sizes)}q", memory, HEADER_BYTES, *sizes)
-    at, *starts, _ = _offsets(head_bytes, sizes)
+    at = starts[0]
     for part in parts:
         copy_bytes(memory[at : at + len(part)], part)
         at += len(part)
-    for start, buffer in zip(starts, buffers, strict=True):
+    for start, buffer in zip(starts[1:], buffers, strict=False):
         copy_bytes(memory[start : start + len(buffer)], buffer)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, NamedTuple
 
 from ..text import shortened
@@ -15,8 +16,10 @@ from .pickling import CACHED, pickled_bytes
 
 _DEPTH = 12  # levels that a search goes down
 _OWN = __name__.partition(".")[0]
-_CALLABLES = (FunctionType, CACHED)
+_CALLABLES = (FunctionType, MethodType, functools.partial, CACHED)
 _LONGEST = 200  # characters of an error's text
+_LOOKED_INTO = ("builtins", "collections", "types")
+_ALIVE = ("Pipeline", "Run")
 _INSIDE = ("attribute", "item", "state")
 _OTHERWISE = "create it inside the function, or per worker with worker_init"
 _CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
@@ -78,7 +81,11 @@ def find_culprit(program: object, error: BaseException) -> Culprit:
     stages = [getattr(owner, "stage", "") for owner in owners[:ours]]
     stage = next((name for name in reversed(stages) if isinstance(name, str) and name), "")
     function = owners[ours] if ours < len(owners) else owners[-1]
-    return Culprit(stage, trail[ours:], function, _error(owners[-1]) or error)
+    trail = trail[ours:]
+    if isinstance(error.__cause__, RecursionError):  # it goes on like this
+        while len(trail) > 1 and trail[-1].kind in _INSIDE:
+            trail.pop()
+    return Culprit(stage, trail, function, _error(owners[-1]) or error)
 
 
 def _is_ours(owner: object) -> bool:
@@ -107,10 +114,11 @@ def _trail(value: object, seen: dict[int, object], depth: int) -> list[Part] | N
 
 def _is_whole(value: object) -> bool:
     """Say whether naming a part of this object would help nobody."""
-    kind = type(value)
-    top = kind.__module__.partition(".")[0]
-    plain = kind.__module__ in ("builtins", "functools") or isinstance(value, _CALLABLES)
-    return top in sys.stdlib_module_names and not plain and kind.__module__ != "collections"
+    module = type(value).__module__
+    if module in _LOOKED_INTO or isinstance(value, _CALLABLES):
+        return False
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names or (top == _OWN and type(value).__name__ in _ALIVE)
 
 
 def _error(value: object) -> BaseException | None:

@@ -148,12 +148,13 @@ class _Own:
         Each worker would load torch by itself otherwise: seconds, and 150 MB.
         """
         with self.lock:
-            self.servers = [server for server in self.servers if server.alive]
             with_torch = "torch" in sys.modules
-            if self.servers and self.servers[-1].with_torch >= with_torch:
-                return self.servers[-1]
-            for server in self.servers:
-                server.retire()
+            if self.servers:
+                latest = self.servers[-1]
+                if latest.alive and latest.with_torch >= with_torch:
+                    return latest
+                latest.retire()
+            self.servers = [server for server in self.servers if server.alive]
             self.servers.append(ForkServer(self.open_lifeline(), with_torch=with_torch))
             return self.servers[-1]
 

@@ -193,17 +193,18 @@ def _work(connection: int, end: int, lifeline: int) -> NoReturn:
 def _run(connection: Any) -> int:
     try:
         entry, argument, captured = pickle.loads(connection.recv_bytes())  # noqa: S301  our parent's
-    except EOFError:  # it does not want this worker any more
+    except (EOFError, OSError):  # it does not want this worker any more
         return 0
     surroundings.apply(captured)
     surroundings.hold_threads()
     surroundings.seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
+    code: object = None
     try:
         _function(entry)(connection, argument)
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        code = leaving.code
     atexit._run_exitfuncs()  # what was registered here: the parent's are in the parent
-    return 0
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def _function(entry: str) -> Callable[[Any, bytes], object]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copyreg
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _dump(pickler: Callable[..., Any], message: object) -> tuple[Parts, list[mem
         return False
 
     writer = pickler(sink, PROTOCOL, buffer_callback=keep_inside)
-    writer.dispatch_table = _Reducers(getattr(writer, "dispatch_table", copyreg.dispatch_table))
+    writer.dispatch_table = _reducers(getattr(writer, "dispatch_table", copyreg.dispatch_table))
     writer.dump(message)
     return sink.parts, buffers
 
@@ -86,29 +86,27 @@ def _by_reference_only(parts: Parts) -> bool:
     """Tell whether everything that the parts name can be imported elsewhere."""
     cloudpickle = sys.modules.get("cloudpickle")
     by_value = cloudpickle.list_registry_pickle_by_value() if cloudpickle else ()
-    names = [_MAIN, *(name.encode() for name in by_value)]
-    code = [part for part in parts if _is_code(part)]
-    return not any(name in part for part in code for name in names)
+    names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
+    for part in parts:
+        if isinstance(part, bytes) and _is_code(part):
+            for name in names:
+                if name in part:
+                    return False
+    return True
 
 
-def _is_code(part: bytes | memoryview) -> TypeGuard[bytes]:
+def _is_code(part: bytes) -> bool:
     """Tell instructions from a long text or `bytes` of the message, which are none."""
-    short = len(part) < _FRAME_BYTES
-    return isinstance(part, bytes) and (short or part.startswith(_FRAME_STARTS))
+    return len(part) < _FRAME_BYTES or part.startswith(_FRAME_STARTS)
 
 
-class _Reducers(dict[type, Callable[[Any], _Reduced]]):
-    """How objects are taken apart: ours for a few types, else those registered."""
-
-    def __init__(self, registered: Any) -> None:
-        super().__init__({np.ndarray: _reduce_array, memoryview: _reduce_memoryview})
-        torch = sys.modules.get("torch")
-        if hasattr(torch, "Tensor"):  # not while it is being imported
-            self[cast(Any, torch).Tensor] = _reduce_tensor
-        self._registered = registered
-
-    def __missing__(self, kind: type) -> Callable[[Any], _Reduced]:
-        return cast(Callable[[Any], _Reduced], self._registered[kind])
+def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Give how objects are taken apart: our way for a few types, else as registered."""
+    reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not while it is being imported
+    if tensor is not None:
+        reducers[tensor] = _reduce_tensor
+    return reducers
 
 
 def _axes(strides: Iterable[int]) -> tuple[int, ...]:
@@ -156,7 +154,8 @@ def _reduce_tensor(tensor: Any) -> _Reduced:
             f"{str(tensor.device)!r}; return tensor.cpu(), and let to_device() move batches"
         )
     if not _is_plain(tensor):
-        return cast(_Reduced, tensor.__reduce_ex__(PROTOCOL))
+        reduced: _Reduced = tensor.__reduce_ex__(PROTOCOL)
+        return reduced
     grad, tensor = [True] * tensor.requires_grad, tensor.detach()
     axes = None
     if not tensor.is_contiguous():

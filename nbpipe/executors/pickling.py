@@ -18,12 +18,14 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 from types import FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 PROTOCOL = 5
-_OWN = __name__.partition(".")[0]
+_EVERYWHERE = sys.stdlib_module_names | {__name__.partition(".")[0]}
 _FINDERS = (BuiltinImporter, FrozenImporter, PathFinder)
 _REGISTRY = threading.RLock()  # cloudpickle's list of modules is the process's
+_NAMED = (FunctionType, type)
+_importable: set[tuple[object, ...]] = set()  # modules found so far, and what was true then
 CACHED: Any = type(functools.lru_cache(len))
 
 
@@ -78,7 +80,7 @@ class _Sink:
 
     def write(self, data: Any, /) -> None:
         """Take the next bytes."""
-        self.size_bytes += len(data)
+        self.size_bytes += memoryview(data).nbytes
         if self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
             raise TooLargeError
         if self.kept is not None:
@@ -95,7 +97,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is pickled; called for all but the plainest ones."""
-        if isinstance(obj, FunctionType | type):
+        if isinstance(obj, _NAMED):
             self._note(getattr(obj, "__module__", None))
         elif isinstance(obj, ModuleType):
             self._note(obj.__name__)
@@ -112,8 +114,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return
         self._seen.add(name)
         module = sys.modules.get(name)
-        known = cloudpickle.list_registry_pickle_by_value()
-        if module is None or name == "__main__" or name in known or importable(name):
+        if module is None or name == "__main__" or importable(name) or _is_registered(name):
             return
         with contextlib.suppress(ValueError):  # registered under another name
             cloudpickle.register_pickle_by_value(module)
@@ -143,18 +144,41 @@ def by_reference(obj: object) -> bool:
     found: object = sys.modules[name]
     for part in str(getattr(obj, "__qualname__", "")).split("."):
         found = getattr(found, part, None)
-    return found is obj and importable(name)
+    return found is obj and importable(name) and not _is_registered(name)
+
+
+def _is_registered(name: str) -> bool:
+    """Say whether the user told cloudpickle to send this module by value."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    return any(f"{name}.".startswith(f"{other}.") for other in known)
 
 
 def importable(name: str) -> bool:
     """Say whether a fresh process with this import path would load the same module by `name`."""
-    top, parent = name.partition(".")[0], name.rpartition(".")[0]
-    if top in sys.stdlib_module_names or top == _OWN:
+    if name.partition(".")[0] in _EVERYWHERE:
         return True
+    origin = getattr(sys.modules.get(name), "__file__", None)
+    key = (name, origin, _folder(), *sys.path)
+    if key not in _importable:
+        if not _is_importable(name, origin):
+            return False
+        _importable.add(key)
+    return True
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109  as text, and often
+    except OSError:  # it was deleted
+        return ""
+
+
+def _is_importable(name: str, origin: str | None) -> bool:
+    parent = name.rpartition(".")[0]
     if parent and not importable(parent):
         return False
     path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
-    origin, found = getattr(sys.modules.get(name), "__file__", None), _find(name, path)
+    found = _find(name, path)
     if found is None:
         return bool(parent) and origin is None  # its package makes it
     return _same_file(origin, found.origin)
@@ -179,4 +203,4 @@ def _kind(finder: object) -> type:
 def _same_file(one: str | None, other: str | None) -> bool:
     if one is None or other is None:
         return one is other
-    return os.path.realpath(one) == os.path.realpath(other)
+    return one == other or os.path.realpath(one) == os.path.realpath(other)

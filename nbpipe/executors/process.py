@@ -110,7 +110,7 @@ class ProcessCaller(Caller):
                 slot.freed.clear()
             if not slot.pid:
                 return self._started(slot)
-            if slot.is_alive():
+            if not slot.rested() or slot.is_alive():
                 return slot
             self._drop(slot)
 
@@ -144,7 +144,7 @@ class ProcessCaller(Caller):
             keep = slot.usable and not worn and not surplus and not self._closed
             if keep:
                 self._idle.append(slot)
-                slot.freed.set()
+                slot.rest()
         if not keep:
             self._drop(slot)
 

@@ -79,6 +79,7 @@ class _Single:
         problem: why it cannot be.
         notes: what was added to it.
         frames: its traceback.
+        left_out: frames that are missing in the middle.
         members: of a group.
     """
 
@@ -88,6 +89,7 @@ class _Single:
     problem: str = ""
     notes: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
+    left_out: int = 0
     cause: int | None = None
     context: int | None = None
     suppresses_context: bool = False
@@ -99,6 +101,8 @@ class _Single:
         if not hasattr(error, "__notes__"):
             for note in self.notes:
                 error.add_note(note)
+        if self.left_out:
+            error.add_note(f"{self.left_out} frames in the middle of its traceback were left out")
         return error
 
     def _loaded(self, members: Sequence[BaseException]) -> BaseException:
@@ -142,20 +146,20 @@ def pack_error(error: BaseException) -> PackedError:
 
 
 def _pack(error: BaseException, chain: list[BaseException], numbers: dict[int, int]) -> _Single:
-    members = ()
+    members: tuple[int, ...] = ()
     if isinstance(error, BaseExceptionGroup):
         found = [_number(each, chain, numbers) for each in error.exceptions]
         members = tuple(number for number in found if number is not None)
     frames, left_out = frames_of(error.__traceback__)
-    notes = _notes(error) + ((f"{left_out} frames are left out above",) if left_out else ())
     data, problem = _data(error)
     return _Single(
         name=_name(type(error)),
         message=_message(error),
         data=data,
         problem=problem,
-        notes=notes,
+        notes=_notes(error),
         frames=tuple(frames),
+        left_out=left_out,
         cause=_number(error.__cause__, chain, numbers),
         context=_number(error.__context__, chain, numbers),
         suppresses_context=error.__suppress_context__,
@@ -222,10 +226,11 @@ def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def _set_state(error: BaseException, state: Any) -> None:
-    """Set attributes; those of slots stand in a second dict."""
-    for half in state if isinstance(state, tuple) else (state,):
-        for name, value in (half or {}).items():
-            setattr(error, name, value)
+    """Set attributes, without asking the class; those of slots stand in a second dict."""
+    plain, slots = state if isinstance(state, tuple) else (state, None)
+    error.__dict__.update(plain or {})
+    for name, value in (slots or {}).items():
+        object.__setattr__(error, name, value)
 
 
 # -- text ---------------------------------------------------------------------------------

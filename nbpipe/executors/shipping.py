@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +18,15 @@ from ..tree import is_tensor
 from ..units import format_bytes
 from .culprit import describe_culprit, find_culprit
 from .parts import Part, parts_of
-from .pickling import TooLargeError, dumps, pickled_bytes
+from .pickling import CACHED, TooLargeError, dumps, pickled_bytes
 
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
 _MEASURED_BYTES = 1 << 28  # a value that takes more is not pickled to its end to be measured
 _NAMED = 3  # variables in one warning
 _DEPTH = 8  # helpers that call helpers
+
+_CODE = (FunctionType, MethodType, functools.partial, type, CACHED)
 
 _warned: set[tuple[str, tuple[Captured, ...]]] = set()
 
@@ -103,15 +107,10 @@ def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[
         if id(part.value) in seen:
             continue
         seen[id(part.value)] = part.value
-        inside = part.kind == "object" or (callable(part.value) and depth < _DEPTH)
-        if inside and not _is_array(part.value):
+        if depth < _DEPTH and (part.kind == "object" or isinstance(part.value, _CODE)):
             yield from _data_parts(part.value, seen, depth + 1)
-        elif part.kind not in ("key", "annotation") and not callable(part.value):
+        elif part.kind not in ("key", "annotation") and not isinstance(part.value, ModuleType):
             yield part
-
-
-def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def _size_bytes(value: Any) -> int:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any, final
 
 from ..errors import StageTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
@@ -17,6 +17,7 @@ from .launch import Worker, launch
 from .shipping import Shipped
 from .worker import ENTRY, Settings
 
+_RESTED_S = 0.05
 LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
 
 
@@ -41,6 +42,7 @@ class Slot:
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._digest = ""
+        self._rests_since_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -52,6 +54,15 @@ class Slot:
         worker = launch(ENTRY, pickle.dumps(settings))
         self._channel = Channel(worker.connection, copy=copy, budget_bytes=settings["budget_bytes"])
         self._worker = worker
+
+    def rest(self) -> None:
+        """Hear that there is nothing to do for now."""
+        self._rests_since_s = monotonic()
+        self.freed.set()
+
+    def rested(self) -> bool:
+        """Say whether it had nothing to do for so long that its process may be gone."""
+        return monotonic() - self._rests_since_s > _RESTED_S
 
     def is_alive(self) -> bool:
         """Say whether the worker, which has nothing to do, is there; print what it printed."""
@@ -69,8 +80,7 @@ class Slot:
         self._send_program(job, shipped)
         self._send(job, ("do", list(job.entries), job.epoch, announces))
         self.items += len(job.entries)
-        answer: Answer = self._expect("answer", job)[0]
-        return answer
+        return Answer(*self._expect("answer", job))
 
     def open(self, job: Job, shipped: Shipped) -> None:
         """Have the iterator over one item's children made."""

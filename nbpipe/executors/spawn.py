@@ -107,9 +107,11 @@ class ForkServer:
     def __init__(self, lifeline: int, *, with_torch: bool) -> None:
         self.with_torch = with_torch
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            handles = [theirs.fileno(), lifeline]
+        handles = [theirs.fileno(), lifeline]
+        with contextlib.ExitStack() as opened, theirs:
+            opened.enter_context(self._control)
             self._process = start_interpreter("serve", *handles, with_torch, handles=handles)
+            opened.pop_all()
 
     @property
     def pid(self) -> int:

@@ -36,7 +36,7 @@ class Wire(ABC):
 
     @abstractmethod
     def fill(self, views: Sequence[Any]) -> None:
-        """Read until each of these writable buffers is full.
+        """Read until each of these writable buffers is full; the last one is not empty.
 
         Raises:
             EOFError: the other end is gone.
@@ -73,19 +73,19 @@ class SocketWire(Wire):
         fd = self._connection.fileno()
         if sum(map(len, pieces)) <= _JOINED_BYTES:
             pieces = (b"".join(pieces),)
-        rest = [view for piece in pieces if (view := memoryview(piece)).nbytes]
-        while rest:
-            rest = _advance(rest, os.writev(fd, rest[:_MOST_PIECES]))
+        count = os.writev(fd, pieces[:_MOST_PIECES])
+        while rest := _rest(pieces, count):
+            pieces, count = rest, os.writev(fd, rest[:_MOST_PIECES])
 
     def fill(self, views: Sequence[Any]) -> None:
         """Read until each buffer is full."""
         fd = self._connection.fileno()
-        rest = [view for each in views if (view := memoryview(each)).nbytes]
+        rest: Sequence[Any] = views
         while rest:
             count = os.readv(fd, rest[:_MOST_PIECES])
             if not count:
                 raise EOFError("the other end of the channel is gone")
-            rest = _advance(rest, count)
+            rest = _rest(rest, count)
 
     def poll(self, timeout_s: float | None) -> bool:
         """Wait until something can be read."""
@@ -175,10 +175,10 @@ def _is_unix_socket(connection: Connection) -> bool:
         sock.detach()
 
 
-def _advance(views: list[memoryview], count: int) -> list[memoryview]:
+def _rest(pieces: Sequence[Piece], count: int) -> list[Piece]:
     """Leave out the first `count` bytes of some buffers."""
-    for number, view in enumerate(views):
-        if count < view.nbytes:
-            return [view.cast("B")[count:], *views[number + 1 :]]
-        count -= view.nbytes
+    for number, piece in enumerate(pieces):
+        if count < len(piece):
+            return [memoryview(piece)[count:], *pieces[number + 1 :]]
+        count -= len(piece)
     return []

@@ -14,7 +14,6 @@ from typing import Any, TypedDict
 import cloudpickle
 
 from .. import worker
-from .base import Answer
 from .channel import Channel
 from .remote_errors import pack_error
 from .shipping import load
@@ -113,12 +112,11 @@ class _Desk:
         """Put failures in the place of results that cannot be pickled."""
         if kind != "do":
             return ("error", pack_error(error))
-        whole: Answer = answer[1]
         results = [
             result if _can_travel(result) else self._program.unsendable(entry, result)
-            for entry, result in zip(arguments[0], whole.results, strict=False)
+            for entry, result in zip(arguments[0], answer[1], strict=False)
         ]
-        return ("answer", Answer(results, whole.tally, whole.retried))
+        return ("answer", results, *answer[2:])
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -135,7 +133,8 @@ class _Desk:
 
     def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
         begun = self._announce if announces else None
-        return ("answer", self._program.run(entries, epoch, begun))
+        answer = self._program.run(entries, epoch, begun)
+        return ("answer", answer.results, answer.tally, answer.retried)
 
     def _announce(self, stage: int) -> None:
         self._channel.send(("begun", stage))

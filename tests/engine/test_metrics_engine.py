@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nbpipe
+from nbpipe.engine import look
 from nbpipe.stage import CONSUMER
 from tests.gates import Calls, Gate, drained, finished, quiet, stage
 
@@ -27,7 +28,7 @@ def later(run):
 
     finished(settle)
     now_ns = perf_counter_ns() + LATER_S * 10**9
-    rows = run._scheduler.stats(now_ns)
+    rows = look.stats(run._scheduler, now_ns)
     rows[CONSUMER] = run._record.consumer.stats(now_ns)
     return rows
 

@@ -9,14 +9,16 @@ import pytest
 import nbpipe
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
-KINDS = ("thread", "coroutine", "inline")
-LIVE = ("thread", "coroutine")  # those with knobs of their own
+KINDS = ("thread", "coroutine", "inline", "process")
+LIVE = ("thread", "coroutine", "process")  # those with knobs of their own
 
 
 def mapped(chain, kind, fn, *, ordered=True, **knobs):
     """Append a stage of this kind, named "work"; an inline one has no knobs."""
     if kind == "inline":
-        return chain.map(fn, name="work", executor="inline", ordered=ordered)
+        knobs = {}
+    if kind != "coroutine":
+        knobs["executor"] = kind
     return chain.map(fn, name="work", ordered=ordered, **knobs)
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import nbpipe
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,21 +32,5 @@ def run_recipe(title: str, executor: str = "thread") -> dict:
     return names
 
 
-def has_processes() -> bool:
-    """Tell whether a stage may run in processes."""
-    try:
-        nbpipe.source([1]).map(str, executor="process")
-    except nbpipe.ArgumentError:
-        return False
-    return True
-
-
-both_executors = pytest.mark.parametrize(
-    "executor",
-    [
-        "thread",
-        pytest.param(
-            "process", marks=pytest.mark.skipif(not has_processes(), reason="no process stages yet")
-        ),
-    ],
-)
+# What is best in a process gives the same in threads.
+both_executors = pytest.mark.parametrize("executor", ["thread", "process"])

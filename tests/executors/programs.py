@@ -1,0 +1,76 @@
+"""Programs for the tests of executors: what a region does, without an engine."""
+
+import os
+import random
+import signal
+import threading
+
+from nbpipe.executors.base import Answer, Job
+
+
+class Program:
+    """Calls a function on each value; a failure is the exception itself."""
+
+    def __init__(self, fn, label="work"):
+        self.fn = fn
+        self.label = label
+
+    def run(self, entries, epoch, begun=None):
+        results = []
+        for path, value in entries:
+            if begun is not None:
+                begun(0)
+            results.append((path, self.fn(value)))
+        return Answer(results, [[len(results), len(results), 0]])
+
+
+def job(program, *values, epoch=0, timeout_s=None, first=0):
+    """Give a job; paths count from `first`."""
+    return Job(program, epoch, list(enumerate(values, first)), timeout_s)
+
+
+def values_of(answer):
+    """Give the values of an answer."""
+    return [value for _, value in answer.results]
+
+
+# -- functions that another process imports ---------------------------------------------------
+def double(value):
+    """Give the value twice."""
+    return 2 * value
+
+
+def process_id(_):
+    """Give the id of the process."""
+    return os.getpid()
+
+
+def thread_id(_):
+    """Give the id of the thread."""
+    return threading.get_ident()
+
+
+def draw(_):
+    """Give a random number."""
+    return random.random()
+
+
+def die(_):
+    """Kill the process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lock(_):
+    """Give what cannot be pickled."""
+    return threading.Lock()
+
+
+def interrupts_ignored(_):
+    """Say whether an interrupt would do nothing."""
+    return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def wait_for_file(path):
+    """Say that the call has begun, and wait until somebody writes to a named pipe."""
+    path.with_suffix(".begun").touch()
+    return path.read_bytes()

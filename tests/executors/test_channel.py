@@ -1,0 +1,634 @@
+"""Channels: what goes in comes out, whatever becomes of memory and of the other process."""
+
+import dataclasses
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections import Counter, namedtuple
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbpipe.errors import ArgumentTypeError
+from nbpipe.executors.channel import Channel
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MB = 1 << 20
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="peers are given a Unix socket")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and files as on Linux")
+
+Point = namedtuple("Point", "x y")
+
+
+@contextmanager
+def peer(behaviour, *numbers, **options):
+    """Start a process at the other end of a channel; give the channel and the process."""
+    mine, other = multiprocessing.Pipe(duplex=True)
+    command = [sys.executable, "-m", "tests.executors.peer", str(other.fileno()), behaviour]
+    process = subprocess.Popen([*command, *map(str, numbers)], cwd=ROOT, pass_fds=[other.fileno()])
+    other.close()
+    channel = Channel(mine, **options)
+    try:
+        yield channel, process
+    finally:
+        channel.close()
+        process.wait()
+
+
+@pytest.fixture(scope="module", params=["echo", "echo_views"])
+def echo(request):
+    """Give a channel whose other end sends everything back."""
+    with peer(request.param) as (channel, _):
+        yield channel
+
+
+def back(channel, value, copy=None):
+    """Send a value and receive what the other process makes of it."""
+    channel.send(value)
+    return channel.recv(copy=copy)
+
+
+@contextmanager
+def two_ends(**options):
+    """Give both ends of a channel, in this process."""
+    one, other = (Channel(end, **options) for end in multiprocessing.Pipe(duplex=True))
+    try:
+        yield one, other
+    finally:
+        one.close()
+        other.close()
+
+
+def mapped():
+    """Count the mappings of slabs in this process."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:nbpipe")
+
+
+def same(one, other):
+    """Compare nested values: types, dtypes, shapes, order in memory, numbers."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ma.MaskedArray):
+        return same(one.filled(), other.filled()) and same(one.mask, other.mask)
+    if isinstance(one, np.ndarray):
+        kinds = (one.dtype, one.shape) == (other.dtype, other.shape)
+        return kinds and one.tolist().__repr__() == other.tolist().__repr__()
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, memoryview):
+        return (one.format, one.shape, bytes(one)) == (other.format, other.shape, bytes(other))
+    return one == other
+
+
+# -- what can be sent ---------------------------------------------------------------------
+
+DTYPES = [
+    "u1",
+    "i2",
+    "<f4",
+    ">f8",
+    "f2",
+    "c16",
+    "?",
+    "M8[s]",
+    "S3",
+    "U2",
+    [("a", "i4"), ("b", "f8", 2)],
+]
+LAYOUTS = {
+    "C": lambda a: a,
+    "F": np.asfortranarray,
+    "turned": lambda a: a.transpose(),
+    "rolled": lambda a: np.moveaxis(a, -1, 0) if a.ndim else a,
+    "gaps": lambda a: a[..., ::2] if a.ndim else a,
+    "crop": lambda a: a[1:-1] if a.ndim else a,
+    "flip": lambda a: a[::-1] if a.ndim else a,
+    "spread": lambda a: np.broadcast_to(a, (3, *a.shape)),
+    "readonly": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+}
+
+
+@st.composite
+def arrays(draw):
+    """Draw an array of any kind, up to a few hundred kilobytes."""
+    dtype, layout = np.dtype(draw(st.sampled_from(DTYPES))), draw(st.sampled_from(list(LAYOUTS)))
+    shape = draw(st.lists(st.sampled_from([0, 1, 2, 3, 7, 30]), max_size=4))
+    seed, count = draw(st.integers(0, 99)), int(np.prod(shape, dtype=int))
+    raw = np.random.default_rng(seed).integers(0, 2, count * dtype.itemsize, np.uint8)
+    return LAYOUTS[layout](np.frombuffer(raw.tobytes(), dtype).copy().reshape(shape))
+
+
+LEAVES = st.one_of(
+    arrays(),
+    arrays(),
+    st.integers(),
+    st.text(max_size=5),
+    st.builds(lambda n: bytes(n % 256 for n in range(n)), st.sampled_from([0, 9, 5000, 200_000])),
+    st.builds(bytearray, st.sampled_from([0, 7, 100_000])),
+    st.builds(lambda n: memoryview(bytes(n)), st.sampled_from([0, 7, 100_000])),
+    st.builds(lambda n: "é" * n, st.sampled_from([70_000])),
+    st.builds(lambda n: np.array([n, None, "a"], dtype=object), st.integers()),
+    st.builds(lambda n: np.ma.masked_less(np.arange(n), 3), st.sampled_from([5, 9000])),
+)
+BATCHES = st.recursive(
+    LEAVES,
+    lambda leaves: st.one_of(
+        st.lists(leaves, max_size=4),
+        st.dictionaries(st.text(max_size=3), leaves, max_size=3),
+        st.tuples(leaves, leaves),
+        st.builds(Point, leaves, leaves),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150)
+@given(batch=BATCHES, copy=st.booleans())
+def test_round_trip(echo, batch, copy):
+    """A nested batch comes back from the other process as it was."""
+    assert same(back(echo, batch, copy), batch)
+
+
+TORCH_LAYOUTS = {
+    "plain": lambda t: t,
+    "turned": lambda t: t.transpose(0, -1) if t.dim() else t,
+    "gaps": lambda t: t[..., ::2] if t.dim() else t,
+    "part": lambda t: t[1:] if t.dim() else t,
+    "spread": lambda t: t.expand(2, *t.shape),
+}
+
+
+@pytest.mark.torch
+@settings(max_examples=100)
+@given(
+    dtype=st.sampled_from(
+        ["uint8", "int64", "bool", "float32", "float16", "bfloat16", "complex64", "float8_e4m3fn"]
+    ),
+    shape=st.lists(st.sampled_from([0, 1, 2, 5, 40]), max_size=4),
+    layout=st.sampled_from(list(TORCH_LAYOUTS)),
+    copy=st.booleans(),
+)
+def test_tensor_round_trip(echo, dtype, shape, layout, copy):
+    """A tensor comes back with its dtype, shape, order in memory and every bit."""
+    import torch
+
+    raw = torch.randint(0, 2, (int(np.prod(shape, dtype=int)), 16), dtype=torch.uint8)
+    kind = getattr(torch, dtype)
+    sent = TORCH_LAYOUTS[layout](raw[:, : kind.itemsize].contiguous().view(kind).reshape(shape))
+    got = back(echo, {"t": sent}, copy)["t"]
+    dense = got.stride() if layout == "turned" and sent.numel() else sent.stride()
+    assert (got.dtype, got.shape, bits(got), dense) == (
+        sent.dtype,
+        sent.shape,
+        bits(sent),
+        sent.stride(),
+    )
+
+
+def bits(tensor):
+    """Give the bytes of a tensor in logical order."""
+    import torch
+
+    return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+
+
+@pytest.mark.torch
+def test_tensors_of_special_kinds(echo):
+    """Gradients, parameters, sparse and conjugate tensors arrive as such."""
+    import torch
+
+    leaf = torch.ones(50_000, requires_grad=True)
+    sent = {
+        "leaf": leaf,
+        "parameter": torch.nn.Parameter(torch.ones(3)),
+        "sparse": torch.eye(3).to_sparse(),
+        "conjugate": torch.ones(3, dtype=torch.complex64).conj(),
+        "grown": (leaf * 2).detach(),
+    }
+    got = back(echo, sent)
+    equal = [torch.equal(got[name].to_dense(), sent[name].to_dense()) for name in sent]
+    grads = (got["leaf"].requires_grad, got["leaf"].is_leaf, type(got["parameter"]).__name__)
+    assert (equal, grads) == ([True] * 5, (True, True, "Parameter"))
+
+
+@pytest.mark.torch
+def test_tensor_elsewhere_is_refused():
+    """A tensor on a device is refused with the way out, and nothing was sent."""
+    import torch
+
+    class Elsewhere:
+        def __reduce__(self):
+            from nbpipe.executors import pickles
+
+            return pickles._reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
+
+    with two_ends() as (one, other):
+        with pytest.raises(ArgumentTypeError, match=r"must be on the cpu.*tensor\.cpu\(\)"):
+            one.send(Elsewhere())
+        one.send("next")
+        assert other.recv() == "next"
+
+
+@pytest.mark.gpu
+def test_tensor_on_the_gpu_is_refused():
+    """A CUDA tensor in a batch is refused."""
+    import torch
+
+    with two_ends() as (one, _), pytest.raises(ArgumentTypeError) as caught:
+        one.send([torch.ones(3, device="cuda")])
+    assert "tensor.cpu()" in str(caught.value)
+
+
+def test_pandas_round_trip(echo):
+    """A data frame comes back equal."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.arange(9000), "b": ["x"] * 9000})
+    assert back(echo, frame).equals(frame)
+
+
+@pytest.mark.parametrize("size", [10, 5000, 500_000])
+@pytest.mark.parametrize("copy", [True, False])
+def test_received_arrays_are_writable(echo, size, copy):
+    """What comes in can be written to, small or large, copied or not."""
+    array = back(echo, np.zeros(size, np.uint8), copy)
+    array += 1
+    assert array.sum() == size
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_large_arrays_are_aligned(echo, copy):
+    """Numbers lie where the processor wants them."""
+    batch = back(echo, [np.zeros(n, np.float64) for n in (300, 1001, 20_000)], copy)
+    assert all(array.flags.aligned for array in batch)
+
+
+def test_one_object_stays_one(echo):
+    """What stands twice in a message is one object at the other end as well."""
+    array = np.zeros(50_000)
+    one, two = back(echo, [array, array])
+    assert one is two
+
+
+# -- classes of a notebook, and objects that go wrong -------------------------------------
+
+
+@pytest.fixture
+def in_main():
+    """Define a dataclass as a cell would."""
+    main = sys.modules["__main__"]
+    space = {"__name__": "__main__", "dataclasses": dataclasses}
+    exec("@dataclasses.dataclass\nclass Item:\n    array: object\n    name: str", space)
+    main.Item = space["Item"]
+    yield main.Item
+    del main.Item
+
+
+def test_class_of_a_notebook(echo, in_main):
+    """An instance of a class that only this process knows comes back as one of the same class."""
+    item = back(echo, in_main(np.arange(40_000), "a"))
+    assert (type(item), item.name, int(item.array[-1])) == (in_main, "a", 39_999)
+
+
+def test_function_is_sent_by_value(echo):
+    """What plain pickle refuses goes by value."""
+    number = 5
+    assert back(echo, lambda x: x + number)(2) == 7
+
+
+def test_error_in_pickling_leaves_the_channel(echo):
+    """The error is the object's own, the other end sees nothing of it."""
+
+    class Broken:
+        def __reduce__(self):
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        echo.send([np.zeros(100_000), Broken()])
+    assert back(echo, "next") == "next"
+
+
+def test_error_in_loading_leaves_the_channel(echo):
+    """A message that cannot be loaded costs itself only."""
+    module = types.ModuleType("only_here")
+    exec("class Item:\n    pass", module.__dict__)
+    sys.modules["only_here"] = module
+    try:
+        told = back(echo, [np.zeros(100_000), module.Item()])
+    finally:
+        del sys.modules["only_here"]
+    assert (told, back(echo, 5)) == ("ModuleNotFoundError: No module named 'only_here'", 5)
+
+
+def test_error_in_loading_frees_its_slab():
+    """A traceback that is kept keeps no shared memory."""
+    with two_ends() as (one, other):
+        kept = []
+        for _ in range(5):
+            one.send([np.zeros(MB, np.uint8), np.dtype, Raises()])
+            with pytest.raises(RuntimeError, match="on arrival") as caught:
+                other.recv()
+            kept.append(caught.value)
+        assert (len(kept), one.held_bytes < 3 * MB) == (5, True)
+
+
+def fail_on_arrival():
+    """Raise where it is loaded."""
+    raise RuntimeError("on arrival")
+
+
+class Raises:
+    """Pickles well and cannot be loaded."""
+
+    def __reduce__(self):
+        return fail_on_arrival, ()
+
+
+# -- leases -------------------------------------------------------------------------------
+
+
+def test_views_are_never_overwritten():
+    """Arrays taken as views keep their numbers through 1,000 later messages."""
+    with peer("count", 100_000, 1010, copy=False) as (channel, _):
+        kept = [back(channel, None) for _ in range(10)]
+        for _ in range(1000):
+            back(channel, None)
+        values = [np.unique(array).tolist() for array in kept]
+        channel.send(None)
+        assert values == [[number] for number in range(10)]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_slabs_are_used_again(copy):
+    """What was dropped makes room: a stream of arrays needs a few slabs."""
+    with peer("count", 100_000, 500, copy=copy) as (channel, _):
+        held = {back(channel, None).sum() and channel.held_bytes for _ in range(500)}
+        channel.send(None)
+        assert max(held) <= 3 * size_of_slab()
+
+
+def size_of_slab():
+    """Give the smallest size of a slab."""
+    from nbpipe.executors.slabs import size_class
+
+    return size_class(1)
+
+
+@linux
+def test_copies_hold_no_shared_memory():
+    """Copied out, a message leaves its slab at once, and memory of its own is what stays."""
+    with two_ends() as (one, other):
+        for _ in range(20):
+            one.send(np.zeros(MB, np.uint8))
+        got = []
+        one.send(np.ones(MB, np.uint8))
+        for _ in range(21):
+            got.append(other.recv())
+        for _ in range(21):
+            one.send(np.zeros(MB, np.uint8))
+            other.recv()
+        assert int(got[-1].sum()) == MB
+
+
+@linux
+def test_views_outlive_the_channel_and_the_process():
+    """Views stay valid when the other process was killed and the channel closed, then go."""
+    before = mapped()
+    with peer("count", MB, 2, copy=False) as (channel, process):
+        view = back(channel, None)
+        process.kill()
+        process.wait()
+    gc.collect()
+    total, during = int(view.sum()), mapped()
+    view += 3
+    del view
+    gc.collect()
+    assert (total, during, mapped()) == (0, before + 1, before)
+
+
+@linux
+def test_slabs_hold_no_file_descriptors():
+    """Many slabs in use need no file descriptor each, at either end."""
+    with two_ends(copy=False) as (one, other):
+        before, kept = len(os.listdir("/proc/self/fd")), []
+        for _ in range(50):
+            one.send(np.zeros(100_000, np.uint8))
+            kept.append(other.recv())
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+@linux
+def test_forked_copy_of_a_view_frees_nothing():
+    """A forked process that drops its copy of a view leaves the slab in use."""
+    with two_ends(copy=False) as (one, other):
+        one.send(np.full(MB, 1, np.uint8))
+        view = other.recv()
+        pid = os.fork()
+        if pid == 0:
+            del view
+            os._exit(0)
+        os.waitpid(pid, 0)
+        for number in range(2, 6):
+            one.send(np.full(MB, number, np.uint8))
+            other.recv()
+        assert np.unique(view).tolist() == [1]
+
+
+def test_garbage_is_collected_by_another_thread():
+    """Views in a cycle come free wherever the collector runs, without a lock."""
+    with two_ends(copy=False) as (one, other):
+        for _ in range(30):
+            one.send(np.zeros(MB, np.uint8))
+            cycle = [other.recv()]
+            cycle.append(cycle)
+            del cycle
+            collector = threading.Thread(target=gc.collect)
+            collector.start()
+            collector.join()
+        assert one.held_bytes < 4 * MB
+
+
+# -- memory that there is not -------------------------------------------------------------
+
+
+def test_budget_falls_back_to_the_pipe():
+    """Beyond the budget messages go through the pipe, equal, with one warning."""
+    with peer("hold", 300_000, 20, 2_000_000, copy=False) as (channel, _):
+        kept = [channel.recv() for _ in range(20)]
+        records, held = channel.recv()
+        values = [np.unique(array).tolist() for array in kept]
+    assert (values, len(records), held <= 2_000_000) == ([[n] for n in range(20)], 1, True)
+    assert "copy=True" in records[0]
+
+
+@linux
+@pytest.mark.parametrize(("name", "limit"), [("RLIMIT_FSIZE", 100_000), ("RLIMIT_NOFILE", 4)])
+def test_no_memory_falls_back_to_the_pipe(name, limit):
+    """Where the system refuses memory, messages are slower and equal, with one warning."""
+    with peer("limited", name, limit, 2 * MB) as (channel, _):
+        got = [np.unique(channel.recv()).tolist() for _ in range(2)]
+        records = channel.recv()
+        assert (got, len(records), channel.held_bytes) == ([[1], [2]], 1, 0)
+
+
+@linux
+def test_receiver_that_cannot_map():
+    """A message that the receiver cannot map is lost with an error; others arrive."""
+    with peer("deaf", 200 * MB) as (channel, _):
+        lost = back(channel, np.zeros(300 * MB, np.uint8))
+        assert ("could not map" in lost, back(channel, np.zeros(MB, np.uint8))) == (True, MB)
+
+
+def test_without_shared_memory(echo):
+    """A budget of nothing sends everything through the pipe."""
+    with two_ends(budget_bytes=0) as (one, other):
+        batch = {"a": np.arange(4000.0).reshape(40, 100).T, "b": [np.arange(10_000)], "c": b"x" * 9}
+        one.send(batch)
+        got = other.recv()
+        assert (same(got, batch), one.held_bytes, other.held_bytes) == (True, 0, 0)
+
+
+def test_over_a_pipe_that_is_no_socket():
+    """A connection that can carry no descriptors carries everything else."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    one, other = Channel(writer), Channel(reader)
+    try:
+        one.send([np.arange(6000), "a"])
+        array, text = other.recv()
+        assert (int(array[-1]), text, one.held_bytes) == (5999, "a", 0)
+    finally:
+        one.close()
+        other.close()
+
+
+def test_memory_is_bounded_over_random_sizes():
+    """500 messages of random sizes take no more than a few of the largest, both ways."""
+    sizes = np.random.default_rng(1).integers(1, 3 * MB, 500).tolist()
+    with peer("echo") as (channel, _):
+        held = [back(channel, bytes(size)) and channel.held_bytes for size in sizes]
+        channel.send("end")
+    assert max(held) <= 2 * 4 * 3 * MB
+
+
+@linux
+def test_nothing_in_dev_shm():
+    """Shared memory has no name, before and after the other process is killed."""
+    before = set(os.listdir("/dev/shm"))
+    with peer("count", MB, 3) as (channel, process):
+        back(channel, np.zeros(MB))
+        during = set(os.listdir("/dev/shm"))
+        process.kill()
+    assert (during, set(os.listdir("/dev/shm"))) == (before, before)
+
+
+# -- the other end goes away --------------------------------------------------------------
+
+
+def test_killed_in_the_middle_of_a_message():
+    """The other process killed while it writes 300 MB into the pipe: an error, at once."""
+    with peer("flood", 300 * MB) as (channel, process):
+        pass
+    with peer("hold", 300 * MB, 1, 0) as (channel, process):
+        channel.poll(None)
+        process.kill()
+        process.wait()
+        with pytest.raises((EOFError, OSError)):
+            channel.recv()
+        with pytest.raises((EOFError, OSError)):
+            channel.recv()
+        assert process.returncode == -signal.SIGKILL
+
+
+def test_killed_while_it_fills_a_slab():
+    """Killed while it writes 300 MB into shared memory: an error, or the whole message."""
+    with peer("flood", 300 * MB) as (channel, process):
+        first = channel.recv()
+        process.kill()
+        try:
+            size = len(channel.recv())
+        except (EOFError, OSError):
+            size = 300 * MB
+        assert (first, size) == ("now", 300 * MB)
+
+
+def test_end_of_the_other_process():
+    """A process that ended is heard of by who waits for it."""
+    with peer("echo") as (channel, _):
+        channel.send("end")
+        readable = channel.poll(None)
+        with pytest.raises(EOFError):
+            channel.recv()
+        assert readable
+
+
+def test_sending_to_a_process_that_is_gone():
+    """A message to a process that was killed raises, however large it is."""
+    with peer("echo") as (channel, process):
+        process.kill()
+        process.wait()
+        for size in (10, MB):
+            with pytest.raises(OSError, match=r".*"):
+                channel.send(bytes(size))
+        assert process.returncode == -signal.SIGKILL
+
+
+def test_close_wakes_who_receives():
+    """Closing a channel ends a `recv` that waits in another thread."""
+    with two_ends() as (one, _):
+        caught, waiting = [], threading.Event()
+
+        def wait():
+            waiting.set()
+            try:
+                one.recv()
+            except (EOFError, OSError) as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait()
+        one.close()
+        thread.join()
+        assert len(caught) == 1
+
+
+def test_closed_channel_raises():
+    """A closed channel can be closed again, and neither sends nor receives."""
+    with two_ends() as (one, _):
+        one.close()
+        one.close()
+        with pytest.raises(OSError, match="closed"):
+            one.send(1)
+        with pytest.raises((OSError, EOFError)):
+            one.recv()
+        assert one.held_bytes == 0
+
+
+# -- threads ------------------------------------------------------------------------------
+
+
+def test_threads_send_at_once(echo):
+    """Messages of several threads arrive whole, each once."""
+
+    def send(start):
+        for number in range(start, start + 100):
+            echo.send((number, np.full(1 + number * 300, number, np.int64)))
+
+    threads = [threading.Thread(target=send, args=(100 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    got = [echo.recv() for _ in range(400)]
+    for thread in threads:
+        thread.join()
+    whole = all((array == number).all() for number, array in got)
+    assert (Counter(number for number, _ in got), whole) == (Counter(range(400)), True)

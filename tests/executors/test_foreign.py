@@ -1,0 +1,362 @@
+"""Any `concurrent.futures.Executor` as the executor of a stage."""
+
+import multiprocessing
+import os
+import pickle
+import threading
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from contextlib import contextmanager
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from nbpipe.errors import (
+    ExecutorBrokenError,
+    StageError,
+    StageTimeoutError,
+    UnpicklableError,
+)
+from nbpipe.executors.foreign import ForeignCaller
+from nbpipe.executors.payload import Payload, Programs
+from nbpipe.executors.shipping import ship
+from tests.executors import programs
+from tests.executors.programs import Program, job, values_of
+
+
+class SyncExecutor(Executor):
+    """Does the work where it is asked for."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class CloudpickleExecutor(SyncExecutor):
+    """Pickles what it is given, as executors of clusters do, and counts the bytes."""
+
+    def __init__(self):
+        self.sent = []
+
+    def submit(self, fn, /, *args, **kwargs):
+        try:
+            self.sent.append(len(data := cloudpickle.dumps(fn)))
+        except BaseException as error:
+            return super().submit(self._raise, error)
+        result = super().submit(pickle.loads(data)).result()
+        return super().submit(pickle.loads, pickle.dumps(result))
+
+    def _raise(self, error):
+        raise pickle.PicklingError("could not be sent") from error
+
+
+def spawn_pool():
+    """Give the standard library's pool, with fresh interpreters."""
+    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+
+
+@contextmanager
+def loky_pool():
+    """Give loky's pool; it ends its threads after `shutdown` has returned."""
+    loky = pytest.importorskip("loky")
+    before = set(threading.enumerate())
+    with loky.ProcessPoolExecutor(2) as executor:
+        yield executor
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    multiprocessing.active_children()  # forgets processes that have ended
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tracker():
+    """Start loky's helper process, which lives as long as this one, before leaks are counted."""
+    try:
+        from loky.backend import resource_tracker
+    except ImportError:
+        return
+    resource_tracker.ensure_running()
+
+
+POOLS = pytest.mark.parametrize("pool", [spawn_pool, loky_pool], ids=["spawn", "loky"])
+
+
+@pytest.fixture
+def threads():
+    """Give an executor of threads."""
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def engine():
+    """Threads that call."""
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+
+
+def note_callbacks(executor):
+    """Give an event for the moment when somebody listens to the next future of an executor."""
+    noted, submit = threading.Event(), executor.submit
+
+    def watched(*args):
+        future = submit(*args)
+        listen = future.add_done_callback
+        future.add_done_callback = lambda fn: (listen(fn), noted.set())
+        return future
+
+    executor.submit = watched
+    return noted
+
+
+def close(caller):
+    """Close a caller; nothing is late."""
+    assert caller.close(5) == []
+
+
+# -- in this process -----------------------------------------------------------------------
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), SyncExecutor])
+def test_in_this_process_nothing_is_pickled(make):
+    """Threads and synchronous executors work on the program itself, picklable or not."""
+    gate = threading.Lock()
+    with make() as executor:
+        caller = ForeignCaller(executor)
+        answer = caller.call(job(Program(lambda value: (value, gate)), 1, 2))
+        close(caller)
+    assert answer.results == [(0, (1, gate)), (1, (2, gate))]
+
+
+def test_call_runs_in_the_executor(threads):
+    """The executor's own thread calls the function, and the caller waits for it."""
+    caller = ForeignCaller(threads)
+    mine = threads.submit(threading.get_ident).result()
+    (ident,) = values_of(caller.call(job(Program(programs.thread_id), 0)))
+    assert (ident == mine or ident != threading.get_ident(), caller.workers) == (True, 2)
+
+
+def test_time_counts_from_the_beginning_of_a_call(threads, engine):
+    """A call that waits for a free thread is not late, however little time it has."""
+    caller, gate = ForeignCaller(threads), threading.Event()
+    blocked = [threads.submit(gate.wait) for _ in range(2)]
+    noted = note_callbacks(threads)
+    waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=30))
+    noted.wait()
+    (call,) = caller._calls._calls
+    left_s = call._left_s()
+    gate.set()
+    assert (values_of(waiting.result()), left_s) == ([14], None)
+    assert [future.result() for future in blocked] == [True, True]
+
+
+def test_call_that_takes_too_long_is_an_error(threads):
+    """The error names stage, item, executor and limit; the thread is freed."""
+    caller, gate = ForeignCaller(threads), threading.Event()
+    with pytest.raises(StageTimeoutError, match=r"'work' on item 0 .*timeout_s=0.01") as caught:
+        caller.call(job(Program(lambda _: gate.wait()), 0, timeout_s=0.01))
+    gate.set()
+    error = caught.value
+    assert (error.stage, error.path, error.executor) == ("work", 0, "ThreadPoolExecutor")
+
+
+def test_cancel_takes_back_what_has_not_begun(threads, engine):
+    """Calls that wait in the executor are cancelled; those that run are waited for."""
+    caller, gate = ForeignCaller(threads), threading.Event()
+    running = threading.Barrier(3)
+    program = Program(lambda value: (running.wait(), gate.wait(), value)[-1])
+    begun = [engine.submit(caller.call, job(program, n)) for n in range(2)]
+    running.wait()
+    noted = note_callbacks(threads)
+    waiting = engine.submit(caller.call, job(program, 2))
+    noted.wait()
+    caller.cancel()
+    error = waiting.exception()
+    gate.set()
+    assert [values_of(future.result()) for future in begun] == [[0], [1]]
+    assert type(error) is ExecutorBrokenError
+
+
+def test_close_frees_the_threads_and_names_what_runs(threads, engine):
+    """A call that does not end is named, and nobody waits for it any longer."""
+    caller, gate, running = ForeignCaller(threads), threading.Event(), threading.Event()
+    slow = job(Program(lambda _: (running.set(), gate.wait()), "slow"), 0)
+    waiting = engine.submit(caller.call, slow)
+    running.wait()
+    late = caller.close(0.01)
+    errors = [type(waiting.exception()), type(engine.submit(caller.call, slow).exception())]
+    gate.set()
+    assert (late, errors) == (["slow"], [StageError, StageError])
+
+
+def test_executor_of_the_user_stays_open(threads):
+    """Closing the caller does not shut down what somebody else made."""
+    caller = ForeignCaller(threads)
+    caller.call(job(Program(programs.double), 1))
+    close(caller)
+    assert threads.submit(programs.double, 2).result() == 4
+
+
+def test_executor_that_was_shut_down_is_named(threads):
+    """Work for an executor that is shut down is an error that says what to do."""
+    threads.shutdown()
+    caller = ForeignCaller(threads)
+    with pytest.raises(ExecutorBrokenError, match="after shutdown; keep the executor open") as e:
+        caller.call(job(Program(programs.double), 1, first=3))
+    assert (e.value.path, type(e.value.__cause__)) == (3, RuntimeError)
+
+
+def test_executor_that_cancels_is_named(engine):
+    """Work that the executor's owner cancels is an error, not a wait without end."""
+    gate, executor = threading.Event(), ThreadPoolExecutor(1)
+    executor.submit(gate.wait)
+    noted = note_callbacks(executor)
+    waiting = engine.submit(ForeignCaller(executor).call, job(Program(programs.double), 1))
+    noted.wait()
+    executor.shutdown(wait=False, cancel_futures=True)
+    error = waiting.exception()
+    gate.set()
+    executor.shutdown()
+    assert (type(error), type(error.__cause__)) == (ExecutorBrokenError, CancelledError)
+
+
+# -- in other processes ----------------------------------------------------------------------
+@POOLS
+def test_other_processes_do_the_work(pool, engine):
+    """Functions made on the spot reach worker processes; arrays come back writable."""
+    offset = np.arange(3.0)
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        program = Program(lambda value: (value + offset, os.getpid()))
+        answers = engine.map(caller.call, [job(program, n, first=n) for n in range(6)])
+        pairs = [values_of(answer)[0] for answer in answers]
+        close(caller)
+    pairs[0][0][:] += 1
+    assert [array.tolist() for array, _ in pairs[1:]] == [[n, n + 1, n + 2] for n in range(1, 6)]
+    assert os.getpid() not in {pid for _, pid in pairs}
+
+
+@POOLS
+def test_function_that_changed_reaches_the_workers(pool):
+    """After `renew` the function is pickled again; without it, workers keep theirs."""
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        program = Program(lambda _: "old")
+        first = values_of(caller.call(job(program, 0)))
+        program.fn = lambda _: "new"
+        kept = values_of(caller.call(job(program, 0)))
+        caller.renew()
+        changed = values_of(caller.call(job(program, 0)))
+        close(caller)
+    assert (first, kept, changed) == (["old"], ["old"], ["new"])
+
+
+@POOLS
+def test_worker_that_dies_is_an_error(pool):
+    """A pool that lost a worker is named with the item, and with the way out."""
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        with pytest.raises(ExecutorBrokenError, match="executor='process'") as caught:
+            caller.call(job(Program(programs.die), 0, first=5))
+        close(caller)
+    assert (caught.value.stage, caught.value.path) == ("work", 5)
+
+
+@POOLS
+def test_item_that_cannot_be_pickled_is_named(pool):
+    """The error names stage, item and type; the pool goes on."""
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        with pytest.raises(UnpicklableError, match=r"'work' .* item 1 a _thread.lock"):
+            caller.call(job(Program(programs.double), 1, threading.Lock()))
+        after = values_of(caller.call(job(Program(programs.double), 4)))
+        close(caller)
+    assert after == [8]
+
+
+@POOLS
+def test_result_that_cannot_be_pickled_is_named(pool):
+    """The error comes from the worker, and names stage, item and type."""
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        with pytest.raises(UnpicklableError, match=r"result of stage 'work' .* item 2 a _thread"):
+            caller.call(job(Program(programs.lock), 0, first=2))
+        close(caller)
+    assert caller.workers == 2
+
+
+@POOLS
+def test_program_that_cannot_be_pickled_is_named(pool):
+    """A function that captures a lock is an error of its stage."""
+    gate = threading.Lock()
+    with pool() as executor:
+        caller = ForeignCaller(executor)
+        with pytest.raises(UnpicklableError, match="gate"):
+            caller.call(job(Program(lambda value: (value, gate)), 0))
+        close(caller)
+    assert not gate.locked()
+
+
+def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
+    """A call in another process that takes too long is an error; the pool goes on with it."""
+    fifo = tmp_path / "gate"
+    os.mkfifo(fifo)
+    with spawn_pool() as executor:
+        caller = ForeignCaller(executor)
+        values_of(caller.call(job(Program(programs.double), 1)))  # the workers have started
+        with pytest.raises(StageTimeoutError, match=r"timeout_s=0\.2"):
+            caller.call(job(Program(programs.wait_for_file), fifo, timeout_s=0.2))
+        fifo.write_bytes(b"")
+        close(caller)
+    assert fifo.with_suffix(".begun").exists()
+
+
+# -- how programs travel ---------------------------------------------------------------------
+def test_large_program_travels_once():
+    """A captured array is sent with the first call; to a process that lost it, once more."""
+    weights = np.ones(100_000)
+    executor = CloudpickleExecutor()
+    caller = ForeignCaller(executor)
+    program = Program(lambda value: value + weights.sum())
+    values = [values_of(caller.call(job(program, n)))[0] for n in range(3)]
+    assert values == [100_000.0, 100_001.0, 100_002.0]
+    assert [size > 800_000 for size in executor.sent] == [True, False, False]
+
+
+def test_process_without_the_program_is_sent_it(monkeypatch):
+    """A worker that started late asks for the program, and the call is done."""
+    weights = np.ones(100_000)
+    executor = CloudpickleExecutor()
+    caller = ForeignCaller(executor)
+    program = Program(lambda value: value + weights.sum())
+    caller.call(job(program, 0))
+    monkeypatch.setattr("nbpipe.executors.payload._programs", Programs())
+    (value,) = values_of(caller.call(job(program, 1)))
+    sizes = [size > 800_000 for size in executor.sent]
+    assert (value, sizes) == (100_001.0, [True, False, True])
+
+
+def test_few_programs_are_kept():
+    """A process forgets the programs that were used least recently."""
+    known = Programs(kept=2)
+    shipped = [ship(Program(programs.double, label=str(n)), stage="work") for n in range(3)]
+    for one in shipped:
+        known.get(one.digest, one.data)
+    kept = [known.get(one.digest, None) is not None for one in shipped]
+    assert kept == [False, True, True]
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_payload_survives_any_protocol(protocol):
+    """Executors pickle as they like; arrays come out equal and writable."""
+    values = [(0, np.arange(100_000)), (1, b"x" * 100_000)]
+    copy = pickle.loads(pickle.dumps(Payload.of(values), protocol)).open()
+    copy[0][1][0] = 1
+    assert (copy[0][1][1:4].tolist(), copy[1]) == ([1, 2, 3], values[1])

@@ -1,0 +1,498 @@
+"""Worker processes: real ones, really killed, by either way to start them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbpipe import ArgumentError
+from nbpipe.errors import WorkerStartError
+from nbpipe.executors.launch import (
+    METHOD_VARIABLE,
+    UNKNOWN_EXIT,
+    held_files,
+    launch,
+    stop_server,
+)
+from tests.gates import HANG_S, finished
+
+ROOT = Path(__file__).absolute().parents[2]
+EVALUATE = "tests.executors.launched:evaluate"
+LEAVE = "tests.executors.launched:leave"
+METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
+forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="fork servers run on Linux")
+
+
+@pytest.fixture(autouse=True)
+def server():
+    """End the fork server after each test."""
+    yield
+    stop_server()
+
+
+@pytest.fixture(params=METHODS)
+def method(request, monkeypatch):
+    """Start processes in each way that there is."""
+    monkeypatch.setenv(METHOD_VARIABLE, request.param)
+    return request.param
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Start processes with the fork server."""
+    if sys.platform != "linux":
+        pytest.skip("fork servers run on Linux")
+    monkeypatch.setenv(METHOD_VARIABLE, "forkserver")
+
+
+class Evaluator:
+    """A worker that evaluates expressions; ended with its block."""
+
+    def __init__(self):
+        self.worker = finished(launch, EVALUATE, b"hello")
+        self.greeting = finished(self.worker.connection.recv)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.worker.kill()
+        self.worker.close()
+        finished(self.worker.wait, None)
+
+    def ask(self, expression):
+        self.worker.connection.send(expression)
+        return finished(self.worker.connection.recv)
+
+
+def left(worker):
+    """Give the exit code of a worker whose connection is closed here."""
+    worker.close()
+    return finished(worker.wait, None)
+
+
+def gone(pids):
+    """Say whether all processes end."""
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return psutil.wait_procs(processes, timeout=HANG_S)[1] == []
+
+
+def script(text, *options, method, stdin=False, path=None):
+    """Run a script; give what it wrote. Nothing may stand in the standard error."""
+    text = textwrap.dedent(text)
+    if path is not None:
+        path.write_text(text)
+        options = (*options, str(path))
+    elif not stdin:
+        options = (*options, "-c", text)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", *options],
+        input=text if stdin else "",
+        env=os.environ | {METHOD_VARIABLE: method, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        start_new_session=True,  # it may interrupt its whole process group
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout.splitlines()
+
+
+def test_worker_answers_and_leaves(method):
+    """A worker gets its argument, answers, and leaves when the connection is closed."""
+    evaluator = Evaluator()
+    answers = (evaluator.greeting, evaluator.ask("6 * 7"), evaluator.ask("os.getpid()"))
+    assert answers == (b"hello", 42, evaluator.worker.pid)
+    assert left(evaluator.worker) == 0
+
+
+def test_argument_may_be_large(method):
+    """What a worker is told when it starts may be larger than any buffer between."""
+    argument = os.urandom(5_000_000)
+    worker = finished(launch, EVALUATE, argument)
+    assert finished(worker.connection.recv) == argument
+    assert left(worker) == 0
+
+
+def test_killed_worker_gives_its_signal(method):
+    """A kill ends a worker at once; its exit code names the signal, however often it is asked."""
+    evaluator = Evaluator()
+    worker = evaluator.worker
+    alive = worker.wait(0)
+    worker.kill()
+    codes = (finished(worker.wait, None), worker.wait(0), left(worker))
+    worker.kill()
+    assert (alive, codes) == (None, (-signal.SIGKILL,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("way", "code"),
+    [
+        ("os._exit(7)", 7),
+        ("sys.exit(3)", 3),
+        ("sys.exit('no')", 1),
+        ("1", 0),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGINT)", 0),
+    ],
+)
+def test_exit_code(method, way, code):
+    """However a worker ends, its exit code arrives; an interrupt does not end it."""
+    worker = finished(launch, LEAVE, way.encode())
+    assert left(worker) == code
+
+
+def test_exception_ends_a_worker_with_its_traceback(method, capfd):
+    """A worker that fails outside of any job writes why."""
+    worker = finished(launch, LEAVE, b"1 / 0")
+    code = left(worker)
+    assert (code, "ZeroDivisionError: division by zero" in capfd.readouterr().err) == (1, True)
+
+
+def test_several_threads_wait_for_one_worker(method):
+    """Whoever waits for a worker is told, by a clock or without one."""
+    evaluator = Evaluator()
+    with ThreadPoolExecutor(6) as threads:
+        waits = [threads.submit(evaluator.worker.wait, t) for t in (None, HANG_S, 0.01) * 2]
+        early = [waits[2].result(), waits[5].result()]
+        evaluator.worker.kill()
+        late = [waits[number].result() for number in (0, 1, 3, 4)]
+    evaluator.worker.close()
+    assert (early, late) == ([None] * 2, [-signal.SIGKILL] * 4)
+
+
+def test_many_threads_start_workers_at_once(method):
+    """Starts from several threads do not disturb each other."""
+    count = 50 if method == "forkserver" else 10
+    with ThreadPoolExecutor(8) as threads:
+        workers = list(threads.map(lambda n: launch(EVALUATE, b"%d" % n), range(count)))
+        answers = list(threads.map(lambda worker: worker.connection.recv(), workers))
+        codes = list(threads.map(left, workers))
+    assert (answers, codes) == ([b"%d" % number for number in range(count)], [0] * count)
+
+
+def test_late_worker_sees_what_has_changed(method, monkeypatch, tmp_path):
+    """Folder, import path, environment and command line are the parent's at each start."""
+    (tmp_path / "fresh_module.py").write_text("VALUE = 'seen'")
+    with Evaluator():
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("NBPIPE_TEST_LATE", "set")
+        monkeypatch.setattr(sys, "argv", ["the", "parent's"])
+        with Evaluator() as late:
+            seen = [
+                late.ask("os.getcwd()"),
+                late.ask("__import__('fresh_module').VALUE"),
+                late.ask("os.environ.get('NBPIPE_TEST_LATE')"),
+                late.ask("sys.argv"),
+                late.ask("os.environ['OMP_NUM_THREADS']"),
+            ]
+    assert seen == [str(tmp_path), "seen", "set", ["the", "parent's"], "1"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_worker_holds_its_own_files_only(method):
+    """Beside input, output and errors, a worker has its connection, its exit and the lifeline."""
+    with Evaluator(), Evaluator(), Evaluator() as third:
+        files = third.ask("len(os.listdir('/proc/self/fd')) - 1")
+        given = third.ask("[fd for fd in range(3, 9) if __import__('fcntl').fcntl(fd, 1) == 0]")
+    assert (files, given) == (6, [])
+
+
+def test_workers_draw_different_random_numbers(method):
+    """Two workers do not draw alike, though nobody has seeded them."""
+    draw = "(random.random(), float(__import__('numpy').random.random()))"
+    with Evaluator() as first, Evaluator() as second:
+        a, b = first.ask(draw), second.ask(draw)
+    assert (a[0] != b[0], a[1] != b[1]) == (True, True)
+
+
+def test_cleaning_at_exit_is_done(method, tmp_path):
+    """What a worker has registered for its exit is done when it leaves."""
+    evaluator = Evaluator()
+    made = evaluator.ask(
+        f"sys.__dict__.setdefault('kept', __import__('tempfile').TemporaryDirectory(dir={str(tmp_path)!r})).name"
+    )
+    there = Path(made).exists()
+    code = left(evaluator.worker)
+    assert (there, code, Path(made).exists()) == (True, 0, False)
+
+
+def test_stop_server_ends_all_workers(method):
+    """Stopping ends what is alive, twice is as good as once, and a new start is possible."""
+    evaluator = Evaluator()
+    stop_server()
+    stop_server()
+    code = left(evaluator.worker)
+    files = held_files()
+    with Evaluator() as again:
+        assert (code != 0, files, again.ask("1 + 1")) == (True, (), 2)
+
+
+NESTED = "[w := __import__('nbpipe.executors.launch').executors.launch.launch({!r}, b'in'), {}]"
+
+
+def test_worker_starts_workers(method):
+    """A worker may have workers of its own; they end when it is killed."""
+    with Evaluator() as outer:
+        keep = NESTED.format(EVALUATE, "sys.__dict__.setdefault('kept', w)")
+        answer, pid = outer.ask(f"(lambda w: (w[0].connection.recv(), w[0].pid))({keep})")
+    assert (answer, gone([pid])) == (b"in", True)
+
+
+def test_process_forked_in_a_worker_holds_nothing(forked):
+    """A process that user code forks in a worker does not hide the worker's death."""
+    with Evaluator() as evaluator:
+        child = evaluator.ask("os.fork() or signal.pause()")
+        evaluator.worker.kill()
+        with pytest.raises(EOFError):
+            finished(evaluator.worker.connection.recv)
+        alive = psutil.pid_exists(child)
+        os.kill(child, signal.SIGKILL)
+    assert alive
+
+
+ORPHANS = """
+    import os, signal, sys
+    from nbpipe.executors import launch
+    workers = [launch.launch({entry!r}, b"") for _ in range(4)]
+    for worker in workers:
+        worker.connection.recv()
+    workers[0].connection.send("exec('while True: pass')")
+    workers[1].connection.send("__import__('ctypes').PyDLL(None).sleep(1000)")  # with the GIL
+    nested = "__import__('nbpipe.executors.launch').executors.launch.launch({entry!r}, b'')"
+    workers[2].connection.send(f"(sys.__dict__.setdefault('kept', {{nested}}).pid)")
+    inner = workers[2].connection.recv()
+    pids = [worker.pid for worker in workers] + [inner]
+    servers = [server.pid for server in launch._own.servers]
+    print(*pids, *servers, flush=True)
+    signal.pause()
+"""
+
+
+def test_nothing_survives_a_killed_parent(method):
+    """Workers, busy or not, their own workers and the server are gone when the parent is killed."""
+    text = textwrap.dedent(ORPHANS.format(entry=EVALUATE))
+    if method == "spawn":  # a process that never lets its thread run is the fork server's to kill
+        text = "\n".join(line for line in text.splitlines() if "ctypes" not in line)
+    parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=ROOT)
+    with parent:
+        pids = [int(pid) for pid in finished(parent.stdout.readline).split()]
+        alive = [psutil.pid_exists(pid) for pid in pids]
+        parent.kill()
+        assert (all(alive), len(pids), gone(pids)) == (True, 5 + (method == "forkserver"), True)
+
+
+def test_interrupt_of_the_process_group_leaves_workers_alone(method):
+    """The stop button reaches the parent only, also while workers are starting."""
+    out = script(
+        f"""
+        import os, signal, threading
+        from nbpipe.executors import launch
+
+        heard = []
+        signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+        ended = threading.Event()
+
+        def interrupt():
+            while not ended.wait(0.002):
+                os.killpg(os.getpgrp(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        workers = [launch.launch({EVALUATE!r}, b"") for _ in range(5)]
+        for worker in workers:
+            worker.connection.recv()
+            worker.connection.send("6 * 7")
+        answers = [worker.connection.recv() for worker in workers]
+        ended.set()
+        thread.join()
+        for worker in workers:
+            worker.close()
+        print(answers, [worker.wait(None) for worker in workers], len(heard) > 1)
+        """,
+        method=method,
+    )
+    assert out == [f"{[42] * 5} {[0] * 5} True"]
+
+
+UNGUARDED = f"""
+    print("ran")
+    from nbpipe.executors import launch
+    worker = launch.launch({EVALUATE!r}, b"hello")
+    print(worker.connection.recv())
+    worker.connection.send("sys.modules['__main__'].__dict__.get('worker')")
+    print(worker.connection.recv())
+    worker.close()
+    print(worker.wait(None))
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "stdin", "command"])
+def test_script_without_a_guard(method, form, tmp_path):
+    """The user's script runs once, wherever it came from, and warns of nothing."""
+    path = tmp_path / "script.py" if form == "file" else None
+    out = script(UNGUARDED, method=method, stdin=form == "stdin", path=path)
+    assert out == ["ran", "b'hello'", "None", "0"]
+
+
+def test_exit_with_workers_alive(method):
+    """A script that ends with workers alive ends in peace, and so do they."""
+    out = script(
+        f"""
+        from nbpipe.executors import launch
+        worker = launch.launch({EVALUATE!r}, b"")
+        worker.connection.recv()
+        print(worker.pid)
+        if worker._process is not None:
+            worker._process.returncode = 0
+        """,
+        method=method,
+    )
+    assert gone([int(out[0])])
+
+
+def test_killed_server_is_replaced(forked):
+    """Workers outlive a killed server; the next worker has a new one."""
+    with Evaluator() as old, Evaluator() as other:
+        server = psutil.Process(old.worker.pid).parent()
+        server.kill()
+        server.wait(HANG_S)
+        with Evaluator() as new:
+            answers = (old.ask("1 + 1"), new.ask("2 + 2"), old.worker.wait(0))
+        other.worker.kill()
+        codes = (left(old.worker), left(other.worker))
+    assert (answers, codes) == ((2, 4, None), (UNKNOWN_EXIT, -signal.SIGKILL))
+
+
+def test_forked_process_starts_its_own(forked):
+    """After a fork of the parent, the child leaves the parent's server and workers alone."""
+    out = script(
+        f"""
+        import os, signal
+        from nbpipe.executors import launch
+
+        def start():
+            worker = launch.launch({EVALUATE!r}, b"")
+            worker.connection.recv()
+            worker.connection.send("os.getppid()")
+            return worker, worker.connection.recv()
+
+        worker, server = start()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            own, other = start()
+            own.close()
+            print(own.wait(None), other != server, flush=True)
+            os.write(write, b"x")
+            signal.pause()
+        os.read(read, 1)
+        worker.close()
+        print(worker.wait(None))  # though the child is alive
+        later, same = start()
+        later.close()
+        print(later.wait(None), same == server)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        """,
+        method="forkserver",
+    )
+    assert out == ["0 True", "0", "0 True"]
+
+
+def test_server_with_another_thread_forks_nothing(forked, monkeypatch, tmp_path):
+    """Where a module of the user starts a thread in every interpreter, workers are fresh ones."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Evaluator() as evaluator:
+        assert (evaluator.ask("1 + 1"), evaluator.ask("os.getppid()")) == (2, os.getpid())
+
+
+@pytest.mark.torch
+def test_torch_loaded_later_is_found_by_later_workers(forked):
+    """A server started before torch was loaded makes place for one that has loaded it."""
+    out = script(
+        f"""
+        import sys
+        from nbpipe.executors import launch
+
+        def start():
+            worker = launch.launch({EVALUATE!r}, b"")
+            worker.connection.recv()
+            return worker
+
+        def ask(worker):
+            worker.connection.send("('torch' in sys.modules, os.getppid())")
+            return worker.connection.recv()
+
+        import warnings
+        old = start()
+        first = ask(old)
+        with warnings.catch_warnings(action="ignore"):
+            import torch
+        new, newer = start(), start()
+        second, third = ask(new), ask(newer)
+        new.connection.send("__import__('torch').get_num_threads()")
+        print(first[0], second[0], second[1] == third[1] != first[1], new.connection.recv())
+        for worker in (old, new, newer):
+            worker.close()
+            print(worker.wait(None))
+        """,
+        method="forkserver",
+    )
+    assert out == ["False True True 1", "0", "0", "0"]
+
+
+def test_no_python_no_worker(method, monkeypatch):
+    """Where no Python can be started, the error says what was tried."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerStartError, match="/nowhere/python"):
+        finished(launch, EVALUATE, b"")
+    assert held_files()[2:] == ()
+
+
+def test_server_that_cannot_start(forked, monkeypatch):
+    """A fork server that ends at once is no reason to hang."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(WorkerStartError) as caught:
+        finished(launch, EVALUATE, b"")
+    assert "the fork server ended with exit code 1 before" in str(caught.value)
+
+
+def test_no_more_files(method):
+    """Where no more files may be opened, the error says so, and nothing stays open."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Evaluator(), contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+        with pytest.raises(OSError, match="Too many"):  # noqa: PT012
+            while True:
+                opened.callback(os.close, os.dup(0))
+        with pytest.raises(WorkerStartError, match="Too many open files"):
+            launch(EVALUATE, b"")
+        opened.close()
+        with Evaluator() as later:
+            assert later.ask("1 + 1") == 2
+
+
+def test_unknown_method_is_refused(monkeypatch):
+    """A way to start processes that does not exist is an error with the ways that do."""
+    monkeypatch.setenv(METHOD_VARIABLE, "fork")
+    with pytest.raises(ArgumentError) as caught:
+        launch(EVALUATE, b"")
+    ways = " or ".join(map(repr, METHODS))
+    assert str(caught.value).startswith(f"NBPIPE_START_METHOD must be {ways} on this system")

@@ -1,0 +1,647 @@
+"""Functions on their way to another process: what goes along, what cannot, what is the same."""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import logging
+import os
+import pickle
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe.errors import UnpicklableError
+from nbpipe.executors.pickling import importable
+from nbpipe.executors.shipping import captured, load, ship, warn_if_large
+from tests import gates
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADS = """
+import json, sys
+from nbpipe.executors.shipping import load
+functions = load(sys.stdin.buffer.read())
+print(json.dumps({name: function(4) for name, function in functions.items()}))
+"""
+
+
+def in_child(data, code=LOADS):
+    """Run code in a fresh process, elsewhere, with `data` as its input; give its answer."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        input=data,
+        capture_output=True,
+        check=False,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stderr.decode() == ""
+    return json.loads(done.stdout)
+
+
+def cell(code, names=None):
+    """Run a notebook's cell; give its variables."""
+    names = {"__name__": "__main__"} if names is None else names
+    exec(compile(code, "<cell>", "exec"), names)
+    return names
+
+
+def digest(value):
+    """Give the digest of a value that is shipped."""
+    return ship(value, stage="work").digest
+
+
+# -- what arrives -------------------------------------------------------------------------
+CELL = """
+import functools, math
+import numpy as np
+
+factor = 3
+
+def helper(x):
+    return x * factor
+
+def uses_helper(x):
+    return helper(x) + 1
+
+def factorial(x):
+    return 1 if x < 2 else x * factorial(x - 1)
+
+def around(a):
+    def middle(b):
+        def inner(x):
+            return [x, a, b]
+        return inner
+    return middle
+
+def uses_numpy(x):
+    return int(np.arange(x).sum()) + math.floor(1.5)
+
+@functools.lru_cache(maxsize=7)
+def cached(x):
+    return x + cached(x - 1) if x else 0
+
+def decorate(function):
+    @functools.wraps(function)
+    def decorated(x):
+        return [function.__name__, function(x)]
+    return decorated
+
+@decorate
+def plain(x):
+    return x
+
+class Base:
+    def __init__(self, n):
+        self.n = n
+    def add(self, x):
+        return x + self.n
+
+class Adder(Base):
+    calls = 0
+    def __call__(self, x):
+        type(self).calls += 1
+        return super().add(x) + self.calls
+    @functools.lru_cache
+    def slow(self, x):
+        return x - self.n
+    @classmethod
+    def zero(cls, x):
+        return cls(0).add(x)
+    @staticmethod
+    def still(x):
+        return x
+
+async def later(x):
+    return x
+"""
+MODULE = """
+import dataclasses, enum
+
+OFFSET = 10
+
+class Kind(enum.Enum):
+    ONE = 1
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    def moved(self):
+        return Point(self.x + OFFSET)
+
+def move(x):
+    return [Point(x).moved().x, Kind(1) is Kind.ONE]
+"""
+ARRIVES = {
+    "helper": 13,
+    "recursive": 24,
+    "nested closures": [4, 1, 2],
+    "lambda": 12,
+    "lambda with a default": 9,
+    "partial": 64,
+    "numpy": 7,
+    "cached": 10,
+    "decorated": ["plain", 4],
+    "callable instance": 7,
+    "bound method": 6,
+    "cached method": 2,
+    "class method": 4,
+    "static method": 4,
+    "builtin": 4.0,
+    "function of the standard library": "[4]",
+    "loaded from a path": [14, True],
+    "method of a class loaded from a path": 15,
+    "module loaded from a path": 10,
+    "data": 12,
+}
+
+
+def outside(x, *, add):
+    """Stand for a function with a keyword."""
+    return x + add
+
+
+@pytest.fixture(scope="module")
+def loose(tmp_path_factory):
+    """Give a module that was loaded by its path, from a folder that is not searched."""
+    path = tmp_path_factory.mktemp("loose") / "loose_module.py"
+    path.write_text(MODULE)
+    spec = importlib.util.spec_from_file_location("loose_module", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["loose_module"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["loose_module"]
+
+
+@pytest.fixture(scope="module")
+def arrived(loose):
+    """Send functions of all kinds to one fresh process; give what they return for 4 there."""
+    names = cell(CELL)
+    table = np.arange(5) * 3
+    adder = names["Adder"](2)
+    point = loose.Point(5)
+    functions = {
+        "helper": names["uses_helper"],
+        "recursive": names["factorial"],
+        "nested closures": names["around"](1)(2),
+        "lambda": lambda x: int(table[x]),
+        "lambda with a default": lambda x, y=5: x + y,
+        "partial": functools.partial(outside, add=60),
+        "numpy": names["uses_numpy"],
+        "cached": names["cached"],
+        "decorated": names["plain"],
+        "callable instance": adder,
+        "bound method": adder.add,
+        "cached method": functools.partial(names["Adder"].slow, adder),
+        "class method": names["Adder"].zero,
+        "static method": names["Adder"].still,
+        "builtin": float,
+        "function of the standard library": lambda x: json.dumps([x]),
+        "loaded from a path": loose.move,
+        "method of a class loaded from a path": lambda _: point.moved().x,
+        "module loaded from a path": lambda _: loose.OFFSET,
+        "data": {4: 12}.get,
+    }
+    return in_child(ship(functions, stage="work").data)
+
+
+@pytest.mark.parametrize("kind", ARRIVES)
+def test_function_arrives(arrived, kind):
+    """A function of any kind does in a fresh process what it does here."""
+    assert arrived[kind] == ARRIVES[kind]
+
+
+def test_program_of_a_script(tmp_path):
+    """What a script defines, its classes included, arrives from a script run by its name."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom nbpipe.executors.shipping import ship\n"
+        f"{CELL}\n"
+        "data = ship({'a': Adder(5), 'b': uses_helper}, stage='work').data\n"
+        "sys.stdout.buffer.write(data)\n"
+        "raise SystemExit\n"
+    )
+    data = subprocess.check_output(
+        [sys.executable, script], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert in_child(data) == {"a": 10, "b": 13}
+
+
+def test_coroutine_function_arrives():
+    """An async function is a function like others."""
+    later = load(ship(cell(CELL)["later"], stage="work").data)
+    with pytest.raises(StopIteration) as ended:
+        later(3).send(None)
+    assert ended.value.value == 3
+
+
+def test_functions_share_their_globals():
+    """Two functions of one program that share a global variable share it there, too."""
+    names = cell("seen = []\ndef add(x): seen.append(x)\ndef count(): return len(seen)\n")
+    add, count = load(ship((names["add"], names["count"]), stage="work").data)
+    add(1)
+    assert (count(), names["seen"]) == (1, [])
+
+
+def test_cloudpickle_is_left_as_it_was(loose):
+    """No module stays registered to be sent by value, but those that the user registered."""
+    cloudpickle.register_pickle_by_value(gates)
+    try:
+        ship((loose.move, gates.Gate), stage="work")
+        after = cloudpickle.list_registry_pickle_by_value()
+    finally:
+        cloudpickle.unregister_pickle_by_value(gates)
+    assert after == {gates.__name__}
+
+
+# -- by name or by value ------------------------------------------------------------------
+def test_modules_that_a_fresh_process_finds(tmp_path, monkeypatch, loose):
+    """A module is sent by name where its file is what the import path leads to."""
+    package = tmp_path / "package_of_test"
+    (package / "inner").mkdir(parents=True)
+    (package / "inner" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = importlib.import_module("package_of_test.inner")  # in a namespace package
+    known = ["json", "os.path", "numpy.linalg", "tests.gates", "nbpipe.run", inner.__name__]
+    found = [importable(name) for name in known]
+    monkeypatch.undo()
+    assert ([*found, importable(inner.__name__)], importable(loose.__name__)) == (
+        [True] * 6 + [False],
+        False,
+    )
+
+
+def test_another_file_of_the_same_name(tmp_path, monkeypatch):
+    """A module whose name leads to another file is sent by value."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twice_there.py").write_text(f"def f(x): return {folder!r}")
+    monkeypatch.syspath_prepend(tmp_path / "one")
+    module = importlib.import_module("twice_there")
+    monkeypatch.syspath_prepend(tmp_path / "two")
+    data = ship({"f": module.f}, stage="work").data
+    del sys.modules["twice_there"]
+    assert in_child(data) == {"f": "one"}
+
+
+def test_module_made_by_hand(monkeypatch):
+    """A module that exists in memory alone is sent by value."""
+    module = ModuleType("made_by_hand")
+    cell("def f(x): return x + 1", module.__dict__)
+    monkeypatch.setitem(sys.modules, "made_by_hand", module)
+    assert in_child(ship({"f": module.f}, stage="work").data) == {"f": 5}
+
+
+# -- digests ------------------------------------------------------------------------------
+class Thing:
+    """Stands for an object with a state."""
+
+    def __init__(self):
+        self.words = {"b", "a", "c", "".join(["d", "e"])}
+        self.table = np.arange(10.0)
+        self.pairs = [("x" * 3, 1), ("x" * 3, 2)]
+
+    @functools.cached_property
+    def later(self):
+        return 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """Stands for a program's part."""
+
+    stage: str
+    fn: object
+
+
+def test_digest_is_stable():
+    """The same functions give the same digest after they were called, sent and loaded."""
+    names = cell(CELL)
+    thing, total = Thing(), 0
+
+    def work(x):
+        nonlocal total
+        return x in thing.words or names["plain"](x), total
+
+    program = [work, names["Adder"], names["cached"], functools.partial(outside, add=2), thing]
+    first = digest(program)
+    for _ in range(3):
+        work(4)
+        names["cached"](9)
+        copy = load(ship(program, stage="work").data)
+        copy[0](2)
+        digest(copy)
+    assert digest(program) == first
+
+
+def test_cell_that_is_run_again_unchanged():
+    """A cell that is run again as it was changes no digest."""
+    code = "k = 2\ndef f(x):\n    'Say something.'\n    return [x * k for k in (1, k)]\n"
+    assert digest(cell(code)["f"]) == digest(cell(code)["f"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "def f(x): return g(x) + 2",
+        "def g(x): return x - limit",
+        "limit = 4",
+        "def f(y): return g(y)",
+    ],
+)
+def test_redefined_in_a_cell(change):
+    """A function, a helper of it or a global that was changed by a cell changes the digest."""
+    names = cell("limit = 3\ndef g(x): return x + limit\ndef f(x): return g(x)")
+    outer = cell("def run(x): return f(x)", names)["run"]
+    first = digest(outer)
+    cell(change, names)
+    assert digest(outer) != first
+
+
+def test_changed_data():
+    """Data that was changed in place changes the digest."""
+    table = np.zeros(3)
+    first = digest(lambda x: table[x])
+    table[1] = 1
+    assert digest(lambda x: table[x]) != first
+
+
+@pytest.mark.torch
+def test_digest_of_a_tensor():
+    """A module with weights keeps its digest while its weights stay."""
+    import torch
+
+    layer = torch.nn.Linear(4, 2)
+    first = digest(layer.forward)
+    layer(torch.zeros(1, 4))
+    again = digest(layer.forward)
+    with torch.no_grad():
+        layer.bias += 1
+    assert (again == first, digest(layer.forward) == first) == (True, False)
+
+
+# -- what cannot be sent ------------------------------------------------------------------
+class Reader:
+    """Stands for an object that holds what cannot be sent."""
+
+    def __init__(self, held):
+        self.parts = [{"held": held}]
+
+    def read(self, x):
+        return x
+
+    def __call__(self, x):
+        return x
+
+
+class Slotted:
+    """Stands for an object without a dict."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Refuses:
+    """Stands for an object that does not want to be pickled."""
+
+    def __reduce__(self):
+        raise ValueError("not me")
+
+
+def refusal(fn):
+    """Give the message about a function that cannot be sent, without its beginning."""
+    with pytest.raises(UnpicklableError) as caught:
+        ship(Holder("decode", fn), stage="region")
+    start = "stage 'decode' cannot be sent to a process: its function "
+    assert str(caught.value).startswith(start)
+    return str(caught.value).removeprefix(start)
+
+
+def test_names_a_global_lock():
+    """A lock among the globals is named, with its type and the way out."""
+    names = cell("import threading\nlock = threading.Lock()\ndef decode(x):\n  with lock: return x")
+    assert refusal(names["decode"]) == (
+        "uses the global variable 'lock' (_thread.lock), which cannot be pickled; create it "
+        "inside the function, or per worker with worker_init; between processes it would guard "
+        "nothing"
+    )
+
+
+LOCK = threading.Lock()
+WAYS = {
+    "closure": "uses the variable 'held' (_thread.lock) of the function around it, which cannot",
+    "default": "has a default for 'lock' (_thread.lock), which cannot",
+    "keyword default": "has a default for 'lock' (_thread.lock), which cannot",
+    "helper": "uses the global variable 'helper' (function), which uses the global variable "
+    "'lock' (_thread.lock), which cannot",
+    "both call each other": "uses the global variable 'b' (function), which uses the global "
+    "variable 'lock' (_thread.lock), which cannot",
+    "inner function": "uses the global variable 'lock' (_thread.lock), which cannot",
+    "bound method": "is the method 'read' of an object (tests.Reader), which holds "
+    "\"parts[0]['held']\" (_thread.lock), which cannot",
+    "callable instance": "(tests.Reader) holds \"parts[0]['held']\" (_thread.lock), which cannot",
+    "slots": "uses the variable 'held' (tests.Slotted) of the function around it, which holds "
+    "'held' (_thread.lock), which cannot",
+    "argument of a partial": "was given the argument 'add' (_thread.lock), which cannot",
+    "function of a partial": "wraps 'fn' (function), which uses the variable 'held' "
+    "(_thread.lock) of the function around it, which cannot",
+    "function attribute": "holds 'lock' (_thread.lock), which cannot",
+    "class attribute": "uses the global variable 'Kind' (Kind), which holds 'lock' "
+    "(_thread.lock), which cannot",
+    "set": "uses the variable 'held' (set) of the function around it, which holds '[0]' "
+    "(_thread.lock), which cannot",
+    "cached": "wraps 'fn' (function), which uses the variable 'held' (_thread.lock) of the "
+    "function around it, which cannot",
+}
+
+
+def enclosing(held):
+    """Make a function that encloses a variable."""
+
+    def fn(x):
+        return x, held
+
+    return fn
+
+
+def holding(kind):
+    """Make a function that takes a lock along, in one of many ways."""
+    with_lock = {"lock": LOCK, "__name__": "__main__"}
+    cells = {
+        "default": "def f(x, lock=lock): return x",
+        "keyword default": "def f(x, *, lock=lock): return x",
+        "helper": "def helper(x): return lock\ndef f(x): return helper(x)",
+        "both call each other": "def b(x): return a(x) if x else lock\ndef a(x): return b(x)\nf = a",
+        "inner function": "def f(x):\n  def g(): return [lock for _ in (1,)]\n  return g()",
+        "function attribute": "def f(x): return x\nf.lock = lock",
+        "class attribute": "class Kind:\n  lock = lock\ndef f(x): return Kind",
+    }
+    if kind in cells:
+        return cell(cells[kind], with_lock)["f"]
+    return {
+        "closure": lambda: enclosing(LOCK),
+        "bound method": lambda: Reader(LOCK).read,
+        "callable instance": lambda: Reader(LOCK),
+        "slots": lambda: enclosing(Slotted(LOCK)),
+        "argument of a partial": lambda: functools.partial(outside, add=LOCK),
+        "function of a partial": lambda: functools.partial(enclosing(LOCK), 1),
+        "set": lambda: enclosing({LOCK}),
+        "cached": lambda: functools.lru_cache(enclosing(LOCK)),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_names_where_it_is(kind):
+    """Wherever a function holds what cannot be sent, the message leads there."""
+    assert refusal(holding(kind)).partition(" be pickled")[0] == WAYS[kind]
+
+
+def numbers():
+    """Be a generator."""
+    yield 1
+
+
+def in_another_way(kind):
+    """Make a value of a kind that cannot be sent, and what closes it."""
+    connection, plug = sqlite3.connect(":memory:"), socket.socket()
+    values = {
+        "generator": numbers(),
+        "text file": (ROOT / "README.md").open(encoding="utf-8"),
+        "file": (ROOT / "README.md").open("rb"),
+        "event": threading.Event(),
+        "thread": threading.Thread(),
+        "socket": plug,
+        "connection": connection,
+        "handler": logging.StreamHandler(),
+        "pipeline": nbpipe.source([1]),
+        "refuses": Refuses(),
+        "deep": functools.reduce(lambda inner, _: [inner], range(100_000), []),
+    }
+    for other, value in values.items():
+        if other != kind and hasattr(value, "close"):
+            value.close()
+    return values[kind]
+
+
+OTHER_WAYS = {
+    "generator": ("generator", "make it inside the function, or use a list"),
+    "text file": ("_io.TextIOWrapper", "open it inside the function, or per worker"),
+    "file": ("_io.BufferedReader", "open it inside the function, or per worker"),
+    "event": ("threading.Event", "between processes it would guard nothing"),
+    "thread": ("threading.Thread", "start it per worker with worker_init"),
+    "socket": ("socket.socket", "open it per worker with worker_init"),
+    "connection": ("sqlite3.Connection", "open it per worker with worker_init"),
+    "handler": ("logging.StreamHandler", "use logging.getLogger(name) in the function"),
+    "pipeline": ("nbpipe.Pipeline", "let the function take what it needs as values"),
+    "refuses": ("tests.Refuses", "cannot be pickled (ValueError: not me); create it inside"),
+    "deep": ("list", "deep recursion"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_WAYS)
+def test_way_out(kind):
+    """Each kind of thing that cannot be sent is named whole, with a way out that fits."""
+    value = in_another_way(kind)
+    message = refusal(enclosing(value))
+    if hasattr(value, "close"):
+        value.close()
+    name, way = OTHER_WAYS[kind]
+    assert f"variable 'held' ({name}) of the function around it, which cannot" in message
+    assert way in message
+
+
+def test_function_that_refuses():
+    """A callable that itself refuses is named by its type, with its words."""
+    assert refusal(Refuses()).startswith("(tests.Refuses) cannot be pickled (ValueError: not me)")
+
+
+def test_cause_is_kept():
+    """What pickle said is the cause; without a stage of its own, the one given is named."""
+    with pytest.raises(UnpicklableError, match="stage 'region' cannot") as caught:
+        ship(lambda x: LOCK, stage="region")
+    assert str(caught.value.__cause__) == "cannot pickle '_thread.lock' object"
+
+
+@pytest.mark.gpu
+def test_tensor_on_a_gpu():
+    """A tensor on a GPU is refused: each worker would wake up CUDA to hold a copy."""
+    import torch
+
+    held = torch.zeros(3, device="cuda")
+    assert "capture tensor.cpu()" in refusal(enclosing({"weights": held}))
+
+
+# -- what goes along ----------------------------------------------------------------------
+def test_captured():
+    """What a function takes along is listed by size, that of its helpers included."""
+    names = cell(
+        "import numpy as np\n"
+        "table = np.zeros((2560, 1024))\nwords = b'x' * 5000\nnumber = 3\n"
+        "def helper(x): return table[x]\n"
+        "def f(x, y=words): return helper(x) + number + np.sum(y)\n"
+    )
+    found = [tuple(one) for one in captured(names["f"])]
+    assert found[:2] == [
+        ("table", "global", 20_971_520, "ndarray"),
+        ("y", "default", 5000, "bytes"),
+    ]
+    assert [one[0] for one in found[2:]] == ["number"]
+
+
+def test_captured_by_objects():
+    """A bound method takes its object along, a partial its arguments, a closure its cells."""
+    reader = Reader(np.zeros(1000))
+    kinds = [
+        [(one.kind, one.name) for one in captured(fn)]
+        for fn in (reader.read, functools.partial(outside, add=5), enclosing("abc"), reader)
+    ]
+    assert kinds == [
+        [("attribute", "parts")],
+        [("argument", "add")],
+        [("closure", "held")],
+        [("attribute", "parts")],
+    ]
+
+
+def test_nothing_captured():
+    """A function of a module that can be imported takes nothing along."""
+    assert [captured(fn) for fn in (gates.stage, json.dumps, len, np.linalg.norm)] == [[]] * 4
+
+
+def test_large_data_is_named_once(caplog):
+    """Above 1 MiB one line names the variable and its size, once for the same data."""
+    names = cell("import numpy as np\ntable = np.zeros((2560, 1000))\ndef f(x): return table[x]")
+    with caplog.at_level(logging.INFO, logger="nbpipe"):
+        for _ in range(3):
+            warn_if_large(names["f"], "decode")
+        names["table"] = np.zeros(131_072)  # 1 MiB
+        warn_if_large(names["f"], "decode")
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        (
+            "WARNING",
+            "stage 'decode' sends 20.5 MB with its function to each worker, once: global 'table' "
+            "(ndarray, 20.5 MB); load it in worker_init, or memory-map it, if that is too much",
+        )
+    ]
+
+
+@pytest.mark.torch
+def test_view_of_a_tensor_takes_all_of_it_along():
+    """A slice of a tensor counts with the memory behind it, which is what is sent."""
+    import torch
+
+    held = torch.zeros(1000, 1000)[:2]
+    sent = len(pickle.dumps(held))
+    assert (captured(enclosing(held))[0].size_bytes, sent > 4_000_000) == (4_000_000, True)

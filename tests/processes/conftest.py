@@ -1,0 +1,58 @@
+"""What the tests of worker processes share: marks, and a look at who is left."""
+
+import psutil
+import pytest
+
+import nbpipe
+from nbpipe.executors.launch import stop_server
+from tests.gates import drained
+from tests.leaks import GRACE_S
+from tests.processes.marks import Bell, Counter, Gate
+
+
+@pytest.fixture(autouse=True, scope="module")
+def server():
+    """Start the fork server before the first test, so that none of them is taken to leave it."""
+    drained(nbpipe.source([0]).map(int, executor="process"))
+    yield
+    stop_server()
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left():
+    """Fail a test that leaves a worker behind, which is a child of the fork server."""
+    before = set(descendants())
+    yield
+    new = [process for process in descendants() if process not in before]
+    _, left = psutil.wait_procs(new, timeout=GRACE_S)
+    for process in left:
+        process.kill()
+    if left:
+        pytest.fail(f"left behind: {left}", pytrace=False)
+
+
+def descendants():
+    """Give the processes that this one and its children have started."""
+    return psutil.Process().children(recursive=True)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Give a gate; it is open after the test."""
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def bell(tmp_path):
+    """Give a bell."""
+    bell = Bell(tmp_path / "bell")
+    yield bell
+    bell.close()
+
+
+@pytest.fixture
+def counter(tmp_path):
+    """Give a counter of calls."""
+    return Counter(tmp_path / "counter")
