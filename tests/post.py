@@ -10,6 +10,7 @@ import threading
 from multiprocessing.connection import Client, Listener
 
 _numbers = itertools.count()
+_GRACE_S = 5.0
 
 
 class Post:
@@ -19,7 +20,6 @@ class Post:
         self._listener = Listener(authkey=b"test")
         self._objects = {}
         self._threads = []
-        self._connections = []
         self._closing = False
         self._start(self._accept)
 
@@ -35,12 +35,14 @@ class Post:
         thread.start()
 
     def _accept(self):
-        while not self._closing:
+        while True:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError):  # closed, or a worker that was killed while it connected
+            except (OSError, EOFError):  # a worker that was killed while it connected
                 continue
-            self._connections.append(connection)
+            if self._closing:
+                connection.close()
+                return
             self._start(self._serve, connection)
 
     def _serve(self, connection):
@@ -54,14 +56,14 @@ class Post:
                 connection.send(answer)
 
     def close(self):
-        """End all threads: nobody waits at a gate any more."""
+        """End all threads; the workers are gone by now."""
         self._closing = True
         with contextlib.suppress(OSError, EOFError):
             Client(self._listener.address, authkey=b"test").close()  # wakes `accept`
+        self._threads[0].join(_GRACE_S)
         self._listener.close()
-        for connection in self._connections:
-            with contextlib.suppress(OSError):
-                connection.close()
+        for thread in self._threads[1:]:  # they end with the workers
+            thread.join(_GRACE_S)
 
 
 class Remote:

@@ -269,6 +269,15 @@ def test_bare_processes(workload):
     assert (numbers["items"], numbers["cpu_s"] > 0) == (8, True)
 
 
+@pytest.mark.parametrize(
+    ("workload", "options"), [("W4", {}), ("W6", {}), ("W6", {"copy": False, "workers": 1})]
+)
+def test_tiny_processes(workload, options):
+    """Every array comes out of worker processes once, in order and whole."""
+    numbers = arrays("nbpipe", workload, **options)
+    assert (numbers["items"], numbers["lost"], numbers["in_order"]) == (8, 0, 1.0)
+
+
 def test_warm_starts_its_clock_after_the_first_items():
     """What came before the clock started is checked for loss and order, but not counted."""
     rows = SimpleNamespace(open_pipeline=lambda job, _: nullcontext(full(job.items)))

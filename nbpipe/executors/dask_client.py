@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..errors import UnpicklableError
 from .calls import Call
 from .payload import Payload
 from .shipping import Shipped
@@ -88,6 +89,7 @@ class Sender:
 
         Raises:
             ConnectionError: the client is closed, or has lost its scheduler.
+            UnpicklableError: a result cannot be sent back.
             Exception: whatever Dask ended the task with.
         """
         client = self._client
@@ -108,11 +110,13 @@ class Sender:
         program = await self._on_workers(order)
         task = self._submit(order, program)
         try:
-            (payload,) = await self._client.gather([task], asynchronous=True)
+            answer = await task
         finally:
             task.release()  # a result stays on its worker for as long as it is wanted
-        assert isinstance(payload, Payload)
-        return payload
+        if isinstance(answer, UnpicklableError):
+            raise answer
+        assert isinstance(answer, Payload)
+        return answer
 
     def _submit(self, order: Order, program: Any) -> Any:
         from .dask_worker import run_task

@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed import WorkerPlugin, get_worker
 
+from ..errors import UnpicklableError
 from .payload import Payload, run_shipped
 
 _PROCESS = uuid.uuid4().hex
@@ -36,7 +37,7 @@ class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
 
 def run_task(
     digest: str, data: bytes, entries: Payload, epoch: int, tell: tuple[str, str] | None
-) -> Payload | None:
+) -> Payload | UnpicklableError | None:
     """Do the work of one task.
 
     Args:
@@ -47,7 +48,10 @@ def run_task(
         tell: a topic, and what to say there when a call of a function begins.
     """
     begun = None if tell is None else functools.partial(_tell, *tell)
-    return run_shipped(digest, data, entries, epoch, begun)
+    try:
+        return run_shipped(digest, data, entries, epoch, begun)
+    except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
+        return error
 
 
 def _tell(topic: str, call: str, _: int) -> None:

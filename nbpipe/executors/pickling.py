@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any
+from weakref import WeakSet
 
 import cloudpickle
 
@@ -26,6 +27,9 @@ _FINDERS = (BuiltinImporter, FrozenImporter, PathFinder)
 _REGISTRY = threading.RLock()  # cloudpickle's list of modules is the process's
 _NAMED = (FunctionType, type)
 _importable: set[tuple[object, ...]] = set()  # modules found so far, and what was true then
+_AT_HOME: WeakSet[type] = WeakSet()  # classes of this process that others know
+_RECEIVED: WeakSet[type] = WeakSet()  # classes of other processes
+_FULL = 6  # parts of what a reducer may give
 CACHED: Any = type(functools.lru_cache(len))
 
 
@@ -48,7 +52,7 @@ def dumps(
         Exception: whatever the pickling of one of its parts raises.
     """
     sink = _Sink(limit_bytes, io.BytesIO())
-    _dump(value, (pickler or Pickler)(sink))
+    (pickler or Pickler)(sink).dump(value)
     assert sink.kept is not None
     return sink.kept.getvalue()
 
@@ -56,16 +60,8 @@ def dumps(
 def pickled_bytes(value: object, limit_bytes: int | None = None) -> int:
     """Count the bytes of `value` pickled, without keeping them; raises as `dumps` does."""
     sink = _Sink(limit_bytes)
-    _dump(value, Pickler(sink))
+    Pickler(sink).dump(value)
     return sink.size_bytes
-
-
-def _dump(value: object, pickler: Pickler) -> None:
-    with _REGISTRY:
-        try:
-            pickler.dump(value)
-        finally:
-            pickler.restore()
 
 
 class _Sink:
@@ -88,12 +84,26 @@ class _Sink:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
-    """cloudpickle, with modules that another process cannot import sent by value."""
+    """cloudpickle, with modules that another process cannot import sent by value.
 
-    def __init__(self, file: object) -> None:
-        super().__init__(file, protocol=PROTOCOL)
+    A class that is sent by value and comes back is the class that it was, and is left as it is.
+    """
+
+    def __init__(self, file: object, protocol: int = PROTOCOL, buffer_callback: Any = None) -> None:
+        super().__init__(file, protocol=protocol, buffer_callback=buffer_callback)
         self._seen: set[str] = set()
         self._registered: list[ModuleType] = []
+
+    def dump(self, obj: object) -> None:
+        """Pickle an object, one at a time in this process."""
+        with _REGISTRY:
+            try:
+                super().dump(obj)
+            finally:
+                for module in self._registered:
+                    cloudpickle.unregister_pickle_by_value(module)
+                self._registered.clear()
+                self._seen.clear()
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is pickled; called for all but the plainest ones."""
@@ -103,11 +113,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             self._note(obj.__name__)
         elif type(obj) is CACHED and not by_reference(obj):
             return _cached, (obj.__wrapped__, *obj.cache_parameters().values())
+        elif type(obj) is functools.cached_property:
+            return _cached_property, (obj.func, obj.attrname)
         elif isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdin, sys.stdout, sys.stderr):
             raise pickle.PicklingError("cannot pickle an open file")  # cloudpickle would read it
         elif _on_gpu(obj):
             raise pickle.PicklingError(f"cannot pickle a tensor on {obj.device}")
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        by_value = isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == _FULL
+        return _with_our_setter(obj, reduced) if by_value else reduced
 
     def _note(self, name: object) -> None:
         if not isinstance(name, str) or name in self._seen:
@@ -120,10 +134,20 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             cloudpickle.register_pickle_by_value(module)
             self._registered.append(module)
 
-    def restore(self) -> None:
-        """Leave cloudpickle as it was before."""
-        for module in self._registered:
-            cloudpickle.unregister_pickle_by_value(module)
+
+def _with_our_setter(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    if kind not in _RECEIVED:
+        _AT_HOME.add(kind)
+    *others, state, _, _, setter = reduced
+    return (*others, (setter, state), None, None, _set_class)
+
+
+def _set_class(kind: type, how: tuple[Callable[[type, Any], object], Any]) -> None:
+    """Fill a class that arrived; cloudpickle would also put copies into one that came home."""
+    setter, state = how
+    if kind not in _AT_HOME:
+        _RECEIVED.add(kind)
+        setter(kind, state)
 
 
 def _on_gpu(obj: object) -> bool:
@@ -134,6 +158,13 @@ def _on_gpu(obj: object) -> bool:
 def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
     """Give `function` an empty cache: pickle would look for the cached one by its name."""
     return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached_property(function: Callable[[Any], Any], name: str) -> Any:
+    """Build a cached property again: in Python 3.11 it holds a lock."""
+    cached = functools.cached_property(function)
+    cached.__set_name__(object, name)
+    return cached
 
 
 def by_reference(obj: object) -> bool:

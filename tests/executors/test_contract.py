@@ -251,19 +251,13 @@ def test_dropping_an_old_iterator_cancels_nothing_of_the_new_epoch():
 @pytest.mark.parametrize("kind", LIVE)
 def test_busy_time_of_a_cancelled_call_that_never_began(kind):
     """A call that was handed over but cancelled before it began counts no time."""
-    held, go = threading.Event(), threading.Event()
-
-    def result(item):
-        if item == 0:
-            held.set()
-            go.wait(10)
-        return item
-
-    with mapped(source(20), kind, stage(kind, result=result), concurrency=4).start() as run:
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda item: gate if item == 0 else None, calls=calls)
+    with mapped(source(20), kind, fn, concurrency=4).start() as run:
         items = iter(run)
-        held.wait(10)
+        calls.wait_begun(1)
         items.close()
-        go.set()
+        gate.open()
         quiet(run)
         busy_s = run._scheduler.lanes["work"].counters.busy_ns / 1e9
     assert busy_s < 40  # the clock's own value, booked by mistake, is the machine's uptime
@@ -271,19 +265,19 @@ def test_busy_time_of_a_cancelled_call_that_never_began(kind):
 
 @pytest.mark.parametrize("kind", LIVE)
 def test_close_names_the_stage_that_does_not_end(kind, caplog):
-    """A stage still inside user code is named, and its thread left alone."""
-    held, go = threading.Event(), threading.Event()
+    """A stage still inside user code is named; a thread is left alone, a process killed."""
+    held, go = Gate(), Gate()
 
     def result(item):
-        held.set()
-        go.wait(10)
+        held.open()
+        go.wait()
 
     run = mapped(source(5), kind, stage(kind, result=result)).start()
     items = iter(run)
-    held.wait(10)
+    held.wait()
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
         run.close(timeout_s=0.05)
-    go.set()
+    go.open()
     del items
     assert "work" in " ".join(record.getMessage() for record in caplog.records)
 
@@ -318,7 +312,7 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
         items = iter(run)
         calls.wait_running(2)
         items.close()
-        if kind == "thread":
+        if kind != "coroutine":
             gate.open()
         calls.wait_running(0)
         assert calls.begun == 2

@@ -73,7 +73,8 @@ def loky_pool():
     with loky.ProcessPoolExecutor(2) as executor:
         yield executor
     for thread in set(threading.enumerate()) - before:
-        thread.join()
+        if thread.name.startswith(("ExecutorManager", "QueueFeeder")):
+            thread.join()
     multiprocessing.active_children()  # forgets processes that have ended
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -203,9 +202,8 @@ def test_late_worker_sees_what_has_changed(method, monkeypatch, tmp_path):
 def test_worker_holds_its_own_files_only(method):
     """Beside input, output and errors, a worker has its connection, its exit and the lifeline."""
     with Evaluator(), Evaluator(), Evaluator() as third:
-        files = third.ask("len(os.listdir('/proc/self/fd')) - 1")
-        given = third.ask("[fd for fd in range(3, 9) if __import__('fcntl').fcntl(fd, 1) == 0]")
-    assert (files, given) == (6, [])
+        files = third.ask("files()")
+    assert (len(files), [fd for fd in files if fd > 2 and files[fd]]) == (6, [])
 
 
 def test_workers_draw_different_random_numbers(method):
@@ -219,9 +217,7 @@ def test_workers_draw_different_random_numbers(method):
 def test_cleaning_at_exit_is_done(method, tmp_path):
     """What a worker has registered for its exit is done when it leaves."""
     evaluator = Evaluator()
-    made = evaluator.ask(
-        f"sys.__dict__.setdefault('kept', __import__('tempfile').TemporaryDirectory(dir={str(tmp_path)!r})).name"
-    )
+    made = evaluator.ask(f"keep(tempfile.TemporaryDirectory(dir={str(tmp_path)!r})).name")
     there = Path(made).exists()
     code = left(evaluator.worker)
     assert (there, code, Path(made).exists()) == (True, 0, False)
@@ -232,20 +228,20 @@ def test_stop_server_ends_all_workers(method):
     evaluator = Evaluator()
     stop_server()
     stop_server()
-    code = left(evaluator.worker)
-    files = held_files()
+    files, code = held_files(), finished(evaluator.worker.wait, None)
+    evaluator.worker.close()
     with Evaluator() as again:
-        assert (code != 0, files, again.ask("1 + 1")) == (True, (), 2)
+        assert (files, code != 0, again.ask("1 + 1")) == ((), True, 2)
 
 
-NESTED = "[w := __import__('nbpipe.executors.launch').executors.launch.launch({!r}, b'in'), {}]"
+NESTED = f"keep(launch({EVALUATE!r}, b'in'))"
 
 
 def test_worker_starts_workers(method):
     """A worker may have workers of its own; they end when it is killed."""
     with Evaluator() as outer:
-        keep = NESTED.format(EVALUATE, "sys.__dict__.setdefault('kept', w)")
-        answer, pid = outer.ask(f"(lambda w: (w[0].connection.recv(), w[0].pid))({keep})")
+        pid = outer.ask(f"{NESTED}.pid")
+        answer = outer.ask("kept[0].connection.recv()")
     assert (answer, gone([pid])) == (b"in", True)
 
 
@@ -269,8 +265,7 @@ ORPHANS = """
         worker.connection.recv()
     workers[0].connection.send("exec('while True: pass')")
     workers[1].connection.send("__import__('ctypes').PyDLL(None).sleep(1000)")  # with the GIL
-    nested = "__import__('nbpipe.executors.launch').executors.launch.launch({entry!r}, b'')"
-    workers[2].connection.send(f"(sys.__dict__.setdefault('kept', {{nested}}).pid)")
+    workers[2].connection.send("{nested}.pid")
     inner = workers[2].connection.recv()
     pids = [worker.pid for worker in workers] + [inner]
     servers = [server.pid for server in launch._own.servers]
@@ -281,7 +276,7 @@ ORPHANS = """
 
 def test_nothing_survives_a_killed_parent(method):
     """Workers, busy or not, their own workers and the server are gone when the parent is killed."""
-    text = textwrap.dedent(ORPHANS.format(entry=EVALUATE))
+    text = textwrap.dedent(ORPHANS.format(entry=EVALUATE, nested=NESTED))
     if method == "spawn":  # a process that never lets its thread run is the fork server's to kill
         text = "\n".join(line for line in text.splitlines() if "ctypes" not in line)
     parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=ROOT)

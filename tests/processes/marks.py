@@ -3,11 +3,11 @@
 Each is known to a worker by its path alone; nobody polls.
 """
 
+import contextlib
 import fcntl
 import os
 import select
 import struct
-from contextlib import contextmanager
 from time import monotonic
 
 from tests.gates import HANG_S, HangError, stacks
@@ -62,7 +62,14 @@ class Bell:
                 raise HangError(f"a bell was not rung {count} times: {self._rest}\n{stacks()}")
             self._rest += os.read(self._file, 1 << 16)
         *rings, self._rest = self._rest.split(b"\n", count)
-        return [tuple(map(int, ring.split())) for ring in rings]
+        return _words(rings)
+
+    def rings(self):
+        """Give the words and the pids that were not waited for so far."""
+        with contextlib.suppress(BlockingIOError):
+            self._rest += os.read(self._file, 1 << 16)
+        *rings, self._rest = self._rest.split(b"\n")
+        return _words(rings)
 
     def close(self):
         """Put it away."""
@@ -79,7 +86,7 @@ class Counter:
     def __reduce__(self):
         return _there, (Counter, self.path)
 
-    @contextmanager
+    @contextlib.contextmanager
     def counted(self):
         """Count one call."""
         self._change(1)
@@ -99,6 +106,10 @@ class Counter:
     def read(self):
         """Give the calls begun, those in progress and the most at once."""
         return _COUNTS.unpack(self.path.read_bytes())
+
+
+def _words(rings):
+    return [tuple(map(int, ring.split())) for ring in rings]
 
 
 def _there(kind, path):

@@ -1,0 +1,339 @@
+"""Worker processes that are really killed: idle, at work, in mid-result, a hundred times."""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from itertools import count, takewhile
+
+import numpy as np
+import psutil
+import pytest
+
+import nbpipe
+from tests.gates import delivered, drained, finished, quiet
+from tests.leaks import GRACE_S
+from tests.processes.work import Ringing, poison_exit, poison_kill, poison_segmentation_fault
+
+MANY = 100  # kills in one epoch
+HUGE_BYTES = 300_000_000
+
+
+def end(pids):
+    """Kill processes, and wait until they are gone."""
+    processes = [psutil.Process(pid) for pid in pids]
+    for process in processes:
+        process.kill()
+    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    assert not alive
+
+
+def placed(chain, fn, **options):
+    """Append a stage of processes named "fn"."""
+    return chain.map(fn, name="fn", executor="process", **{"concurrency": 2, **options})
+
+
+def numbers(count):
+    """Begin a chain of numbers."""
+    return nbpipe.source(range(count))
+
+
+def test_killed_between_epochs():
+    """Workers killed between two epochs are replaced, and cost nothing."""
+    with placed(numbers(50), lambda n: n).start() as run:
+        first = drained(run)
+        pids = run["fn"].pids
+        end(pids)
+        second = drained(run)
+        new = run["fn"].pids
+    assert (first, second) == (list(range(50)), list(range(50)))
+    assert new
+    assert not set(new) & set(pids)
+
+
+def test_killed_while_paused():
+    """Workers killed while the run is paused are replaced when it goes on."""
+    with placed(numbers(100), lambda n: n, prefetch=1).start() as run:
+        items = iter(run)
+        got = [finished(next, items)]
+        run.pause()
+        quiet(run)
+        end(run["fn"].pids)
+        run.resume()
+        got += drained(items)
+    assert got == list(range(100))
+
+
+def test_killed_while_nobody_consumes(bell):
+    """Workers killed while results wait for a consumer: those results are here already."""
+
+    def work(n):
+        bell.ring(n)
+        return n
+
+    with placed(numbers(30), work, prefetch=3).start() as run:
+        items = iter(run)
+        rung = bell.wait(5)
+        quiet(run)
+        end(run["fn"].pids)
+        got = drained(items)
+        rung += bell.wait(25)
+    assert got == list(range(30))
+    assert sorted(word for word, _ in rung) == got
+
+
+def test_killed_at_work(bell, gate):
+    """An item whose worker is killed goes to another one; the other items are not touched."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(numbers(10), work).start() as run:
+        items = iter(run)
+        (_, first), (_, second) = bell.wait(2)
+        end([first])
+        (_, third) = bell.wait(1)[0]
+        gate.open()
+        got = drained(items)
+        retries = run.stats()["fn"].retries
+    assert got == list(range(10))
+    assert (third in (first, second), retries) == (False, 1)
+
+
+@pytest.mark.parametrize(("after_s", "copy"), [(0.0, True), (0.02, False), (0.06, True)])
+def test_killed_while_writing_a_huge_result(bell, after_s, copy):
+    """A worker killed while it writes 300 MB: the item comes whole, from another worker."""
+
+    def work(n):
+        return n, Ringing(bell), np.full(HUGE_BYTES if n == 1 else 10, n, np.uint8)
+
+    def kill():
+        for _ in range(2):
+            (_, pid) = bell.wait(1)[0]
+            threading.Event().wait(after_s)  # somewhere in the copying
+            kill_now(pid)
+
+    with placed(numbers(4), work, concurrency=1, copy=copy).start() as run:
+        killer = threading.Thread(target=kill)
+        killer.start()
+        got = drained(run)
+        killer.join()
+    found = [(n, word, array.size, int(array.min()), int(array.max())) for n, word, array in got]
+    assert found == [(n, "sent", HUGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
+
+
+def kill_now(pid):
+    """Kill a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class Killer:
+    """Kills random workers at random moments, each time other items: none is hit three times.
+
+    Args:
+        run: whose workers are killed.
+        held: items that may be under way at once.
+    """
+
+    def __init__(self, run, held):
+        self.run = run
+        self.held = held
+        self.done = threading.Event()
+        self.kills = 0
+        self._changed = threading.Condition()
+        self._missing = 0  # the first item that was not delivered
+        self._ahead = set()
+        self._rng = random.Random(4)
+
+    def see(self, item):
+        """Hear that an item was delivered."""
+        with self._changed:
+            self._ahead.add(item)
+            while self._missing in self._ahead:
+                self._ahead.discard(self._missing)
+                self._missing += 1
+            self._changed.notify_all()
+
+    def kill(self):
+        """Kill as often as is meant."""
+        bound = 0
+        while self.kills < MANY:
+            with self._changed:
+                assert self._changed.wait_for(lambda b=bound: self._missing >= b, 20)
+            threading.Event().wait(self._rng.random() * 0.01)
+            with self._changed:
+                bound = max([self._missing, *self._ahead]) + self.held + 1
+            self._kill_one()
+        self.done.set()
+
+    def _kill_one(self):
+        pids = self.run["fn"].pids
+        if pids:
+            kill_now(self._rng.choice(pids))
+            self.kills += 1
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_hundred_kills_in_one_epoch(ordered):
+    """However often workers are killed, every item comes exactly once, in order if promised."""
+    killers = []
+
+    def items():
+        return takewhile(lambda _: not killers[0].done.is_set(), count())
+
+    def work(n):
+        for _ in range(20_000):
+            n += 0
+        return n
+
+    chain = placed(
+        nbpipe.source(items, prefetch=1), work, concurrency=3, prefetch=2, ordered=ordered
+    )
+    with chain.start() as run:
+        killer = Killer(run, held=12)
+        killers.append(killer)
+        thread = threading.Thread(target=killer.kill)
+
+        def consume():
+            thread.start()
+            got = []
+            for item in run:
+                got.append(item)
+                killer.see(item)
+            return got
+
+        got = finished(consume, seconds=40)
+        thread.join()
+    assert killer.kills == MANY
+    assert (got if ordered else sorted(got)) == list(range(len(got)))
+
+
+POISONS = {
+    poison_exit: "exit code 3",
+    poison_segmentation_fault: "SIGSEGV",
+    poison_kill: "SIGKILL",
+}
+
+
+def poisoned(poison, bell=None):
+    """Make a function that meets a poison in item 5."""
+
+    def work(n):
+        if n == 5:
+            if bell is not None:
+                bell.ring(n)
+            poison(n)
+        return n
+
+    return work
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_a_poison_item_is_named(bell, poison):
+    """An item that kills every worker is given to three, then named, with how they died."""
+    with placed(numbers(20), poisoned(poison, bell)).start() as run:
+        got, error = delivered(run)
+        rung = bell.wait(3)
+        quiet(run)
+        (failure,) = run.failures()
+    assert got == list(range(5))
+    assert (type(error), error.stage, error.path) == (nbpipe.WorkerDiedError, "fn", 5)
+    assert (error.executor, failure.path, failure.attempts) == ("process", 5, 3)
+    assert POISONS[poison] in str(error)
+    assert len({pid for _, pid in rung}) == 3
+
+
+@pytest.mark.parametrize(
+    ("poison", "ordered"), [*[(poison, True) for poison in POISONS], (poison_exit, False)]
+)
+def test_a_poison_item_is_skipped(poison, ordered):
+    """With on_error="skip" it is left out, its neighbours in the same job come all the same."""
+    chain = placed(numbers(200), poisoned(poison), on_error="skip", ordered=ordered)
+    with chain.start() as run:
+        got, error = delivered(run)
+        failures = [(failure.path, failure.attempts) for failure in run.failures()]
+    assert error is None
+    assert sorted(got) == [n for n in range(200) if n != 5]
+    assert failures == [(5, 3)]
+
+
+@pytest.mark.parametrize(("then", "rest"), [("skip", [6, 7, 8, 9]), ("raise", [])])
+def test_a_poison_item_with_retry(then, rest):
+    """Deaths have tries of their own; after them `then` decides."""
+    retry = nbpipe.Retry(2, then=then)
+    with placed(numbers(10), poisoned(poison_exit), on_error=retry).start() as run:
+        got, error = delivered(run)
+    assert got == [*range(5), *rest]
+    assert isinstance(error, nbpipe.WorkerDiedError) == (then == "raise")
+
+
+def test_a_worker_that_dies_once(tmp_path):
+    """An item whose worker dies once is done by the next one, and nobody hears of it."""
+
+    def work(n):
+        mark = tmp_path / str(n)
+        if n % 7 == 3 and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return n
+
+    with placed(numbers(40), work).start() as run:
+        got = drained(run)
+        failures = run.failures()
+    assert (got, failures) == (list(range(40)), ())
+
+
+def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
+    """Items that shared a job with a poison item are worked on again, not left out or doubled."""
+
+    def work(n):
+        bell.ring(n)
+        if n == 150:
+            os._exit(1)
+        return n
+
+    with placed(numbers(300), work, concurrency=1, on_error="skip").start() as run:
+        got = drained(run)
+        calls = Counter(word for word, _ in bell.rings())
+    assert got == [n for n in range(300) if n != 150]
+    assert calls.keys() == set(range(300))
+    assert max(calls[n] for n in got) <= 2
+
+
+def test_poison_in_a_region():
+    """Of stages that share a worker, the one that the worker died in is named."""
+
+    def first(n):
+        return n + 1
+
+    def second(n):
+        if n == 4:
+            os._exit(9)
+        return n * 10
+
+    chain = numbers(10).map(first, executor="process").map(second, executor="process")
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert got == [10, 20, 30]
+    assert (error.stage, error.path) == ("second", 3)
+    assert "exit code 9" in str(error)
+
+
+def test_budget_counts_deaths():
+    """Deaths count against `max_failures` as exceptions do."""
+
+    def work(n):
+        if n % 2:
+            os._exit(1)
+        return n
+
+    chain = placed(numbers(20), work, on_error="skip", max_failures=2)
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert isinstance(error, nbpipe.FailureBudgetError)
+    assert got == [n for n in range(len(got) * 2) if n % 2 == 0]

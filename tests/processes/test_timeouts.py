@@ -1,0 +1,224 @@
+"""Calls that take too long: their worker is killed, it alone, and `on_error` decides."""
+
+import logging
+import threading
+
+import psutil
+import pytest
+
+import nbpipe
+from tests.gates import delivered, drained, finished, quiet
+from tests.leaks import GRACE_S
+
+LIMIT_S = 0.3
+forever = threading.Event
+
+
+def stuck_at(item, gate, bell=None):
+    """Make a function that does not come back from one item."""
+
+    def work(n):
+        if bell is not None:
+            bell.ring(n)
+        if n == item:
+            gate.wait()
+        return n
+
+    return work
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, "timeout_s": LIMIT_S, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+def test_a_call_that_takes_too_long(gate):
+    """The item is named in a StageTimeoutError, after all items before it."""
+    with placed(10, stuck_at(4, gate)).start() as run:
+        got, error = delivered(run)
+        (failure,) = run.failures()
+    assert got == [0, 1, 2, 3]
+    assert (type(error), error.stage, error.path) == (nbpipe.StageTimeoutError, "fn", 4)
+    assert (isinstance(error, TimeoutError), error.executor) == (True, "process")
+    assert "timeout_s=0.3" in failure.error
+
+
+def test_its_worker_alone_is_killed(gate, bell):
+    """The other workers keep their processes, and what they have loaded."""
+    with placed(40, stuck_at(4, gate, bell), concurrency=3, on_error="skip").start() as run:
+        got = drained(run)
+        pids = run["fn"].pids
+        rung = bell.wait(40)
+        late = {pid for n, pid in rung if n == 4}
+        others = {pid for n, pid in rung[:30]} - late
+    assert got == [n for n in range(40) if n != 4]
+    assert (len(late), others <= set(pids), late & set(pids)) == (1, True, set())
+
+
+def test_a_call_that_took_too_long_is_tried_again(tmp_path):
+    """With Retry, another worker gets the item."""
+
+    def work(n):
+        mark = tmp_path / str(n)
+        if n == 3 and not mark.exists():
+            mark.touch()
+            threading.Event().wait()
+        return n
+
+    with placed(8, work, on_error=nbpipe.Retry(1)).start() as run:
+        got = drained(run)
+        retries = run.stats()["fn"].retries
+    assert (got, retries) == (list(range(8)), 1)
+
+
+@pytest.mark.parametrize(("times", "then"), [(1, "raise"), (2, "skip")])
+def test_tries_come_to_an_end(gate, bell, times, then):
+    """An item that always takes too long is tried as often as was said."""
+    retry = nbpipe.Retry(times, then=then)
+    with placed(4, stuck_at(2, gate, bell), concurrency=1, on_error=retry).start() as run:
+        got, error = delivered(run)
+        (failure,) = run.failures()
+        tried = [n for n, _ in bell.rings()].count(2)
+    assert (got, failure.attempts, tried) == (
+        [0, 1, 3] if then == "skip" else [0, 1],
+        times + 1,
+        times + 1,
+    )
+    assert isinstance(error, nbpipe.StageTimeoutError) == (then == "raise")
+
+
+def test_the_stage_at_fault_is_named_in_a_region(gate):
+    """Of stages that share a worker, the one whose call took too long is named."""
+    work = stuck_at(4, gate)
+    options = {"executor": "process", "timeout_s": LIMIT_S}
+    chain = nbpipe.source(range(8)).map(lambda n: n, name="first", **options)
+    chain = chain.map(work, name="second", **options).map(lambda n: n, name="third", **options)
+    with chain.start() as run:
+        got, error = delivered(run)
+        pids = [run[name].pids for name in ("first", "second", "third")]
+    assert (got, error.stage, error.path) == ([0, 1, 2, 3], "second", 4)
+    assert pids[0] == pids[1] == pids[2]
+
+
+def test_time_counts_for_one_call():
+    """Neither the calls of a region nor those of one worker are added up."""
+
+    def slow(n):
+        threading.Event().wait(0.2)
+        return n
+
+    options = {"executor": "process", "timeout_s": LIMIT_S}
+    chain = nbpipe.source(range(4)).map(slow, name="first", **options)
+    with chain.map(slow, name="second", **options).start() as run:
+        assert drained(run) == list(range(4))
+
+
+def test_tries_in_a_worker_have_the_whole_time_each(tmp_path):
+    """What raises and is called again has `timeout_s` once more."""
+
+    def work(n):
+        threading.Event().wait(0.2)
+        mark = tmp_path / str(n)
+        if not mark.exists():
+            mark.touch()
+            raise ValueError(n)
+        return n
+
+    with placed(2, work, on_error=nbpipe.Retry(1)).start() as run:
+        assert drained(run) == [0, 1]
+
+
+def test_the_start_of_a_worker_is_no_call():
+    """Workers may take as long as they need until they can begin."""
+
+    def slow_init():
+        threading.Event().wait(3 * LIMIT_S)
+
+    with placed(4, lambda n: n, worker_init=slow_init).start() as run:
+        assert drained(run) == list(range(4))
+
+
+def test_the_transport_of_results_is_no_call(gate):
+    """The wait for room, a pause, and a consumer that takes its time are no calls."""
+    with placed(10, lambda n: bytes(1_000_000), prefetch=1).start() as run:
+        items = iter(run)
+        first = finished(next, items)
+        quiet(run)
+        run.pause()
+        threading.Event().wait(2 * LIMIT_S)
+        run.resume()
+        assert len([first, *drained(items)]) == 10
+
+
+def test_printing_takes_no_time_from_the_clock(capfd):
+    """A call that prints all the while takes too long all the same."""
+
+    def talk(n):
+        while n == 1:
+            print("still here")
+            threading.Event().wait(LIMIT_S / 6)
+        return n
+
+    with placed(3, talk, on_error="skip").start() as run:
+        got = finished(list, run)
+    assert got == [0, 2]
+    assert "still here\n" in capfd.readouterr().out
+
+
+def test_timeouts_leave_no_worker(gate):
+    """Workers that were killed are gone, and so are those of a run that is closed."""
+    with placed(6, stuck_at(2, gate), on_error="skip").start() as run:
+        drained(run)
+        processes = [psutil.Process(pid) for pid in run["fn"].pids]
+    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    assert (len(processes) > 0, alive) == (True, [])
+
+
+def test_close_kills_what_does_not_end(gate, bell, caplog):
+    """Calls that take longer than the time given to `close` are killed, and named."""
+    run = placed(4, stuck_at(0, gate, bell), timeout_s=None).start()
+    items = iter(run)
+    stuck = [pid for n, pid in bell.wait(2) if n == 0]
+    processes = [psutil.Process(pid) for pid in stuck]
+    with caplog.at_level(logging.WARNING, logger="nbpipe"):
+        finished(lambda: run.close(timeout_s=0.1))
+    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    del items
+    assert alive == []
+    assert "fn" in " ".join(record.getMessage() for record in caplog.records)
+
+
+def test_close_waits_for_what_ends(gate, bell, caplog):
+    """A call that ends in the time given to `close` is no reason for a word."""
+    run = placed(4, stuck_at(0, gate, bell), timeout_s=None).start()
+    items = iter(run)
+    bell.wait(2)
+    opener = threading.Timer(0.1, gate.open)
+    opener.start()
+    with caplog.at_level(logging.WARNING, logger="nbpipe"):
+        finished(lambda: run.close(timeout_s=10))
+    opener.join()
+    del items
+    assert caplog.records == []
+
+
+def test_the_next_epoch_after_break_with_slow_calls(gate, bell):
+    """Calls of a broken epoch go on in their workers; nothing of them shows in the next."""
+
+    def work(n):
+        bell.ring(n)
+        if n in (2, 3) and not gate.path.with_suffix(".second").exists():
+            gate.wait()
+        return n
+
+    with placed(20, work, concurrency=3, timeout_s=None).start() as run:
+        for item in run:
+            if item == 1:
+                break
+        bell.wait(4)
+        gate.path.with_suffix(".second").touch()
+        items = iter(run)
+        first = finished(next, items)
+        gate.open()
+        assert [first, *drained(items)] == list(range(20))
