@@ -11,7 +11,9 @@ from typing import Any, final
 
 from .engine.epoch import Epoch
 from .engine.life import CANCELLED, FAILED, FINISHED, Life
-from .engine.scheduler import OVER, WAIT
+from .engine.machine import surfaced
+from .engine.scheduler import WAIT
+from .engine.task import Entry
 from .errors import ConcurrentIterationError, LengthUnknownError
 from .lengths import length
 from .stage import Chain
@@ -69,14 +71,38 @@ class EpochIterator(Iterator[Any]):
             try:
                 entry = self._pop()
             except IndexError:
-                return self._next(epoch)
+                return self._next(epoch)[1]
             self._consumer.items += 1
             if len(self._sink) == epoch.low:
                 self._scheduler.wake_threads()
             return entry[1]
-        return self._next(epoch)
+        return self._next(epoch)[1]
 
-    def _next(self, epoch: Epoch) -> Any:
+    def take(self, most: int) -> list[Entry]:
+        """Wait for the next item; give it, and those that are ready after it, with their paths.
+
+        Args:
+            most: how many at most [items].
+
+        Returns:
+            Pairs of path and item; none at the end.
+
+        Raises:
+            StageError: as `__next__` does.
+        """
+        try:
+            taken = [self._next(self._epoch)]
+        except StopIteration:
+            return []
+        while len(taken) < most and self._sink:
+            found = self._scheduler.next_entry(self._epoch)
+            if isinstance(found, str):
+                break
+            self._consumer.items += 1
+            taken.append(found)
+        return taken
+
+    def _next(self, epoch: Epoch) -> Entry:
         life = self._life
         if get_ident() != self._thread:
             life.check_outside("iterate")
@@ -89,14 +115,14 @@ class EpochIterator(Iterator[Any]):
                     "another thread is waiting in this iterator; let one thread iterate"
                 )
             found = self._scheduler.next_entry(epoch)
-            if found is WAIT:
-                self._wait(epoch)
-            elif found is OVER:
-                self._over(epoch)
-            else:
+            if not isinstance(found, str):
                 self._consumer.items += 1
                 life.owner = threading.current_thread()
-                return found[1]
+                return found
+            if found is WAIT:
+                self._wait(epoch)
+            else:
+                self._over(epoch)
         raise StopIteration
 
     def _wait(self, epoch: Epoch) -> None:
@@ -119,7 +145,7 @@ class EpochIterator(Iterator[Any]):
             between()
 
     def _over(self, epoch: Epoch) -> None:
-        error = None if epoch.over else epoch.error
+        error = None if epoch.over else surfaced(epoch.error)
         if error is None and not epoch.over:
             epoch.commit(epoch.order)
         self._end(FINISHED if error is None else FAILED, error)

@@ -10,7 +10,7 @@ from . import appending, outline
 from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
 from .iterator import EpochIterator
 from .lengths import length
-from .operations import OnError, Tail, function, whole
+from .operations import OnError, Tail, flag, function, whole
 from .run import Run
 from .stage import Chain, Stage, addresses
 from .units import parse_bytes
@@ -282,19 +282,30 @@ class Pipeline:
         return Pipeline(appending.route(self.chain, key, grown, name))
 
     # -- running --------------------------------------------------------------------------
-    def start(self, *, seed: int = 0, memory: int | str | None = None) -> Run:
+    def start(
+        self, *, seed: int = 0, isolate: bool = False, memory: int | str | None = None
+    ) -> Run:
         """Start a run: it owns its workers until it is closed, epoch after epoch.
 
         Args:
             seed: seed of every `rng`.
+            isolate: have all stages, with their threads, in one process of their own, so that
+                the loop keeps the GIL to itself; items, knobs, stats and errors are the same.
+                What the stages capture is sent there, now and after a cell changed it.
             memory: budget for what all buffers hold, as "2 GB" or a number of bytes.
 
         Raises:
-            ArgumentError: a seed that is no int, or a budget that cannot be read.
+            ArgumentError: a seed that is no int, a budget that cannot be read, or with
+                `isolate` an executor object, which cannot go along.
+            UnpicklableError: with `isolate`, part of a stage cannot be sent to a process.
         """
         seed = whole("seed", seed, minimum=-(2**63), maximum=2**64)
         budget = None if memory is None else parse_bytes(memory)
-        return Run(self.chain, seed=seed, memory_bytes=budget)
+        if not flag("isolate", isolate):
+            return Run(self.chain, seed=seed, memory_bytes=budget)
+        from .isolate.machine import IsolatedMachine
+
+        return Run(self.chain, seed=seed, memory_bytes=budget, machine=IsolatedMachine)
 
     def __iter__(self) -> EpochIterator:
         """Run one epoch, number 0; everything is closed after it, also after `break`."""

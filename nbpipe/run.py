@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from . import open_runs
 from .engine.life import STOPPED, Life
-from .engine.look import stats
-from .engine.record import Record, knob_watcher, sampler
-from .engine.scheduler import LOG, Scheduler
+from .engine.machine import LocalMachine, Machine, knob_watcher
+from .engine.record import Record
+from .engine.scheduler import LOG
 from .errors import LengthUnknownError, UnknownStageError, near_match
 from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
@@ -44,21 +44,28 @@ class Run:
         chain: the stages.
         seed: seed of every random generator handed to a stage.
         memory_bytes: budget for what all buffers hold [bytes], or None.
+        machine: where the stages run.
     """
 
-    def __init__(self, chain: Chain, *, seed: int = 0, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        seed: int = 0,
+        memory_bytes: int | None = None,
+        machine: Callable[..., Machine] = LocalMachine,
+    ) -> None:
         self._chain = chain
         self._stages = addresses(chain)
         self._units = units(chain)
         self._training: Training | None = None
         self._seed = seed
         self._record = Record()
-        self._scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
-        self._life = Life(self._scheduler, self._record)
+        self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
+        self._scheduler = self._machine.scheduler
+        self._life = Life(self._machine, self._record)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        self._scheduler.remember = self._record.failures.append
-        self._scheduler.sample = sampler(self._scheduler, self._record)
-        watcher = knob_watcher(self._scheduler, self._record)
+        watcher = knob_watcher(self._machine, self._record)
         knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
         self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
         self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
@@ -117,12 +124,12 @@ class Run:
     def pause(self) -> None:
         """Let no further call start; `__next__` waits until `resume()`."""
         self._life.check_open()
-        self._scheduler.pause(paused=True)
+        self._machine.pause(paused=True)
 
     def resume(self) -> None:
         """Go on after `pause()`."""
         self._life.check_open()
-        self._scheduler.pause(paused=False)
+        self._machine.pause(paused=False)
 
     @property
     def paused(self) -> bool:
@@ -231,18 +238,17 @@ class Run:
         Between epochs, "the last seconds" are those of the last epoch.
         """
         now_ns = self._life.ended_ns or perf_counter_ns()
-        rows = stats(self._scheduler, now_ns)
+        rows = self._machine.stats(now_ns)
         rows[CONSUMER] = self._record.consumer.stats(now_ns)
         return RunStats(rows)
 
     def history(self) -> list[Row]:
         """Give one row a second and stage, for a DataFrame; old times are thinned."""
-        with self._scheduler.lock:
-            return self._record.history()
+        return self._machine.history()
 
     def failures(self) -> tuple[Failure, ...]:
         """Give the last 100 items that failed, oldest first."""
-        return tuple(self._record.failures)
+        return self._machine.failures()
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
@@ -303,12 +309,12 @@ class Run:
                 f"no stage {address!r}{near_match(str(address), self._stages)}; this run has "
                 + ", ".join(map(repr, self._stages))
             )
-        caller = self._scheduler.regions.caller(address)
+        caller = self._machine.caller(address)
         return stage if caller is None else LiveStage(stage, caller)
 
     def renew_functions(self) -> None:
         """Hear that a cell was run: workers get the functions that it changed."""
-        self._scheduler.regions.tell(lambda caller: caller.renew())
+        self._machine.renew()
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self._stages)

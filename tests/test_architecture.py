@@ -24,7 +24,7 @@ FLOORS = (
     "operations placement stage region order lengths outline collate failure",
     "executors transfer ranks",
     "open_runs stats watch tune view remote kernel export widgets",
-    "engine inline isolate iterator training live_stage run",
+    "engine inline isolate iterator training live_stage run outpost",
     "calls appending peek pipeline source joins progress loader __init__",
     "display ipython lab cli",
 )

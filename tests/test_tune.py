@@ -188,7 +188,7 @@ def test_knob_at_its_maximum():
 
 @pytest.mark.parametrize(
     ("full", "words"),
-    [("files", "give paths or indices"), ("batch", "collate in a map stage")],
+    [("files", "give paths or indices"), ("batch", 'executor="process"')],
 )
 def test_full_stage_without_concurrency(full, words):
     """A source or a batch that limits gets advice of another kind."""
@@ -360,3 +360,28 @@ def test_empty_run():
     """A run without any row is told of all the same."""
     found = diagnose(FakeWatched(now=replace(STATUS, state="running")))
     assert isinstance(found, Diagnosis)
+
+
+def placed(*names, concurrency=2):
+    """Stages that share their workers, by name."""
+    chain = nbpipe.source(range(3), name="files")
+    for number, name in enumerate(names):
+        first = {"concurrency": concurrency} if number == 0 else {}
+        chain = chain.map(str, name=name, executor="process", **first)
+    return {stage.name: stage for stage in chain.stages}
+
+
+def test_stages_that_share_workers_are_one_load():
+    """Their busy times add up; the slowest is named, and the limit they share is suggested."""
+    stages = placed("decode", "augment")
+    rows = {"decode": row(0.7, 0.3, 0.0, 100.0), "augment": row(0.28, 0.01, 0.0, 100.0)}
+    rows = {name: replace(one, concurrency=2) for name, one in rows.items()}
+    (load,) = loads_of(stages, rows)
+    assert (load.address, load.host, round(load.share, 2)) == ("decode", "decode", 0.99)
+
+
+def test_the_way_to_a_worker_is_named():
+    """Where calls are short, it is the way that takes the time; more workers are no help."""
+    stages = placed("decode")
+    (load,) = loads_of(stages, {"decode": row(0.2, 0.0, 0.0, 100.0)})
+    assert (round(load.share, 2), round(load.away, 2)) == (1.0, 0.8)

@@ -203,6 +203,8 @@ class _Part:
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
         lanes = [self._lane(stage) for stage in group]
+        for lane in lanes[:-1]:
+            lane.prefetch = 0  # behind an inner stage nothing waits
         region = regions.region(group, [lane.address for lane in lanes], self._epoch.context)
         budgets = [Budget(lane.address, _max_failures(lane.stage)) for lane in lanes]
         spec = group[-1].spec

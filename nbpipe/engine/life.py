@@ -11,8 +11,9 @@ from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError
 from ..watch import Status
 from .epoch import Epoch
 from .failures import one_line
+from .machine import Machine
 from .record import Record
-from .scheduler import LOG, Scheduler
+from .scheduler import LOG
 
 READY, FINISHED, STOPPED = "ready", "finished", "stopped"
 CANCELLED, FAILED = "cancelled", "failed"
@@ -22,7 +23,8 @@ class Life:
     """One run's epochs and end; its methods may be called from any thread.
 
     Attributes:
-        scheduler: moves the items.
+        machine: the stages, wherever they run.
+        scheduler: hands the items to the loop.
         record: what is remembered.
         epoch: the epoch in progress, or None.
         owner: the thread that iterates it.
@@ -41,8 +43,9 @@ class Life:
         forked: this process is a copy, in which nothing of the run works.
     """
 
-    def __init__(self, scheduler: Scheduler, record: Record) -> None:
-        self.scheduler = scheduler
+    def __init__(self, machine: Machine, record: Record) -> None:
+        self.machine = machine
+        self.scheduler = machine.scheduler
         self.record = record
         self.epoch: Epoch | None = None
         self.owner: threading.Thread | None = None
@@ -87,6 +90,7 @@ class Life:
         gil.lower()
         try:
             self._begin(perf_counter_ns())
+            self.machine.begin()
             self.epoch = self.scheduler.start_epoch(number)
         except BaseException:
             gil.restore()
@@ -114,6 +118,8 @@ class Life:
             self.record.end(perf_counter_ns())
             gil.restore()
         self.scheduler.end_epoch(epoch)
+        if ours:
+            self.machine.cancel()
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
@@ -127,7 +133,7 @@ class Life:
         epoch = self.epoch
         if epoch is not None:
             self.end(epoch)
-        late = self.scheduler.close(timeout_s)
+        late = self.machine.close(timeout_s)
         if late:
             LOG.warning(
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
@@ -153,7 +159,6 @@ class Life:
         now_ns = self.ended_ns or perf_counter_ns()
         since_ns = consumer.waits_since_ns or now_ns
         waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
-        memory = None if self.epoch is None else self.epoch.memory
         error = self.error
         return Status(
             state=self._state(trains=trains),
@@ -165,10 +170,10 @@ class Life:
             units=units,
             elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
             waited_s=waited_ns / 1e9,
-            cpu_cores=self.record.cpu_cores,
+            cpu_cores=self.machine.cpu_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
-            held_bytes=None if memory is None else memory.held_bytes,
-            limit_bytes=self.scheduler.memory_bytes,
+            held_bytes=self.machine.held_bytes,
+            limit_bytes=self.machine.limit_bytes,
         )
 
     def _state(self, *, trains: bool) -> str:
@@ -183,7 +188,7 @@ class Life:
         self.forked = True
         if self.epoch is not None:
             self.epoch.direct = False
-        self.scheduler.disown()
+        self.machine.disown()
 
     def check_open(self) -> None:
         """Refuse a run that cannot work here."""

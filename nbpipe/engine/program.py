@@ -21,6 +21,8 @@ from .steps import step_of
 from .task import Entry
 
 Begun = Callable[[int], object]
+Hand = Callable[[list[Any]], object]
+_PATIENCE_NS = 5_000_000  # results wait no longer for those that are sent with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,15 @@ class RegionProgram:
         for init in self._inits:
             init()
 
-    def run(self, entries: Sequence[Entry], epoch: int, begun: Begun | None = None) -> Answer:
+    def run(
+        self,
+        entries: Sequence[Entry],
+        epoch: int,
+        begun: Begun | None = None,
+        hand: Hand | None = None,
+    ) -> Answer:
         """Do the work of all stages; exceptions of user code become failures in the answer."""
-        return self._pass(epoch).run(entries, begun)
+        return self._pass(epoch).run(entries, begun, hand)
 
     def unsendable(self, entry: Entry, result: Any) -> Failed:
         """Make the failure for a result that cannot be pickled."""
@@ -186,12 +194,16 @@ class _Pass:
         place = gathers[0] if gathers else len(steps)
         self._singles, self._wholes = steps[:place], steps[place:]
 
-    def run(self, entries: Sequence[Entry], begun: Begun | None) -> Answer:
+    def run(self, entries: Sequence[Entry], begun: Begun | None, hand: Hand | None) -> Answer:
         """Send every entry through all steps; a failure that ends the epoch ends the work."""
         for step in self.steps:
             step.begun, step.tally, step.retried = begun, [0, 0, 0], ()
         results: list[Any] = []
+        since_ns = perf_counter_ns()
         for entry in entries:
+            if hand is not None and results and perf_counter_ns() - since_ns > _PATIENCE_NS:
+                hand(results)
+                results, since_ns = [], perf_counter_ns()
             result = self._gathered(entry) if self._wholes else _through(entry, self._singles)
             results.append(result)
             if isinstance(result, Failed) and result.fatal:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ExecutorBrokenError, StageError, WorkerDiedError, WorkerStartError
 from ..executors.base import Answer, Caller, Job
@@ -131,15 +131,21 @@ class RegionNode(MapNode):
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
     def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
-        region = self.region
-        job = Job(region.program, self.epoch.context.epoch, entries, region.timeout_s)
+        region, before = self.region, len(task.results)
+
+        def hand(results: list[Any]) -> None:
+            self._give(task, results)
+
+        epoch = self.epoch.context.epoch
+        job = Job(region.program, epoch, entries, region.timeout_s, hand=hand)
         try:
             answer = region.caller.call(job)
         except BaseException as error:
-            if len(entries) > 1 and not isinstance(error, _BROKEN):
-                self._one_by_one(task, entries, tally)
+            rest = entries[len(task.results) - before :]
+            if len(rest) > 1 and not isinstance(error, _BROKEN):
+                self._one_by_one(task, rest, tally)
             else:
-                self._try_again(task, entries[0], error, tally)
+                self._try_again(task, rest[0], error, tally)
             return
         self._take_answer(task, answer, tally)
 
@@ -171,17 +177,18 @@ class RegionNode(MapNode):
             else:
                 self._take_answer(task, answer, tally)
                 return
-        task.irregular = True  # first: the ticker may take results at any moment
-        task.results.append(region.failure(entry, error, attempts))
+        self._give(task, [region.failure(entry, error, attempts)])
 
     def _take_answer(self, task: Task, answer: Answer, tally: list[list[int]]) -> None:
         for row, more in zip(tally, answer.tally, strict=True):
             for place, count in enumerate(more):
                 row[place] += count
         task.retried += answer.retried
-        results = answer.results
+        self._give(task, answer.results)
+
+    def _give(self, task: Task, results: list[Any]) -> None:
         if not all(type(result) is tuple for result in results):
-            task.irregular = True
+            task.irregular = True  # first: the ticker may take results at any moment
         task.results.extend(results)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-
 from ..errors import ArgumentError
 
 
@@ -56,7 +55,11 @@ class Program(Protocol):
     label: str
 
     def run(
-        self, entries: Sequence[Any], epoch: int, begun: Callable[[int], object] | None = None
+        self,
+        entries: Sequence[Any],
+        epoch: int,
+        begun: Callable[[int], object] | None = None,
+        hand: Callable[[list[Any]], object] | None = None,
     ) -> Answer:
         """Do the work of all stages; exceptions of user code become failures in the answer.
 
@@ -64,6 +67,8 @@ class Program(Protocol):
             entries: pairs of path and value.
             epoch: number of the epoch.
             begun: called with the number of a stage before each call of its function.
+            hand: called with results that are ready long before the others; the answer is
+                without them.
         """
 
 
@@ -77,6 +82,8 @@ class Job:
         entries: pairs of path and value.
         timeout_s: longest time of one call of one function [s], or None.
         suspect: the only entry did not come back before: note in which stage it is.
+        hand: may be called with results that are ready long before the others; the answer
+            is without them.
     """
 
     program: Program
@@ -84,6 +91,7 @@ class Job:
     entries: Sequence[Any]
     timeout_s: float | None = None
     suspect: bool = False
+    hand: Callable[[list[Any]], object] | None = None
 
 
 class Caller(ABC):

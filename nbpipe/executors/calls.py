@@ -41,6 +41,12 @@ class Call:
         paths = [str(entry[0]) for entry in self.job.entries]
         return ("item " if len(paths) == 1 else "one of the items ") + ", ".join(paths)
 
+    @property
+    def functions(self) -> int:
+        """Calls of functions that the job takes at most, as far as its program says."""
+        count: int = getattr(self.job.program, "calls", len)(self.job.entries)
+        return count
+
     def begin(self, calls: int = 1) -> None:
         """Hear that a call of a function begins: its time counts from now.
 

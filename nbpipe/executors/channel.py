@@ -102,7 +102,8 @@ class Channel:
                 raise BrokenPipeError(_GONE)
             slab = self._share(parts, buffers, head_bytes, sizes)
             try:
-                self._tell()
+                if self._ring.opened or self._ring.dropped:
+                    self._tell()
                 if slab is None:
                     prefix = _PREFIX.pack(_PIPED, len(sizes), 0, head_bytes)
                     table = struct.pack(f"<{len(sizes)}q", *sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,10 +17,11 @@ from ..errors import (
     UnpicklableError,
     WorkerDiedError,
 )
-from .base import Answer, Caller, Job
+from .base import Answer, Caller, Job, Program
 from .calls import Call, Calls
 from .dask_client import ClusterView, Order, Sender, on_loop
-from .payload import Cargo, Payload, answer_of, packed
+from .payload import Payload, packed
+from .shipped import Cargo, Children, opened
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -152,22 +153,33 @@ class DaskCaller(Caller):
             ExecutorBrokenError: the client is closed, or the scheduler is gone.
             UnpicklableError: the program, an item or a result cannot be pickled.
         """
+        answer = self._done(job, expands=False)
+        assert isinstance(answer, Answer)
+        return answer
+
+    def expand(self, job: Job) -> Iterator[Any]:
+        """Have all children of the job's one entry made; then give an iterator over them."""
+        children = self._done(job, expands=True)
+        assert isinstance(children, Children)
+        return children.draw()
+
+    def _done(self, job: Job, *, expands: bool) -> Answer | Children:
         with self._calls.open(job) as call:
-            order = self._order(job, call)
-            reply = self._send(order, call)
+            reply = self._send(self._order(job, call, expands=expands), call)
             self._calls.follow(call, reply)
             try:
                 call.wait()
             finally:
                 reply.cancel()  # no harm where it is done; else Dask is told to drop the task
-            return answer_of(self._outcome(reply, call))
+            return opened(self._outcome(reply, call), expands=expands)
 
-    def _order(self, job: Job, call: Call) -> Order:
+    def _order(self, job: Job, call: Call, *, expands: bool) -> Order:
         return Order(
             name=job.program.label,
             program=self._cargo.of(job.program),
             entries=packed(job.entries, job.program.label, "item"),
             epoch=job.epoch,
+            expands=expands,
             options=self._spec.options,
             call=None if job.timeout_s is None else call,
         )
@@ -187,6 +199,10 @@ class DaskCaller(Caller):
         if isinstance(error, UnpicklableError):
             raise error
         raise _error(call, error) from error
+
+    def prepare(self, program: Program) -> None:
+        """Pickle the program now."""
+        self._cargo.of(program)
 
     def renew(self) -> None:
         """Hear that functions may have changed: they are pickled again."""

@@ -59,6 +59,7 @@ class Order:
         program: the program as it is shipped.
         entries: what it is to work on.
         epoch: number of the epoch.
+        expands: the function gives many items for one.
         options: keyword arguments of `Client.submit`.
         call: the call that hears when a function begins, where its time is limited.
     """
@@ -67,6 +68,7 @@ class Order:
     program: Shipped
     entries: Payload
     epoch: int
+    expands: bool
     options: dict[str, Any] = field(default_factory=dict)
     call: Call | None = None
 
@@ -123,10 +125,8 @@ class Sender:
 
         return self._client.submit(
             run_task,
-            order.program.digest,
+            (order.program.digest, order.entries, order.epoch, order.expands),
             program,
-            order.entries,
-            order.epoch,
             None if order.call is None else _listened(self._client, order.call),
             key=f"{order.name}-{uuid.uuid4().hex}",
             pure=False,  # equal items may have different results

@@ -11,7 +11,8 @@ from typing import Any
 from distributed import WorkerPlugin, get_worker
 
 from ..errors import UnpicklableError
-from .payload import Payload, run_shipped
+from .payload import Payload
+from .shipped import run_shipped
 
 _PROCESS = uuid.uuid4().hex
 
@@ -36,20 +37,19 @@ class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
 
 
 def run_task(
-    digest: str, data: bytes, entries: Payload, epoch: int, tell: tuple[str, str] | None
+    parts: tuple[Any, ...], data: bytes, tell: tuple[str, str] | None
 ) -> Payload | UnpicklableError | None:
     """Do the work of one task.
 
     Args:
-        digest: of the program.
+        parts: digest of the program, entries, number of the epoch, whether it expands.
         data: the program.
-        entries: what it is to work on.
-        epoch: number of the epoch.
         tell: a topic, and what to say there when a call of a function begins.
     """
+    digest, entries, epoch, expands = parts
     begun = None if tell is None else functools.partial(_tell, *tell)
     try:
-        return run_shipped(digest, data, entries, epoch, begun)
+        return run_shipped(digest, data, entries, epoch, expands=expands, begun=begun)
     except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
         return error
 

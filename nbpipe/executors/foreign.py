@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any
 
 from ..errors import ExecutorBrokenError, UnpicklableError
 from .base import Answer, Caller, Job
 from .calls import Call, Calls
-from .payload import Cargo, Payload, answer_of, packed, run_shipped
+from .payload import Payload, packed
+from .shipped import Cargo, Children, opened, run_here, run_shipped
 
 # A program up to this size travels with every call; a larger one to who has not got it.
 _SMALL_BYTES = 32_768
@@ -21,23 +23,24 @@ class Delivery:
 
     Args:
         seen: digest of the program that workers have got already.
+        expands: the function gives many items for one.
 
     Attributes:
         digest: of the program, once it was pickled.
         problem: what kept it from being pickled; executors report that in their own ways.
     """
 
-    def __init__(self, call: Call, cargo: Cargo, seen: str) -> None:
+    def __init__(self, call: Call, cargo: Cargo, seen: str, *, expands: bool) -> None:
         self._call = call
         self._cargo = cargo
         self._seen = seen
+        self._expands = expands
         self.digest = ""
         self.problem: UnpicklableError | None = None
 
-    def __call__(self) -> Answer:
+    def __call__(self) -> Answer | Children:
         """Do the job in this process."""
-        job = self._call.job
-        return job.program.run(job.entries, job.epoch, lambda _: self._call.begin())
+        return run_here(self._call.job, lambda _: self._call.begin(), expands=self._expands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: the time of the call counts from now."""
@@ -46,7 +49,7 @@ class Delivery:
         except UnpicklableError as error:
             self.problem = error
             raise
-        self._call.begin(len(self._call.job.entries))
+        self._call.begin(self._call.functions)
         return Delivered, parts
 
     def _parts(self) -> tuple[Any, ...]:
@@ -55,18 +58,20 @@ class Delivery:
         self.digest = shipped.digest
         spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
         entries = packed(job.entries, job.program.label, "item")
-        return shipped.digest, None if spared else shipped.data, entries, job.epoch
+        data = None if spared else shipped.data
+        return shipped.digest, data, entries, job.epoch, self._expands
 
 
 class Delivered:
-    """A job that has arrived in another process."""
+    """A job that has arrived in another process; its parts are arguments of `run_shipped`."""
 
-    def __init__(self, digest: str, data: bytes | None, entries: Payload, epoch: int) -> None:
-        self._parts = (digest, data, entries, epoch)
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
 
     def __call__(self) -> Payload | None:
         """Do the job; None: the program is not here yet."""
-        return run_shipped(*self._parts)
+        *parts, expands = self._parts
+        return run_shipped(*parts, expands=expands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel on: some executors unpickle on the way."""
@@ -102,17 +107,28 @@ class ForeignCaller(Caller):
             ExecutorBrokenError: the executor does no more work.
             UnpicklableError: the program, an item or a result cannot be pickled.
         """
-        answer = self._deliver(job, self._seen)
-        if answer is None:  # this worker has not got the program yet
-            answer = self._deliver(job, seen="")
-        if isinstance(answer, Payload):
-            return answer_of(answer)
+        answer = self._done(job, expands=False)
         assert isinstance(answer, Answer)
         return answer
 
-    def _deliver(self, job: Job, seen: str) -> Answer | Payload | None:
+    def expand(self, job: Job) -> Iterator[Any]:
+        """Have all children of the job's one entry made; then give an iterator over them."""
+        children = self._done(job, expands=True)
+        assert isinstance(children, Children)
+        return children.draw()
+
+    def _done(self, job: Job, *, expands: bool) -> Answer | Children:
+        done = self._deliver(job, self._seen, expands=expands)
+        if done is None:  # this worker has not got the program yet
+            done = self._deliver(job, seen="", expands=expands)
+        if isinstance(done, Payload):
+            return opened(done, expands=expands)
+        assert done is not None
+        return done
+
+    def _deliver(self, job: Job, seen: str, *, expands: bool) -> Answer | Children | Payload | None:
         with self._calls.open(job) as call:
-            delivery = Delivery(call, self._cargo, seen)
+            delivery = Delivery(call, self._cargo, seen, expands=expands)
             future = self._submit(delivery, call)
             self._calls.follow(call, future)
             try:
@@ -120,9 +136,9 @@ class ForeignCaller(Caller):
             except BaseException:
                 future.cancel()
                 raise
-            answer: Answer | Payload | None = self._outcome(future, delivery, call)
             self._seen = delivery.digest
-            return answer
+            done: Answer | Children | Payload | None = self._outcome(future, delivery, call)
+            return done
 
     def _submit(self, delivery: Delivery, call: Call) -> Future[Any]:
         try:

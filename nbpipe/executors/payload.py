@@ -1,24 +1,17 @@
-"""Payload: how programs, items and answers travel through an executor that somebody else wrote.
+"""Payload: items and answers as they travel through an executor that somebody else wrote.
 
-A program travels as bytes with its digest; a process that was given it keeps it for a while.
-Items and answers are pickled here, in the open, so that what cannot be pickled is named.
+They are pickled here, and not by the executor, so that what cannot be pickled is named.
 """
 
 from __future__ import annotations
 
 import pickle
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pickle import PickleBuffer
 from typing import Any
 
 from ..errors import UnpicklableError
-from .base import Answer, Program
 from .pickles import PROTOCOL, dumps
-from .shipping import Shipped, load, ship
-
-KEPT_PROGRAMS = 8
 
 
 class Payload:
@@ -81,82 +74,3 @@ def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> Unpic
         f"({type(error).__name__}: {error}); "
         "pass what it is made from (a path, bytes, an array), or use executor='thread'"
     )
-
-
-class Programs:
-    """The programs that this process was given last, by digest; threads share them."""
-
-    def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
-        self._kept = kept
-        self._loaded: OrderedDict[str, Program] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, digest: str, data: bytes | None) -> Program | None:
-        """Give the program; None: it is not here, and `data` was not given."""
-        with self._lock:  # two threads that need the same large program load it once
-            program = self._loaded.get(digest)
-            if program is None and data is not None:
-                program = self._loaded[digest] = load(data)
-            if program is not None:
-                self._loaded.move_to_end(digest)
-            while len(self._loaded) > self._kept:
-                self._loaded.popitem(last=False)
-            return program
-
-
-_programs = Programs()
-
-
-def run_shipped(
-    digest: str,
-    data: bytes | None,
-    entries: Payload,
-    epoch: int,
-    begun: Callable[[int], object] | None = None,
-) -> Payload | None:
-    """Do the work of a shipped program in this process; called on workers.
-
-    Returns:
-        The answer; None where the program is not here and `data` was not given.
-
-    Raises:
-        UnpicklableError: a result cannot be sent back.
-    """
-    program = _programs.get(digest, data)
-    if program is None:
-        return None
-    answer = program.run(entries.open(), epoch, begun)
-    rest = (answer.tally, answer.retried)
-    return packed((*answer.results, rest), program.label, "result")
-
-
-def answer_of(payload: Payload) -> Answer:
-    """Give the answer that `run_shipped` packed."""
-    *results, (tally, retried) = payload.open()
-    return Answer(results, tally, retried)
-
-
-class Cargo:
-    """The program of a caller, pickled once, and again when it may have changed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._program: Program | None = None
-        self._shipped: Shipped | None = None
-
-    def of(self, program: Program) -> Shipped:
-        """Give the shipped program.
-
-        Raises:
-            UnpicklableError: something that it captures cannot be pickled.
-        """
-        with self._lock:
-            if self._shipped is None or self._program is not program:
-                self._shipped = ship(program, stage=program.label)
-                self._program = program
-            return self._shipped
-
-    def renew(self) -> None:
-        """Pickle the program again when it is needed next: its functions may have changed."""
-        with self._lock:
-            self._shipped = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
 from typing import Any, cast
 
+import cloudpickle
 import numpy as np
 
 from ..errors import ArgumentTypeError
@@ -39,6 +40,22 @@ def _raw(part: Any) -> bytes | memoryview:
     return part if isinstance(part, bytes) else memoryview(part).cast("B")
 
 
+class _ByName(pickle.Pickler):
+    """Names functions and classes; the other process imports them."""
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:  # type: ignore[override]  # read once, at the start
+        return _reducers(copyreg.dispatch_table)
+
+
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
+    """Sends functions and classes whole where the other process could not import them."""
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:
+        return _reducers(cloudpickle.Pickler.dispatch_table)
+
+
 def dumps(message: object) -> tuple[Parts, list[memoryview]]:
     """Pickle a message; give its bytes, and the memory that belongs beside them.
 
@@ -49,20 +66,14 @@ def dumps(message: object) -> tuple[Parts, list[memoryview]]:
         Exception: whatever the pickling of an object raised.
     """
     try:
-        parts, buffers = _dump(pickle.Pickler, message)
+        parts, buffers = _dump(_ByName, message)
     except ArgumentTypeError:
         raise
     except Exception:  # cloudpickle says what is wrong, if it is
-        return _dump_by_value(message)
+        return _dump(_ByValue, message)
     if _by_reference_only(parts):
         return parts, buffers
-    return _dump_by_value(message)
-
-
-def _dump_by_value(message: object) -> tuple[Parts, list[memoryview]]:
-    import cloudpickle
-
-    return _dump(cloudpickle.Pickler, message)
+    return _dump(_ByValue, message)
 
 
 def _dump(pickler: Callable[..., Any], message: object) -> tuple[Parts, list[memoryview]]:
@@ -76,16 +87,13 @@ def _dump(pickler: Callable[..., Any], message: object) -> tuple[Parts, list[mem
         buffers.append(raw)
         return False
 
-    writer = pickler(sink, PROTOCOL, buffer_callback=keep_inside)
-    writer.dispatch_table = _reducers(getattr(writer, "dispatch_table", copyreg.dispatch_table))
-    writer.dump(message)
+    pickler(sink, PROTOCOL, buffer_callback=keep_inside).dump(message)
     return sink.parts, buffers
 
 
 def _by_reference_only(parts: Parts) -> bool:
     """Tell whether everything that the parts name can be imported elsewhere."""
-    cloudpickle = sys.modules.get("cloudpickle")
-    by_value = cloudpickle.list_registry_pickle_by_value() if cloudpickle else ()
+    by_value = cloudpickle.list_registry_pickle_by_value()
     names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
     for part in parts:
         if isinstance(part, bytes) and _is_code(part):
@@ -174,20 +182,23 @@ def _is_plain(tensor: Any) -> bool:
         and tensor.is_leaf
         and not tensor.__dict__
         and not tensor._backward_hooks
-        and tensor.numel()
     )
 
 
 def _tensor_bytes(tensor: Any) -> PickleBuffer:
     torch: Any = sys.modules["torch"]
-    return PickleBuffer(tensor.view(-1).view(torch.uint8).numpy())
+    if not tensor.numel():
+        return PickleBuffer(b"")
+    flat = tensor.view(-1).as_strided((tensor.numel(),), (1,))  # a length of 1 has any stride
+    return PickleBuffer(flat.view(torch.uint8).numpy())
 
 
 def _restore_tensor(
     raw: Any, dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...] | None, *grad: bool
 ) -> Any:
     torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
-    tensor = torch.frombuffer(raw, dtype=dtype).view(shape)
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    tensor = flat.view(shape)
     if axes is not None:
         tensor = tensor.permute(axes)
     return tensor.requires_grad_() if grad else tensor

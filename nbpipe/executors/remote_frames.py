@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import linecache
-import sys
-from collections.abc import Sequence
-from types import CodeType, FrameType, FunctionType, TracebackType
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType, FunctionType, GeneratorType, TracebackType
 from typing import NamedTuple
 
 _MOST = 1024  # frames; of a longer traceback the ends are kept
@@ -76,12 +75,15 @@ def _code_of(frame: Frame) -> CodeType:
     return _code(frame.filename, frame.name, frame.qualname, max(1, frame.first_line))
 
 
-def _here() -> FrameType:
-    return sys._getframe()
+def _here() -> Iterator[None]:
+    yield
 
 
 def _frame_of(code: CodeType) -> FrameType:
-    frame: FrameType = FunctionType(code, {"sys": sys})()
+    """Give a frame of a generator that was not begun: unlike others it holds no caller."""
+    generator: GeneratorType[None, None, None] = FunctionType(code, {})()
+    frame = generator.gi_frame
+    assert frame is not None  # only one that has ended has none
     return frame
 
 

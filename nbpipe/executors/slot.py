@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic, perf_counter_ns
 from typing import Any, final
 
@@ -128,25 +129,36 @@ class Slot:
                 "be pickled; hand on plain values, arrays or tensors, or use executor='thread'"
             ) from error
 
-    def _expect(self, wanted: str, job: Job) -> list[Any]:
+    def _expect(self, wanted: str, job: Job) -> Sequence[Any]:
         """Wait for an answer; hear what else the worker says meanwhile."""
-        assert self._channel is not None
         stage: int | None = None
+        ends_s = math.inf  # of the call that the worker is in
         while True:
-            try:
-                if stage is not None and not self._channel.poll(job.timeout_s):
-                    raise self._late(job, stage)
-                kind, *values = self._channel.recv()
-            except (EOFError, OSError) as error:
-                if isinstance(error, StageTimeoutError):  # which is an OSError, too
-                    raise
-                raise self._death(job, stage) from None
+            message = self._next(job, stage, ends_s)
+            if message is None:
+                raise self._late(job, stage or 0)
+            kind, *values = message
             self.ready = True
             if kind == wanted:
                 return values
             if kind == "error":
                 raise values[0].unpack()
+            if kind == "part" and job.hand is not None:
+                job.hand(values[0])
             stage = self._heard((kind, *values), stage)
+            if kind == "begun" and job.timeout_s is not None:
+                ends_s = monotonic() + job.timeout_s
+
+    def _next(self, job: Job, stage: int | None, ends_s: float) -> tuple[Any, ...] | None:
+        """Wait for what the worker says next; None: it took too long."""
+        assert self._channel is not None
+        try:
+            if ends_s < math.inf and not self._channel.poll(max(0.0, ends_s - monotonic())):
+                return None
+            message: tuple[Any, ...] = self._channel.recv()
+        except (EOFError, OSError):
+            raise self._death(job, stage) from None
+        return None if message[0] == "text" and monotonic() > ends_s else message
 
     def _heard(self, message: tuple[Any, ...], stage: int | None = None) -> int | None:
         """Take in a message that is no answer; give the stage that the worker is in."""

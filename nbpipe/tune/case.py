@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..knobs import Knob
 from ..metrics import WINDOW_NS, Row, StageStats
+from ..region import share_workers
 from ..stage import CONSUMER, Stage
 from ..units import format_share
 from ..watch import Status
@@ -39,6 +40,7 @@ class Load(NamedTuple):
         slots: slots that are busy on average.
         p50_s: median time of a call of `stage` [s].
         knob: `host`'s concurrency, where it has one.
+        away: part of `share` in which calls are on the way to a worker and back.
     """
 
     address: str
@@ -48,6 +50,7 @@ class Load(NamedTuple):
     slots: float
     p50_s: float
     knob: Knob | None
+    away: float = 0.0
 
 
 class Case(NamedTuple):
@@ -109,8 +112,10 @@ class Case(NamedTuple):
 
     def _most_cores(self, load: Load) -> float:
         """Give the processor time that a load may be using; an event loop is one thread."""
-        looped = self.stages[load.host].executor == "coroutine"
-        return min(1.0, load.slots) if looped else load.slots
+        host = self.stages[load.host]
+        if host.placement is not None:
+            return 0.0  # its calls compute in other processes
+        return min(1.0, load.slots) if host.executor == "coroutine" else load.slots
 
     @property
     def wait(self) -> str:
@@ -119,7 +124,7 @@ class Case(NamedTuple):
 
 
 def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:
-    """Give the load of each stage; an inline stage counts with the one that runs it."""
+    """Give the load of each stage; one that runs inside another counts with it."""
     groups: list[list[str]] = []
     for name in rows:
         if groups and _runs_inside(stages[name], stages[groups[-1][0]]):
@@ -130,6 +135,8 @@ def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> lis
 
 
 def _runs_inside(stage: Stage, host: Stage) -> bool:
+    if share_workers(host, stage):
+        return True
     fused = stage.executor == "inline" and stage.op in ("map", "filter")
     return fused and host.op in _INLINE_HOSTS and host.executor != "coroutine"
 
@@ -141,13 +148,22 @@ def _load(
     row = rows[host]
     slots = max(1, row.concurrency)
     parts = {host: row.busy * slots}
-    for name in group[1:]:  # its own row knows one slot; what is more shows as waiting above it
+    for name in group[1:]:
         busy = rows[name].busy
+        if stages[name].placement is not None:  # the region's slots are its own, too
+            parts[name] = busy * slots
+            continue
+        # its own row knows one slot; what is more shows as waiting above it
         parts[name] = max(busy, row.waiting * slots) if busy > _SATURATED else busy
     most = max(parts, key=lambda name: parts[name])
-    used = min(float(slots), sum(parts.values()))
+    away = 0.0
+    if stages[host].placement is not None:  # a slot is taken until the answer is back
+        last = rows[group[-1]]
+        away = max(0.0, 1.0 - last.starved - last.blocked - sum(parts.values()) / slots)
+    used = min(float(slots), sum(parts.values()) + away * slots)
     knob = stages[host].knobs.get("concurrency")
-    return Load(most, stages[most], host, used / slots, used, rows[most].latency_p50_s, knob)
+    p50_s = rows[most].latency_p50_s
+    return Load(most, stages[most], host, used / slots, used, p50_s, knob, away)
 
 
 def averages_of(

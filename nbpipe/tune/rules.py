@@ -113,9 +113,18 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
     name = shown(load.address)
     text = f"{name} limits: busy {format_share(load.share)}, {calls}{case.wait}"
+    if load.away > load.share / 2:
+        text = f"{text}; most of that is the way to a worker and back"
+        return Diagnosis(load.address, text, _NEARER)
     if load.knob is None:
         return Diagnosis(load.address, text, _without_knob(load))
     return _with_knob(case, load, load.knob, text)
+
+
+_NEARER = (
+    "let a call do more: batch in the workers, or let neighbouring stages share them; large "
+    "results travel faster with copy=False; what takes microseconds is faster in a thread"
+)
 
 
 def _without_knob(load: Load) -> str:
@@ -128,9 +137,8 @@ def _without_knob(load: Load) -> str:
         )
     if stage.op == "batch":
         return (
-            "batches are made one at a time: make samples of equal shape and dtype in a map stage "
-            "before, or batch(..., collate=list) and collate in a map stage, which takes "
-            "concurrency"
+            'batches are made one at a time: make them in workers, batch(..., executor="process"), '
+            "which takes concurrency, or make samples of equal shape and dtype before"
         )
     if stage.executor == "inline":
         return (
@@ -162,7 +170,10 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     if load.address != load.host:
         advice = f"it runs inside {shown(load.host)}: {advice} there"
     if knob.value > 1 and _may_be_held(case, load):
-        advice += "; where the process stays at one core, Python's interpreter lock limits"
+        advice += (
+            "; where the process stays at one core, Python's interpreter lock limits: use "
+            'executor="process"'
+        )
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
 
 
@@ -201,7 +212,7 @@ def computing(case: Case, load: Load) -> bool | None:
     cpu, own = case.status.cpu_cores, case.own_cores(load)
     if load.stage.executor == "coroutine":
         return False
-    if cpu is None or own is None:
+    if load.stage.placement is not None or cpu is None or own is None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
         return True
@@ -215,8 +226,8 @@ _HELD = {  # by executor: why, and what helps
     "thread": (
         "its threads share one core, held by Python's interpreter lock",
         (
-            "more threads will not help: use functions that release the lock (numpy, PIL, torch "
-            "on whole arrays), or fewer threads"
+            'more threads will not help: run it in processes, executor="process", or use functions '
+            "that release the lock (numpy, PIL, torch on whole arrays)"
         ),
     ),
     "coroutine": (

@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 import traceback
 
 import numpy as np
@@ -10,36 +11,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbpipe
-from tests.gates import delivered, drained
+from tests.gates import Gate, delivered, drained
 
 
 def double(item):
+    """Give twice the item."""
     return item * 2
 
 
 def pid(item):
+    """Say which process this is."""
     return (item, os.getpid())
 
 
 def pids(pair):
+    """Say which process the second stage runs in."""
     return (*pair, os.getpid())
 
 
 def odd(item):
+    """Tell odd numbers."""
     return item % 2 == 1
 
 
 def noisy(item, rng):
-    return (item, int(rng.integers(0, 1000)), random.random(), float(np.random.rand()))
+    """Draw from every generator there is."""
+    return (item, int(rng.integers(0, 1000)), random.random(), float(np.random.rand()))  # noqa: NPY002  users draw so
 
 
 def picky(item):
+    """Fail on some items."""
     if item % 7 == 3:
         raise ValueError(f"picky about {item}")
     return item
 
 
 def source(count=40):
+    """Begin a chain of numbers."""
     return nbpipe.source(range(count))
 
 
@@ -83,7 +91,9 @@ def test_one_concurrency_for_all():
 def test_another_concurrency_is_refused():
     """A region has one limit: another value names the way out."""
     chain = placed(source(), ("map", pid, {}), concurrency=2)
-    with pytest.raises(nbpipe.ArgumentError, match=r"pids runs in the workers of pid.*region=False"):
+    with pytest.raises(
+        nbpipe.ArgumentError, match=r"in the workers of pid.*region=False"
+    ):
         placed(chain, ("map", pids, {}), concurrency=3)
 
 
@@ -230,3 +240,23 @@ def test_any_chain_gives_what_threads_give(steps, batch, concurrency, prefetch):
         return chain if batch is None else chain.batch(batch, collate=list, executor=executor)
 
     assert drained(built("process")) == drained(built("thread"))
+
+
+def test_a_job_that_turns_slow_hands_over_what_it_has():
+    """Cheap items are sent several at once; when one turns slow, those before it come out."""
+    gate = Gate()
+
+    def work(item):
+        if item == 200:
+            gate.wait()
+        elif item > 180:
+            time.sleep(0.006)
+        return item
+
+    chain = nbpipe.source(range(240), prefetch=64).map(work, executor="process", prefetch=60)
+    with chain.start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(200)]
+        gate.open()
+        got += drained(items)
+    assert got == list(range(240))

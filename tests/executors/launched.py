@@ -1,10 +1,10 @@
 """What the tests of worker processes run in them; it loads little, so that they start fast."""
 
 import os
-import random
-import signal
-import sys
-import tempfile
+import random  # noqa: F401  expressions use it
+import signal  # noqa: F401  as above
+import sys  # noqa: F401  as above
+import tempfile  # noqa: F401  as above
 from pathlib import Path
 
 

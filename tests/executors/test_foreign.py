@@ -24,7 +24,8 @@ from nbpipe.errors import (
     UnpicklableError,
 )
 from nbpipe.executors.foreign import ForeignCaller
-from nbpipe.executors.payload import Payload, Programs
+from nbpipe.executors.payload import Payload
+from nbpipe.executors.shipped import Programs
 from nbpipe.executors.shipping import ship
 from tests.executors import programs
 from tests.executors.programs import Program, job, values_of
@@ -338,7 +339,7 @@ def test_process_without_the_program_is_sent_it(monkeypatch):
     caller = ForeignCaller(executor)
     program = Program(lambda value: value + weights.sum())
     caller.call(job(program, 0))
-    monkeypatch.setattr("nbpipe.executors.payload._programs", Programs())
+    monkeypatch.setattr("nbpipe.executors.shipped.PROGRAMS", Programs())
     (value,) = values_of(caller.call(job(program, 1)))
     sizes = [size > 800_000 for size in executor.sent]
     assert (value, sizes) == (100_001.0, [True, False, True])

@@ -1,5 +1,7 @@
 """Exceptions of another process, as they are raised here."""
 
+# ruff: noqa: N818  their names say what is odd about them
+
 import asyncio
 import importlib.util
 import json
@@ -414,7 +416,7 @@ def test_two_borders(packed):
 
 def test_frames_can_be_looked_at(packed):
     """Debuggers find frames without variables; none keeps anything of this process alive."""
-    (frame, line), *_ = traceback.walk_tb(packed["plain"].unpack().__traceback__.tb_next)
+    (frame, _), *_ = traceback.walk_tb(packed["plain"].unpack().__traceback__.tb_next)
     assert (frame.f_locals, frame.f_back, frame.f_code.co_qualname) == ({}, None, "plain")
 
 

@@ -5,6 +5,10 @@ import faulthandler
 import os
 import signal
 
+import numpy as np
+
+LARGE_BYTES = 20_000_000
+
 
 class Ringing:
     """Rings while it is pickled: the result is being sent."""
@@ -31,3 +35,21 @@ def poison_segmentation_fault(n):
 def poison_kill(n):
     """Kill the own process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counted:
+    """Data that says when it is pickled, and when it is loaded."""
+
+    def __init__(self, bell, pickled):
+        self.bell = bell
+        self.pickled = pickled
+        self.data = np.zeros(LARGE_BYTES, np.uint8)
+
+    def __reduce__(self):
+        self.pickled.append(os.getpid())
+        return _loaded, (self.bell, self.data)
+
+
+def _loaded(bell, data):
+    bell.ring()
+    return data

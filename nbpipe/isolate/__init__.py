@@ -1,0 +1,1 @@
+"""The whole pipeline in a process of its own, behind what a run knows of its stages."""

@@ -1,0 +1,162 @@
+"""Crossing: the items of a pipeline in another process, as a source in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from ..engine.machine import CarriedError
+from ..engine.record import Consumer
+from ..knobs import Knob
+from .link import Link
+
+MOST = 64  # items that cross at once, where they are small and the loop waits for them
+
+
+@final
+class Crossing:
+    """A source that draws from another process; each epoch opens it afresh.
+
+    One item crosses at a time, and the next one is under way while the loop is busy. Where the
+    loop waits and items are small, more cross together, and as many are kept ready here.
+
+    Args:
+        link: gives the process in which the next epoch runs.
+        consumer: the loop, which waits or not.
+        ready: knob of the items kept ready here.
+        settle: called at the end of an epoch, before the loop hears of it.
+    """
+
+    def __init__(
+        self,
+        link: Callable[[], tuple[Link, int]],
+        consumer: Consumer,
+        ready: Knob,
+        settle: Callable[[], object],
+    ) -> None:
+        self.link = link
+        self.consumer = consumer
+        self.ready = ready
+        self.settle = settle
+        self.epoch = 0
+        self.open: Passage | None = None
+        self.wanted = False
+        self._tokens = itertools.count(1)
+
+    def set_epoch(self, number: int) -> None:
+        """Hear the number of the epoch that begins."""
+        self.epoch = number
+
+    def __iter__(self) -> Passage:
+        """Begin the epoch over there."""
+        self.open = passage = Passage(self, next(self._tokens), self.epoch)
+        return passage
+
+    def cancel(self) -> None:
+        """End what is open: whoever waits for an item of it gets none."""
+        self.wanted = False
+        passage = self.open
+        if passage is not None:
+            passage.close()
+
+
+@final
+class Passage(Iterator[Any]):
+    """The items of one epoch.
+
+    Args:
+        crossing: where they come from.
+        token: tells this passage from all others.
+        epoch: number of the epoch.
+    """
+
+    def __init__(self, crossing: Crossing, token: int, epoch: int) -> None:
+        self._crossing = crossing
+        self._token = token
+        self._epoch = epoch
+        self._link: Link | None = None
+        self._program = 0
+        self._items: deque[Any] = deque()
+        self._asked = 0  # items asked for and not answered
+        self._begun = self._over = False
+
+    def __next__(self) -> Any:
+        """Wait for the next item.
+
+        Raises:
+            CarriedError: the epoch failed over there.
+        """
+        while not self._items:
+            if self._over or not self._crossing.wanted:
+                raise StopIteration
+            self._fetch()
+        return self._items.popleft()
+
+    def _fetch(self) -> None:
+        kind, value = self._answer()
+        if kind == "items":
+            asked, self._asked = self._asked, 0
+            self._begun = True
+            self._items.extend(entry[1] for entry in value)
+            self._adapt(full=len(value) == asked)
+            if self._crossing.wanted:
+                self._ask()  # it gets ready while the loop is busy
+            return
+        self._over = True
+        self._crossing.settle()
+        if kind == "error":
+            raise CarriedError(value.unpack())
+
+    def _adapt(self, *, full: bool) -> None:
+        """Let more cross at once where the loop waits for it, and fewer where it does not."""
+        knob = self._crossing.ready
+        ready = knob.value
+        if not self._crossing.consumer.waits_since_ns:
+            knob.set(ready // 2)
+        elif full:
+            knob.set(min(2 * ready + 1, MOST - 1))
+
+    def _ask(self) -> None:
+        """Ask for the next items, as many as there is room for."""
+        link = self._link
+        if link is None:
+            link, self._program = self._crossing.link()
+            self._link = link
+        self._asked = self._crossing.ready.value + 1
+        data = link.ready()
+        with contextlib.suppress(OSError):  # it is gone, as the answer will tell
+            data.send((self._token, self._program, self._epoch, self._asked))
+
+    def _answer(self) -> tuple[str, Any]:
+        """Wait for what was asked for; leave out what earlier epochs no longer wanted."""
+        while True:
+            try:
+                if not self._asked:
+                    self._ask()
+                assert self._link is not None
+                token, kind, value = self._link.ready().recv()
+            except (EOFError, OSError):
+                self._lost()
+                continue
+            except BaseException as error:
+                raise CarriedError(error) from error
+            if token == self._token:
+                self._link.served = True
+                return kind, value
+
+    def _lost(self) -> None:
+        """Take note that the process is gone; one that died between two epochs is replaced."""
+        link, self._link, self._asked = self._link, None, 0
+        assert link is not None
+        if self._begun or not link.served or not self._crossing.wanted:
+            self._over = True
+            raise CarriedError(link.died())
+
+    def close(self) -> None:
+        """Let go of what is left: nothing of it is wanted."""
+        link = self._link
+        if link is not None and not self._over:
+            link.tell("end", self._token)

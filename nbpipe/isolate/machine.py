@@ -1,0 +1,237 @@
+"""IsolatedMachine: the stages of a run in a process of their own, behind what a run asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from time import monotonic, perf_counter_ns, time
+from typing import Any, final
+
+from ..engine import look
+from ..engine.machine import Machine, keep
+from ..engine.record import Record
+from ..engine.scheduler import Scheduler
+from ..executors.base import Answer, Caller, Job
+from ..failure import Failure
+from ..knobs import Knob
+from ..metrics import Row, StageStats
+from ..operations import Source
+from ..stage import CONSUMER, Chain, Stage, addresses
+from .crossing import MOST, Crossing
+from .freight import Values, shipped, split, values_of, warn_of_size
+from .link import ANSWER_S, Link, NoAnswerError
+from .report import Report, Workers
+
+HIDDEN = "isolated"  # name of the source in this process; nobody sees it
+_FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
+
+
+@final
+class IsolatedMachine(Machine):
+    """Stages in a process of their own, which lives from the start of the run to its end.
+
+    In this process there is a run of one hidden source, from which the loop takes its items. A
+    process that dies is replaced when the next epoch begins.
+
+    Args:
+        chain: the stages.
+        record: what the run remembers here: the loop's own row, and knob changes.
+        seed: the run's.
+        memory_bytes: budget for what all buffers hold [bytes], or None.
+
+    Raises:
+        ArgumentError: a stage has an executor that cannot be used there.
+        UnpicklableError: part of a stage cannot be sent.
+    """
+
+    def __init__(
+        self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
+    ) -> None:
+        self.limit_bytes = memory_bytes
+        self._record = record
+        self._seed = seed
+        self._there, here = split(chain)
+        self._freight = shipped(self._there)
+        warn_of_size(self._there, self._freight)
+        self._report = _blank(self._there, seed, memory_bytes)
+        self._title = " > ".join(addresses(chain))
+        ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
+        self._crossing = Crossing(self._current, record.consumer, ready, self._settle)
+        source = Stage(Source(self._crossing), name=HIDDEN, shared={"prefetch": ready})
+        self.scheduler = scheduler = Scheduler((source, *here), seed=seed, memory_bytes=None)
+        keep(scheduler, record)
+        ready.watch(lambda _: scheduler.refresh())
+        self._lock = threading.Lock()
+        self._stale = self._paused = self._closed = False
+        self._program = 0
+        self._told: Values = {}
+        self._asked: tuple[float, Future[Any]] | None = None
+        self._looked_s = 0.0
+        self._rows: list[Row] = []
+        self._rows_before: list[Row] = []
+        self._link = self._linked()
+
+    # -- the process ----------------------------------------------------------------------
+    def _linked(self) -> Link:
+        """Start a process, and have the chain built there."""
+        link = Link(self._title, memory_bytes=self.limit_bytes)
+        self._load(link)
+        if self._paused:
+            link.tell("pause", True)  # noqa: FBT003
+        return link
+
+    def _load(self, link: Link) -> None:
+        self._program += 1
+        self._told = values = values_of(self._there)
+        order = (self._program, self._freight.data, values, self._seed, self.limit_bytes)
+        link.tell("load", *order)
+
+    def _current(self) -> tuple[Link, int]:
+        """Give the process for an epoch, and the number of the program that it is to run."""
+        with self._lock:
+            if self._link.gone and not self._closed:
+                self._replace()
+            return self._link, self._program
+
+    def _replace(self) -> None:
+        old = self._link
+        self._rows_before, self._rows = self._rows_before + self._rows, []
+        self._link = self._linked()
+        old.close(0)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the stages' process; 0 before it was started."""
+        return self._link.pid
+
+    # -- told -----------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Hear that an epoch begins: send what a cell has changed."""
+        if self._stale:
+            self._stale = False
+            freight = shipped(self._there)
+            if freight.digest != self._freight.digest:
+                self._freight = freight
+                with self._lock:
+                    self._load(self._link)
+        self._crossing.wanted = True
+
+    def cancel(self) -> None:
+        """Hear that the epoch is over."""
+        self._crossing.cancel()
+
+    def refresh(self) -> None:
+        """Send the values of the knobs that were turned."""
+        with self._lock:
+            values = values_of(self._there)
+            changed = {place: new for place, new in values.items() if self._told[place] != new}
+            self._told = values
+            if changed:
+                self._link.tell("turn", changed)
+
+    def pause(self, *, paused: bool) -> None:
+        """Let nothing start, or let it go on; wait until it is so."""
+        self._paused = paused
+        self.scheduler.pause(paused=paused)
+        link = self._link
+        link.tell("pause", paused)
+        if link.listens:
+            self._ask("look", None)
+
+    def renew(self) -> None:
+        """Hear that functions may have changed: the next epoch begins with what they are then."""
+        self._stale = True
+
+    def close(self, timeout_s: float) -> list[str]:
+        """End the process; it names itself the stages that are still inside user code."""
+        with self._lock:
+            self._closed = True
+        self._crossing.cancel()
+        self._look()
+        self._link.close(timeout_s)
+        return [late for late in self.scheduler.close(timeout_s) if late != HIDDEN]
+
+    def disown(self) -> None:
+        """Let go of it in a process that was forked."""
+        self._closed = True
+        self._crossing.wanted = False
+        self._link.disown()
+        self.scheduler.disown()
+
+    # -- asked ----------------------------------------------------------------------------
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        """Ask something; None where there is no answer."""
+        try:
+            return self._link.ask(what, *arguments)
+        except NoAnswerError:
+            return None
+
+    def _look(self) -> Report:
+        """Give what the process says of itself now, or what it last said."""
+        link = self._link
+        if not link.listens or self._closed and link.gone:
+            return self._report
+        now_s = monotonic()
+        asked = self._asked
+        if asked is None or asked[1].done():  # else one question is enough
+            last = self._report.failures
+            asked = (now_s, link.asked("look", last[-1].when_s if last else None))
+            self._asked = asked
+        try:
+            found = link.wait(asked[1], max(0.0, asked[0] + ANSWER_S - now_s))
+        except NoAnswerError:
+            return self._report
+        self._report = found.following(self._report)
+        self._looked_s = monotonic()
+        return self._report
+
+    def _lately(self) -> Report:
+        fresh = monotonic() - self._looked_s < _FRESH_S
+        return self._report if fresh else self._look()
+
+    def _settle(self) -> None:
+        """Hear the last of an epoch: what it printed is printed then."""
+        self._look()
+
+    def stats(self, now_ns: int) -> dict[str, StageStats]:
+        """Give the stats of every stage, as the process says or last said."""
+        return dict(self._look().stats)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Give the last failed items."""
+        return self._look().failures
+
+    def caller(self, address: str) -> Caller | None:
+        """Give what serves a stage from outside its run's threads."""
+        return FarCaller(self, address) if address in self._report.workers else None
+
+    def workers(self, address: str) -> Workers:
+        """Say what workers a stage has now."""
+        return self._look().workers[address]
+
+    def scale(self, address: str, count: int) -> None:
+        """Ask for so many workers; raises as the stage's own caller does."""
+        self._ask("scale", address, count)
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Processor time of the stages' process [cores]."""
+        return self._lately().cpu_cores
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes in all buffers of the stages' process [bytes]."""
+        return self._lately().held_bytes
+
+    def history(self) -> list[Row]:
+        """Give the rows of all stages, each time with the loop's row that is nearest."""
+        found = self._ask("history") if self._link.listens else None
+        if found is not None:
+            zero_s, rows = found
+            shift_s = zero_s - (time() - perf_counter_ns() / 1e9)
+            self._rows = [{**row, "time_s": float(row["time_s"]) + shift_s} for row in rows]
+        with self.scheduler.lock:
+            ours = [row for row in self._record.history() if row["stage"] == CONSUMER]
+        return list(_together([*self._rows_before, *self._rows], ours))

@@ -1,0 +1,257 @@
+"""What is sent with a function: captured data, helpers, and what cannot be sent."""
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nbpipe
+from tests.gates import delivered, drained, finished
+from tests.processes.work import LARGE_BYTES, Counted
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+def test_captured_data_is_sent_once(bell):
+    """20 MB go along once for each worker; in the parent they are pickled once an epoch."""
+    pickled = []
+    data = Counted(bell, pickled)
+
+    def work(n):
+        return n, data.nbytes, os.getpid()
+
+    with placed(60, work).start() as run:
+        got = [drained(run) for _ in range(2)]
+        loaded = [pid for _, pid in bell.rings()]
+        pids = {pid for epoch in got for _, _, pid in epoch}
+    assert [[(n, size) for n, size, _ in epoch] for epoch in got] == [
+        [(n, LARGE_BYTES) for n in range(60)]
+    ] * 2
+    assert pickled == [os.getpid()] * 2
+    assert sorted(loaded) == sorted(pids)
+
+
+def test_captured_data_is_named_once(caplog):
+    """What makes a function large is named in one warning."""
+    heavy_table = np.zeros(LARGE_BYTES, np.uint8)
+
+    def work(n):
+        return n + int(heavy_table[n])
+
+    with (
+        caplog.at_level(logging.WARNING, logger="nbpipe"),
+        placed(10, work).start() as run,
+    ):
+        got = [drained(run) for _ in range(2)]
+    warned = [record.getMessage() for record in caplog.records]
+    assert got == [list(range(10))] * 2
+    assert len(warned) == 1
+    assert "'heavy_table'" in warned[0]
+    assert "'fn'" in warned[0]
+
+
+def test_small_captured_data_is_no_matter(caplog):
+    """What is small needs no word."""
+    table = np.arange(1000)
+    with (
+        caplog.at_level(logging.WARNING, logger="nbpipe"),
+        placed(10, lambda n: int(table[n])).start() as run,
+    ):
+        assert drained(run) == list(range(10))
+    assert caplog.records == []
+
+
+def with_lock():
+    """Make a function that captures a lock."""
+    guard = threading.Lock()
+
+    def work(n):
+        with guard:
+            return n
+
+    return work, ["'guard'", "lock", "worker_init"]
+
+
+def with_file():
+    """Make a function that captures an open file."""
+    log_file = open(os.devnull)  # noqa: PTH123, SIM115
+
+    def work(n):
+        return log_file.read()
+
+    return work, ["'log_file'", "worker_init"]
+
+
+def with_socket():
+    """Make a function that captures a connection."""
+    link = socket.socket()
+
+    def work(n):
+        return link.recv(n)
+
+    return work, ["'link'", "socket", "worker_init"]
+
+
+def with_generator():
+    """Make a function that captures a generator."""
+    stream = (n for n in range(3))
+
+    def work(n):
+        return next(stream)
+
+    return work, ["'stream'", "generator"]
+
+
+class Loader:
+    """Holds what cannot be sent in an attribute."""
+
+    def __init__(self):
+        self.opened = threading.Event()
+
+    def __call__(self, n):
+        return n
+
+
+@pytest.mark.parametrize("make", [with_lock, with_file, with_socket, with_generator])
+def test_what_cannot_be_sent_is_named(make):
+    """The variable, its type and the way out are named, before anything starts."""
+    work, words = make()
+    with placed(10, work).start() as run:
+        with pytest.raises(nbpipe.UnpicklableError) as caught:
+            iter(run)
+        pids = run["fn"].pids
+    for cell in work.__closure__:
+        getattr(cell.cell_contents, "close", int)()
+    assert [word for word in ["'fn'", *words] if word not in str(caught.value)] == []
+    assert pids == ()
+
+
+def test_an_attribute_that_cannot_be_sent_is_named():
+    """Of an object that is called, the attribute is named."""
+    with (
+        placed(10, Loader()).start() as run,
+        pytest.raises(nbpipe.UnpicklableError, match=r"opened.*worker_init"),
+    ):
+        iter(run)
+
+
+def test_a_run_goes_on_after_a_refusal():
+    """What was refused is tried again with the next epoch: the cause may be gone by then."""
+    held = [threading.Lock()]
+
+    def work(n):
+        return n + len(held)
+
+    with placed(5, work).start() as run:
+        with pytest.raises(nbpipe.UnpicklableError, match="held"):
+            iter(run)
+        held.clear()
+        assert drained(run) == list(range(5))
+
+
+def test_an_item_that_cannot_be_sent():
+    """An item that cannot go to a worker is an error of that item, and named by its type."""
+    items = [0, 1, threading.Lock(), 3]
+    chain = nbpipe.source(items).map(lambda n: n, name="fn", executor="process")
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert got == [0, 1]
+    assert (error.stage, error.path) == ("fn", 2)
+    assert "lock" in str(error)
+
+
+def test_an_item_that_cannot_be_sent_is_skipped():
+    """Its neighbours in the same job come all the same."""
+    items = [*range(50), threading.Lock(), *range(51, 100)]
+    chain = nbpipe.source(items).map(lambda n: n, executor="process", on_error="skip")
+    with chain.start() as run:
+        assert drained(run) == [n for n in range(100) if n != 50]
+
+
+def test_a_result_that_cannot_be_sent():
+    """A result that cannot come back is an error of its item; the worker lives on."""
+
+    def work(n):
+        return threading.Lock() if n == 3 else (n, os.getpid())
+
+    with placed(8, work, concurrency=1, on_error="skip").start() as run:
+        got = drained(run)
+        (failure,) = run.failures()
+    assert [n for n, _ in got] == [0, 1, 2, 4, 5, 6, 7]
+    assert (len({pid for _, pid in got}), failure.path) == (1, 3)
+    assert "lock" in failure.error
+
+
+def test_an_item_that_cannot_be_loaded():
+    """What fails to load in the worker is an error of that item, not of the worker."""
+
+    class Bad:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    items = [0, Bad(), 2]
+    chain = nbpipe.source(items).map(lambda n: n, executor="process", on_error="skip")
+    with chain.start() as run:
+        got = drained(run)
+        failures = run.failures()
+    assert (got, [failure.path for failure in failures]) == ([0, 2], [1])
+    assert "no number" in failures[0].error
+
+
+def test_a_result_that_cannot_be_loaded():
+    """What fails to load on its way back is an error of that item."""
+
+    class Bad:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    def work(n):
+        return Bad() if n == 1 else n
+
+    with placed(4, work, on_error="skip").start() as run:
+        got = drained(run)
+        failures = run.failures()
+    assert (got, [failure.path for failure in failures]) == ([0, 2, 3], [1])
+    assert "no number" in failures[0].error
+
+
+def test_a_function_that_cannot_be_loaded():
+    """A function that the worker cannot load ends the epoch, whatever `on_error`."""
+
+    class Bad:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    bad = Bad()
+
+    def work(n):
+        return bad
+
+    with placed(4, work, on_error="skip").start() as run:
+        got, error = finished(lambda: delivered(run))
+    assert got == []
+    assert "could not be loaded" in str(error)
+
+
+def test_a_worker_gets_the_present_folder_and_environment(tmp_path, monkeypatch):
+    """A worker that starts late finds the folder, path and variables of that moment."""
+
+    def work(n):
+        import marked_module
+
+        return Path.cwd(), os.environ["NBPIPE_TEST"], marked_module.VALUE
+
+    (tmp_path / "marked_module.py").write_text("VALUE = 7\n")
+    with placed(1, work, concurrency=1).start() as run:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("NBPIPE_TEST", "set late")
+        assert drained(run) == [(tmp_path, "set late", 7)]

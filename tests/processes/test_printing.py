@@ -1,0 +1,180 @@
+"""What workers print: whole lines in the parent's streams, however much it is."""
+
+import sys
+
+import pytest
+
+import nbpipe
+from tests.gates import drained
+
+LONG_BYTES = 10_000_000
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_lines_come_whole(capsys, name):
+    """Lines of several workers are not mixed; each comes once."""
+
+    def work(n):
+        stream = getattr(sys, name)
+        for part in ("item", " ", str(n), "\n"):
+            stream.write(part)
+        print("and", n, file=stream)
+        return n
+
+    with placed(100, work, concurrency=3).start() as run:
+        got = drained(run)
+    lines = getattr(capsys.readouterr(), name[3:])
+    assert got == list(range(100))
+    assert sorted(lines.splitlines()) == sorted(
+        f"{word} {n}" for n in got for word in ("item", "and")
+    )
+
+
+def test_the_end_of_a_line_may_be_missing(capsys):
+    """What is printed without a newline comes with the end of the job, and is not kept back."""
+
+    def work(n):
+        print(n, end=";")
+        return n
+
+    with placed(30, work, concurrency=1).start() as run:
+        got = drained(run)
+    assert capsys.readouterr().out == "".join(f"{n};" for n in got)
+
+
+def test_prints_come_while_a_call_runs(capsys, gate, bell):
+    """A line is shown before the call that printed it has ended."""
+
+    def work(n):
+        print("begun")
+        bell.ring()
+        gate.wait()
+        return n
+
+    with placed(1, work).start() as run:
+        items = iter(run)
+        bell.wait()
+        shown = ""
+        while "begun" not in shown:
+            shown += capsys.readouterr().out
+        gate.open()
+        got = drained(items)
+    assert (shown, got) == ("begun\n", [0])
+
+
+def test_ten_megabytes(capsys):
+    """A worker that prints 10 MB hangs nowhere, and nothing of it is lost."""
+
+    def work(n):
+        for _ in range(100):
+            print("x" * (LONG_BYTES // 100 - 1))
+        return n
+
+    with placed(2, work).start() as run:
+        got = drained(run)
+    out = capsys.readouterr().out
+    assert (got, len(out), out.count("\n")) == ([0, 1], 2 * LONG_BYTES, 200)
+
+
+def test_one_line_of_ten_megabytes(capsys):
+    """A line may be as long as it likes."""
+
+    def work(n):
+        print("x" * LONG_BYTES)
+        return n
+
+    with placed(1, work).start() as run:
+        got = drained(run)
+    assert (got, len(capsys.readouterr().out)) == ([0], LONG_BYTES + 1)
+
+
+def test_prints_of_threads(capsys):
+    """Threads of a stage's function may print, too."""
+
+    def work(n):
+        import threading
+
+        threads = [threading.Thread(target=print, args=(f"{n} {k}",)) for k in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return n
+
+    with placed(10, work).start() as run:
+        got = drained(run)
+    lines = capsys.readouterr().out.split()
+    assert (len(lines), got) == (10 * 20 * 2, list(range(10)))
+
+
+def test_what_is_written_to_the_descriptor(capfd):
+    """What a C library writes lands where the parent's does."""
+
+    def work(n):
+        import os
+
+        os.write(1, b"by descriptor\n")
+        return n
+
+    with placed(1, work).start() as run:
+        got = drained(run)
+    assert (got, "by descriptor\n" in capfd.readouterr().out) == ([0], True)
+
+
+def test_print_of_a_process_that_a_stage_starts(capfd):
+    """The output of a command that a stage runs is not lost."""
+
+    def work(n):
+        import subprocess
+
+        subprocess.run(["echo", f"from echo {n}"], check=True)
+        return n
+
+    with placed(2, work).start() as run:
+        got = drained(run)
+    out = capfd.readouterr().out
+    assert (got, [f"from echo {n}\n" in out for n in got]) == ([0, 1], [True, True])
+
+
+def test_streams_have_what_libraries_ask_for(capsys):
+    """Progress bars and loggers find what they expect of a stream."""
+
+    def work(n):
+        import logging
+
+        stream = sys.stdout
+        logging.basicConfig(stream=stream, force=True)
+        logging.warning("logged %d", n)
+        stream.writelines(["a\n", "b\n"])
+        stream.flush()
+        print("c", flush=True)
+        return stream.isatty(), stream.writable(), stream.encoding, stream.errors, stream.closed
+
+    with placed(1, work).start() as run:
+        ((tty, writable, encoding, _, closed),) = drained(run)
+    assert capsys.readouterr().out == "WARNING:root:logged 0\na\nb\nc\n"
+    assert (tty, writable, encoding.lower(), closed) == (False, True, "utf-8", False)
+
+
+def test_replaced_streams_of_the_parent():
+    """Prints follow `sys.stdout` of the parent, as it is when they arrive."""
+    import contextlib
+    import io
+
+    def work(n):
+        print("line", n)
+        return n
+
+    with placed(3, work, concurrency=1).start() as run:
+        texts = []
+        for _ in range(2):
+            with contextlib.redirect_stdout(io.StringIO()) as sink:
+                drained(run)
+            texts.append(sink.getvalue())
+    assert texts == ["line 0\nline 1\nline 2\n"] * 2

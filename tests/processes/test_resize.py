@@ -1,0 +1,169 @@
+"""The limit of a stage of processes, changed while items flow."""
+
+import os
+import random
+import threading
+
+import psutil
+import pytest
+
+import nbpipe
+from tests.gates import drained, finished, quiet
+from tests.leaks import GRACE_S
+
+CHANGES = 1000
+LIMITS = (1, 6, 2, 8, 1, 3)
+
+
+def placed(items, fn, **options):
+    """Make a chain with one stage of processes named "fn"."""
+    return nbpipe.source(items).map(fn, name="fn", executor="process", **options)
+
+
+def until(event):
+    """Count until an event is set."""
+
+    def items():
+        item = 0
+        while not event.is_set():
+            yield item
+            item += 1
+
+    return items
+
+
+def change(stage, done):
+    """Change the knobs of a stage at random, as fast as it goes."""
+    rng = random.Random(5)
+    for _ in range(CHANGES):
+        stage.concurrency = rng.choice(LIMITS)
+        stage.prefetch = rng.randint(1, 9)
+        done.wait(0.0005)
+    done.set()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_thousands_of_changes_under_load(counter, ordered):
+    """Nothing is lost, doubled or reordered, and never are more calls in progress than allowed."""
+
+    def work(n):
+        with counter.counted():
+            return n
+
+    done = threading.Event()
+    chain = placed(until(done), work, ordered=ordered)
+    with chain.start() as run:
+        changer = threading.Thread(target=change, args=(run["fn"], done))
+        changer.start()
+        got = drained(run, seconds=40)
+        changer.join()
+    begun, running, peak = counter.read()
+    assert (got if ordered else sorted(got)) == list(range(len(got)))
+    assert (begun, running, peak <= max(LIMITS)) == (len(got), 0, True)
+
+
+def test_changes_at_known_moments(bell, gate):
+    """A raised limit lets more begin at once; a lowered one none before enough have ended."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(range(30), work, prefetch=30).start() as run:
+        items = iter(run)
+        begun = []
+        for limit in (1, 3, 6):
+            run["fn"].concurrency = limit
+            begun += [n for n, _ in bell.wait(limit - len(begun))]
+        run["fn"].concurrency = 2
+        held = bell.rings()
+        gate.open()
+        got = drained(items)
+    assert (sorted(begun), held, got) == (list(range(6)), [], list(range(30)))
+
+
+def test_never_more_at_once_than_allowed_after_lowering(counter, gate, bell):
+    """Once the calls in progress have ended, the lowered limit holds."""
+
+    def work(n):
+        if n < 6:
+            bell.ring(n)
+            gate.wait()
+            return n
+        with counter.counted():
+            threading.Event().wait(0.002)
+        return n
+
+    with placed(range(100), work, concurrency=6, prefetch=4).start() as run:
+        items = iter(run)
+        bell.wait(6)
+        run["fn"].concurrency = 2
+        gate.open()
+        got = drained(items)
+    assert got == list(range(100))
+    assert counter.read()[2] <= 2
+
+
+def test_surplus_workers_leave(bell, gate):
+    """After the limit is lowered, workers without work leave at once, the others in time."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(range(6), work, concurrency=6).start() as run:
+        items = iter(run)
+        bell.wait(6)
+        busy = run["fn"].pids
+        processes = [psutil.Process(pid) for pid in busy]
+        gate.open()
+        got = drained(items)
+        quiet(run)
+        run["fn"].concurrency = 2
+        kept = run["fn"].pids
+        gone = [process for process in processes if process.pid not in kept]
+        _, alive = psutil.wait_procs(gone, timeout=GRACE_S)
+        again = drained(run)
+    assert (len(busy), len(kept), alive) == (6, 2, [])
+    assert got == again == list(range(6))
+
+
+def test_surplus_workers_leave_after_their_call(bell, gate):
+    """A worker that is surplus but at work leaves when its call has ended."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(range(20), work, concurrency=5).start() as run:
+        items = iter(run)
+        processes = [psutil.Process(pid) for _, pid in bell.wait(5)]
+        run["fn"].concurrency = 1
+        during = run["fn"].workers
+        gate.open()
+        got = drained(items)
+        quiet(run)
+        kept = run["fn"].pids
+        gone = [process for process in processes if process.pid not in kept]
+        _, alive = psutil.wait_procs(gone, timeout=GRACE_S)
+    assert (during, len(kept), alive, got) == (5, 1, [], list(range(20)))
+
+
+def test_a_region_shares_its_limit():
+    """Set on any stage of a region, the limit is set on all."""
+    chain = placed(range(50), lambda n: n).map(lambda n: n + 1, name="next", executor="process")
+    with chain.start() as run:
+        run["next"].concurrency = 3
+        got = drained(run)
+        limits = run["fn"].concurrency, run["next"].concurrency
+    assert (limits, got) == ((3, 3), list(range(1, 51)))
+
+
+def test_workers_start_with_the_work_there_is():
+    """A high limit starts no workers for which there is nothing to do."""
+    with placed(range(1), lambda n: os.getpid(), concurrency=16).start() as run:
+        (pid,) = finished(list, run)
+        assert run["fn"].pids == (pid,)
