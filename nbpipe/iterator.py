@@ -78,29 +78,21 @@ class EpochIterator(Iterator[Any]):
             return entry[1]
         return self._next(epoch)[1]
 
-    def take(self, most: int) -> list[Entry]:
-        """Wait for the next item; give it, and those that are ready after it, with their paths.
-
-        Args:
-            most: how many at most [items].
-
-        Returns:
-            Pairs of path and item; none at the end.
+    def take(self) -> Entry | None:
+        """Wait for the next item; give it with its path, or None at the end.
 
         Raises:
             StageError: as `__next__` does.
         """
         try:
-            taken = [self._next(self._epoch)]
+            return self._next(self._epoch)[:2]
         except StopIteration:
-            return []
-        while len(taken) < most and self._sink:
-            found = self._scheduler.next_entry(self._epoch)
-            if isinstance(found, str):
-                break
-            self._consumer.items += 1
-            taken.append(found)
-        return taken
+            return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is an item to be taken without a wait."""
+        return bool(self._sink) and not self._scheduler.paused and not self._done
 
     def _next(self, epoch: Epoch) -> Entry:
         life = self._life

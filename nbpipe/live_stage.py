@@ -47,7 +47,8 @@ class LiveStage:
     @property
     def link(self) -> str | None:
         """Address of a page that shows the workers, or None."""
-        return self._caller.link
+        link: str | None = self._caller.link
+        return link
 
     @property
     def memory_bytes(self) -> int:

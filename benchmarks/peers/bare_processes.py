@@ -24,11 +24,11 @@ Numbers = dict[str, float]
 
 
 def compute(job: Job) -> Numbers:
-    """Call the stage in two processes, each with half of the items, and drop the results."""
+    """Call the stage in two processes, which share one counter, and drop the results."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(WORKERS + 1)
-    shares = [(job, job.items // WORKERS, barrier)] * WORKERS
-    with _processes(context, _compute, shares):
+    counter = context.Value("q", 0)
+    with _processes(context, _compute, [(job, counter, barrier)] * WORKERS):
         barrier.wait()
         start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
         barrier.wait()
@@ -91,14 +91,21 @@ def _processes(context: SpawnContext, target: Any, shares: list[tuple[Any, ...]]
         process.join()
 
 
-def _compute(job: Job, items: int, barrier: Any) -> None:
+def _compute(job: Job, counter: Any, barrier: Any) -> None:
     work = producer(job)
     for item in range(job.warmup // WORKERS):
         work(item)
     barrier.wait()
-    for item in range(items):
+    while (item := _next(counter)) < job.items:
         work(item)
     barrier.wait()
+
+
+def _next(counter: Any) -> int:
+    with counter.get_lock():
+        item: int = counter.value
+        counter.value += 1
+    return item
 
 
 def _fill(slots: _Slots, name: str, items: int) -> None:

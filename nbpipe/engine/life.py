@@ -58,6 +58,7 @@ class Life:
         self.between_waits: Callable[[], object] | None = None
         self.closed = False
         self.forked = False
+        self._ticket = 0
         self._lock = threading.Lock()
         self._beginning = threading.Lock()
 
@@ -90,7 +91,7 @@ class Life:
         gil.lower()
         try:
             self._begin(perf_counter_ns())
-            self.machine.begin()
+            self._ticket = self.machine.begin()
             self.epoch = self.scheduler.start_epoch(number)
         except BaseException:
             gil.restore()
@@ -109,7 +110,7 @@ class Life:
     ) -> None:
         """End an epoch, however far it got; ending it again does nothing."""
         with self._lock:
-            ours = self.epoch is epoch
+            ours, ticket = self.epoch is epoch, self._ticket
             if ours:
                 self.epoch = None
                 self.outcome, self.error = outcome, error
@@ -119,7 +120,7 @@ class Life:
             gil.restore()
         self.scheduler.end_epoch(epoch)
         if ours:
-            self.machine.cancel()
+            self.machine.cancel(ticket)
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""

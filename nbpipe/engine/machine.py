@@ -28,11 +28,12 @@ class Machine(ABC):
     limit_bytes: int | None
 
     # -- told -----------------------------------------------------------------------------
-    def begin(self) -> None:
-        """Hear that an epoch begins."""
+    def begin(self) -> int:
+        """Hear that an epoch begins; give it a ticket."""
+        return 0
 
-    def cancel(self) -> None:
-        """Hear that the epoch is over: nothing of it is wanted any more."""
+    def cancel(self, ticket: int) -> None:
+        """Hear that the epoch with this ticket is over: nothing of it is wanted any more."""
 
     @abstractmethod
     def refresh(self) -> None:

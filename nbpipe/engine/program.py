@@ -48,6 +48,7 @@ class RegionProgram:
     Attributes:
         label: addresses of its stages, in one line.
         stages: addresses of its stages.
+        functions: for each stage that calls a function its address, and the function.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RegionProgram:
     ) -> None:
         self.stages = tuple(part.stage for part in parts)
         self.label = " > ".join(self.stages)
+        self.functions = [(p.stage, p.spec.fn) for p in parts if isinstance(p.spec, Call)]
         self._parts = tuple(parts)
         self._seed = seed
         self._executor = executor

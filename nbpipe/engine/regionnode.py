@@ -36,12 +36,14 @@ class Region:
         caller: has it done.
         steps: by address, for the failures that are noticed here.
         timeout_s: longest time of one call [s], or None.
+        singly: items are sent one at a time.
     """
 
     program: RegionProgram
     caller: Caller
     steps: dict[str, Step]
     timeout_s: float | None = None
+    singly: bool = False
 
     def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
         """Make the record of an item that a worker did not come back from."""
@@ -95,7 +97,7 @@ class RegionNode(MapNode):
 
         The way there and back costs the same for one as for several.
         """
-        if self.region.timeout_s is not None:
+        if self.region.singly:
             return 1
         most = -(-min(room, available) // self.lane.concurrency)
         if self.epoch.memory is not None:

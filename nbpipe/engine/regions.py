@@ -50,7 +50,9 @@ class Regions:
             for stage, address in zip(group, addresses, strict=True)
         }
         timeout_s = next((s.spec.timeout_s for s in group if isinstance(s.spec, Call)), None)
-        return Region(self._programs[head], caller, steps, timeout_s)
+        wears = group[0].placement is not None and group[0].placement.max_items_per_worker
+        singly = timeout_s is not None or bool(wears)
+        return Region(self._programs[head], caller, steps, timeout_s, singly)
 
     def _program(self, group: Sequence[Stage], addresses: Sequence[str]) -> RegionProgram:
         parts = [

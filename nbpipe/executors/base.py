@@ -54,6 +54,10 @@ class Program(Protocol):
 
     label: str
 
+    @property
+    def functions(self) -> Sequence[tuple[str, object]]:
+        """For each stage that calls a function its address, and the function."""
+
     def run(
         self,
         entries: Sequence[Any],

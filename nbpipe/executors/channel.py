@@ -26,6 +26,7 @@ _SHARED_FROM_BYTES = 1 << 15  # below, the pipe is as fast
 # kind, number of buffers, number of a slab, size of the pickled head or of the slab [bytes]
 _PREFIX = struct.Struct("<BxxxIqq")
 _PIPED, _SHARED, _OPENED, _DROPPED = range(1, 5)  # a prefix begins with no zero
+_ZEROED_BYTES = 1 << 15  # so few are cleared before numpy has made an array
 _GONE = "the other end of the channel is gone, or this one broke off in a message"
 _SIZE_BYTES = 8
 
@@ -240,6 +241,8 @@ class Channel:
 
 
 def _empty(size_bytes: int) -> memoryview:
+    if size_bytes < _ZEROED_BYTES:
+        return memoryview(bytearray(size_bytes))
     return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
 
 

@@ -62,6 +62,13 @@ class DaskExecutor:
             raise ArgumentError(f"scatter must be True, False or 'auto', got {self.scatter!r}")
         if not isinstance(self.scale, bool):
             raise ArgumentTypeError(f"scale must be True or False, got {self.scale!r}")
+        if not isinstance(self.priority, int):
+            raise ArgumentTypeError(f"priority must be an int, got {self.priority!r}")
+        if not isinstance(self.resources, Mapping | None):
+            raise ArgumentTypeError(
+                f"resources must be a mapping of names to amounts, got {self.resources!r}; "
+                "for instance {'GPU': 1}"
+            )
 
     @property
     def options(self) -> dict[str, Any]:

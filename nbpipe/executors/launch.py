@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import current_process
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, final
 from weakref import WeakSet
@@ -200,7 +201,8 @@ def launch(entry: str, argument: bytes) -> Worker:
         ArgumentError: NBPIPE_START_METHOD names no way to start one.
     """
     start = _start_method()
-    order = pickle.dumps((entry, argument, surroundings.capture()))
+    key = bytes(current_process().authkey)
+    order = pickle.dumps((entry, argument, surroundings.capture(), key))
     try:
         worker = start()
     except OSError as error:  # files, memory or processes have run out

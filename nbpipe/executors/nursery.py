@@ -18,6 +18,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from multiprocessing import current_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -25,13 +26,7 @@ from typing import Any, NoReturn, final
 from . import surroundings
 
 # Loaded before the first fork, so that workers share their memory and need no time for them.
-PRELOADED = (
-    "multiprocessing.shared_memory",
-    "numpy.random",
-    "cloudpickle",
-    f"{__package__}.launch",
-    f"{__package__}.worker",
-)
+PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
 _THREADS = Path("/proc/self/task")
 
 
@@ -192,10 +187,12 @@ def _work(connection: int, end: int, lifeline: int) -> NoReturn:
 
 def _run(connection: Any) -> int:
     try:
-        entry, argument, captured = pickle.loads(connection.recv_bytes())  # noqa: S301  our parent's
+        order = pickle.loads(connection.recv_bytes())  # noqa: S301  it is our parent's
     except (EOFError, OSError):  # it does not want this worker any more
         return 0
+    entry, argument, captured, key = order
     surroundings.apply(captured)
+    current_process().authkey = key  # what a manager of multiprocessing shares is open to us
     surroundings.hold_threads()
     surroundings.seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
     code: object = None

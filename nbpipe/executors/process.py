@@ -14,7 +14,7 @@ import psutil
 from ..errors import ExecutorBrokenError
 from .base import Answer, Caller, Job, Program
 from .launch import Worker
-from .shipping import Shipped, ship
+from .shipping import LARGE_BYTES, Shipped, ship, warn_if_large
 from .slot import LEAVE_S, Children, Slot
 from .worker import Settings
 
@@ -53,6 +53,7 @@ class ProcessCaller(Caller):
         self._shipping = threading.Lock()
         self._shipped: Shipped | None = None
         self._program: Program | None = None
+        self._measured = ""
         self._idle: list[Slot] = []
         self._slots: set[Slot] = set()
         self._leaving: list[Worker] = []
@@ -62,9 +63,8 @@ class ProcessCaller(Caller):
     # -- what is sent ---------------------------------------------------------------------
     def prepare(self, program: Program) -> None:
         """Pickle the program: workers get it with their next job if it has changed."""
-        with self._shipping:
-            self._program = program
-            self._shipped = ship(program, stage=program.label)
+        self.renew()
+        self._current(program)
 
     def renew(self) -> None:
         """Pickle the program again with the next job: a cell may have changed a function."""
@@ -74,8 +74,18 @@ class ProcessCaller(Caller):
     def _current(self, program: Program) -> Shipped:
         with self._shipping:
             if self._shipped is None:
+                self._program = program
                 self._shipped = ship(program, stage=program.label)
+                if self._shipped.size_bytes > LARGE_BYTES:
+                    self._measure(program, self._shipped.digest)
             return self._shipped
+
+    def _measure(self, program: Program, digest: str) -> None:
+        """Name what makes a program large; measuring takes as long as pickling."""
+        if digest != self._measured:
+            self._measured = digest
+            for stage, fn in program.functions:
+                warn_if_large(fn, stage)
 
     # -- jobs -----------------------------------------------------------------------------
     def call(self, job: Job) -> Answer:

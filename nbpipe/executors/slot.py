@@ -80,8 +80,9 @@ class Slot:
         announces = job.suspect or job.timeout_s is not None
         self._send_program(job, shipped)
         self._send(job, ("do", list(job.entries), job.epoch, announces))
-        self.items += len(job.entries)
-        return Answer(*self._expect("answer", job))
+        answer = Answer(*self._expect("answer", job))
+        self.items += answer.tally[0][0]
+        return answer
 
     def open(self, job: Job, shipped: Shipped) -> None:
         """Have the iterator over one item's children made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
@@ -36,25 +37,35 @@ def serve(connection: Connection, argument: bytes) -> None:
     worker.NUMBER[0] = settings["number"]
     channel = Channel(connection, copy=True, budget_bytes=settings["budget_bytes"])
     streams = [Forwarded(channel, name) for name in ("stdout", "stderr")]
-    sys.stdout, sys.stderr = streams  # type: ignore[assignment]
+    sys.stdout, sys.stderr = streams
     desk = _Desk(channel)
-    try:
-        while (message := channel.recv()) is not None:
-            kind, *arguments = message
-            desk.handle(kind, arguments)
-    except (EOFError, OSError):  # the run is over, or its process is gone
-        return
-    finally:
-        channel.close()
+    with contextlib.suppress(EOFError, OSError):  # the run is over, or its process is gone
+        while True:
+            try:
+                kind, *arguments = channel.recv()
+            except (EOFError, OSError):
+                raise
+            except Exception as error:  # an item that cannot be loaded here; the next one may
+                channel.send(("error", pack_error(error)))
+            else:
+                desk.handle(kind, arguments)
+    channel.close()
 
 
 class Forwarded(io.TextIOBase):
     """Standard output of a worker: whole lines are sent to the parent, which prints them."""
 
+    encoding = "utf-8"
+    errors = "replace"
+
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel = channel
         self._name = name
         self._rest = ""
+
+    def fileno(self) -> int:
+        """Give the descriptor that C code writes to."""
+        return {"stdout": 1, "stderr": 2}[self._name]
 
     def writable(self) -> bool:
         """Say that it can be written to."""

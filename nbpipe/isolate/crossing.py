@@ -41,26 +41,35 @@ class Crossing:
         self.consumer = consumer
         self.ready = ready
         self.settle = settle
-        self.epoch = 0
-        self.open: Passage | None = None
-        self.wanted = False
+        self._epoch = 0
+        self._open: Passage | None = None
+        self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
+
+    def begin(self) -> int:
+        """Hear that an epoch is about to begin; give its ticket."""
+        self._ticket += 1
+        return self._ticket
+
+    def cancel(self, ticket: int) -> None:
+        """End an epoch: whoever waits for an item of it gets none."""
+        self._cancelled = max(self._cancelled, ticket)
+        passage = self._open
+        if passage is not None and passage.ticket <= ticket:
+            passage.close()
+
+    def wants(self, ticket: int) -> bool:
+        """Say whether anybody waits for the items of an epoch."""
+        return ticket > self._cancelled
 
     def set_epoch(self, number: int) -> None:
         """Hear the number of the epoch that begins."""
-        self.epoch = number
+        self._epoch = number
 
     def __iter__(self) -> Passage:
         """Begin the epoch over there."""
-        self.open = passage = Passage(self, next(self._tokens), self.epoch)
+        self._open = passage = Passage(self, self._ticket, next(self._tokens), self._epoch)
         return passage
-
-    def cancel(self) -> None:
-        """End what is open: whoever waits for an item of it gets none."""
-        self.wanted = False
-        passage = self.open
-        if passage is not None:
-            passage.close()
 
 
 @final
@@ -69,19 +78,20 @@ class Passage(Iterator[Any]):
 
     Args:
         crossing: where they come from.
+        ticket: of the epoch.
         token: tells this passage from all others.
         epoch: number of the epoch.
     """
 
-    def __init__(self, crossing: Crossing, token: int, epoch: int) -> None:
+    def __init__(self, crossing: Crossing, ticket: int, token: int, epoch: int) -> None:
+        self.ticket = ticket
         self._crossing = crossing
         self._token = token
         self._epoch = epoch
         self._link: Link | None = None
         self._program = 0
         self._items: deque[Any] = deque()
-        self._asked = 0  # items asked for and not answered
-        self._begun = self._over = False
+        self._asked = self._begun = self._over = False
 
     def __next__(self) -> Any:
         """Wait for the next item.
@@ -90,19 +100,24 @@ class Passage(Iterator[Any]):
             CarriedError: the epoch failed over there.
         """
         while not self._items:
-            if self._over or not self._crossing.wanted:
+            if self._over or not self._wanted:
                 raise StopIteration
             self._fetch()
         return self._items.popleft()
 
+    @property
+    def _wanted(self) -> bool:
+        return self._crossing.wants(self.ticket)
+
     def _fetch(self) -> None:
         kind, value = self._answer()
+        self._asked = False
         if kind == "items":
-            asked, self._asked = self._asked, 0
+            entries, more = value
             self._begun = True
-            self._items.extend(entry[1] for entry in value)
-            self._adapt(full=len(value) == asked)
-            if self._crossing.wanted:
+            self._items.extend(entry[1] for entry in entries)
+            self._adapt(more=more)
+            if self._wanted:
                 self._ask()  # it gets ready while the loop is busy
             return
         self._over = True
@@ -110,25 +125,25 @@ class Passage(Iterator[Any]):
         if kind == "error":
             raise CarriedError(value.unpack())
 
-    def _adapt(self, *, full: bool) -> None:
+    def _adapt(self, *, more: bool) -> None:
         """Let more cross at once where the loop waits for it, and fewer where it does not."""
         knob = self._crossing.ready
-        ready = knob.value
         if not self._crossing.consumer.waits_since_ns:
-            knob.set(ready // 2)
-        elif full:
-            knob.set(min(2 * ready + 1, MOST - 1))
+            knob.set(knob.value // 2)
+        elif more:
+            knob.set(min(2 * knob.value + 1, MOST - 1))
 
     def _ask(self) -> None:
         """Ask for the next items, as many as there is room for."""
-        link = self._link
-        if link is None:
-            link, self._program = self._crossing.link()
-            self._link = link
-        self._asked = self._crossing.ready.value + 1
+        if self._link is None:
+            self._link, self._program = self._crossing.link()
+        link, most = self._link, self._crossing.ready.value + 1
         data = link.ready()
+        self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            data.send((self._token, self._program, self._epoch, self._asked))
+            data.send((self._token, self._program, self._epoch, most))
+        if not self._wanted:
+            self.close()
 
     def _answer(self) -> tuple[str, Any]:
         """Wait for what was asked for; leave out what earlier epochs no longer wanted."""
@@ -149,9 +164,9 @@ class Passage(Iterator[Any]):
 
     def _lost(self) -> None:
         """Take note that the process is gone; one that died between two epochs is replaced."""
-        link, self._link, self._asked = self._link, None, 0
+        link, self._link, self._asked = self._link, None, False
         assert link is not None
-        if self._begun or not link.served or not self._crossing.wanted:
+        if self._begun or not link.served or not self._wanted:
             self._over = True
             raise CarriedError(link.died())
 

@@ -142,7 +142,6 @@ class _Packer:
         plain = PlainKnob(knob.name, knob.default, knob.minimum, knob.maximum, knob.unit)
         return self._knobs.setdefault(id(knob), plain)
 
-
     def _placement(self, placement: Placement | None, address: str) -> Placement | None:
         if placement is None or placement.executor == "process":
             return placement

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
-from time import monotonic, perf_counter_ns, time
+from time import monotonic
 from typing import Any, final
 
-from ..engine import look
 from ..engine.machine import Machine, keep
 from ..engine.record import Record
 from ..engine.scheduler import Scheduler
@@ -22,7 +20,7 @@ from ..stage import CONSUMER, Chain, Stage, addresses
 from .crossing import MOST, Crossing
 from .freight import Values, shipped, split, values_of, warn_of_size
 from .link import ANSWER_S, Link, NoAnswerError
-from .report import Report, Workers
+from .report import Report, Workers, report_before, shifted, together
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
@@ -55,10 +53,10 @@ class IsolatedMachine(Machine):
         self._there, here = split(chain)
         self._freight = shipped(self._there)
         warn_of_size(self._there, self._freight)
-        self._report = _blank(self._there, seed, memory_bytes)
+        self._report = report_before(self._there, seed=seed, memory_bytes=memory_bytes)
         self._title = " > ".join(addresses(chain))
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
-        self._crossing = Crossing(self._current, record.consumer, ready, self._settle)
+        self._crossing = Crossing(self._current, record.consumer, ready, self._look)
         source = Stage(Source(self._crossing), name=HIDDEN, shared={"prefetch": ready})
         self.scheduler = scheduler = Scheduler((source, *here), seed=seed, memory_bytes=None)
         keep(scheduler, record)
@@ -79,27 +77,31 @@ class IsolatedMachine(Machine):
         link = Link(self._title, memory_bytes=self.limit_bytes)
         self._load(link)
         if self._paused:
-            link.tell("pause", True)  # noqa: FBT003
+            link.asked("pause", True)  # noqa: FBT003
         return link
 
     def _load(self, link: Link) -> None:
         self._program += 1
         self._told = values = values_of(self._there)
         order = (self._program, self._freight.data, values, self._seed, self.limit_bytes)
-        link.tell("load", *order)
+        self._loading = link.asked("load", *order)
 
     def _current(self) -> tuple[Link, int]:
         """Give the process for an epoch, and the number of the program that it is to run."""
         with self._lock:
-            if self._link.gone and not self._closed:
-                self._replace()
-            return self._link, self._program
+            old = self._link
+            if old.gone and not self._closed:
+                self._rows_before, self._rows = self._rows_before + self._rows, []
+                self._link = self._linked()
+            link, program = self._link, self._program
+        if link is not old:
+            old.close(0)
+        return link, program
 
-    def _replace(self) -> None:
-        old = self._link
-        self._rows_before, self._rows = self._rows_before + self._rows, []
-        self._link = self._linked()
-        old.close(0)
+    @property
+    def _loaded(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self._link.listens and self._loading.done()
 
     @property
     def pid(self) -> int:
@@ -107,7 +109,7 @@ class IsolatedMachine(Machine):
         return self._link.pid
 
     # -- told -----------------------------------------------------------------------------
-    def begin(self) -> None:
+    def begin(self) -> int:
         """Hear that an epoch begins: send what a cell has changed."""
         if self._stale:
             self._stale = False
@@ -116,11 +118,11 @@ class IsolatedMachine(Machine):
                 self._freight = freight
                 with self._lock:
                     self._load(self._link)
-        self._crossing.wanted = True
+        return self._crossing.begin()
 
-    def cancel(self) -> None:
-        """Hear that the epoch is over."""
-        self._crossing.cancel()
+    def cancel(self, ticket: int) -> None:
+        """Hear that an epoch is over."""
+        self._crossing.cancel(ticket)
 
     def refresh(self) -> None:
         """Send the values of the knobs that were turned."""
@@ -135,10 +137,10 @@ class IsolatedMachine(Machine):
         """Let nothing start, or let it go on; wait until it is so."""
         self._paused = paused
         self.scheduler.pause(paused=paused)
-        link = self._link
-        link.tell("pause", paused)
-        if link.listens:
-            self._ask("look", None)
+        told = self._link.asked("pause", paused)
+        if self._loaded:
+            with contextlib.suppress(NoAnswerError):
+                self._link.wait(told, ANSWER_S)
 
     def renew(self) -> None:
         """Hear that functions may have changed: the next epoch begins with what they are then."""
@@ -148,7 +150,6 @@ class IsolatedMachine(Machine):
         """End the process; it names itself the stages that are still inside user code."""
         with self._lock:
             self._closed = True
-        self._crossing.cancel()
         self._look()
         self._link.close(timeout_s)
         return [late for late in self.scheduler.close(timeout_s) if late != HIDDEN]
@@ -156,44 +157,29 @@ class IsolatedMachine(Machine):
     def disown(self) -> None:
         """Let go of it in a process that was forked."""
         self._closed = True
-        self._crossing.wanted = False
         self._link.disown()
         self.scheduler.disown()
 
     # -- asked ----------------------------------------------------------------------------
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        """Ask something; None where there is no answer."""
-        try:
-            return self._link.ask(what, *arguments)
-        except NoAnswerError:
-            return None
-
     def _look(self) -> Report:
         """Give what the process says of itself now, or what it last said."""
-        link = self._link
-        if not link.listens or self._closed and link.gone:
+        if not self._loaded:
             return self._report
         now_s = monotonic()
         asked = self._asked
         if asked is None or asked[1].done():  # else one question is enough
             last = self._report.failures
-            asked = (now_s, link.asked("look", last[-1].when_s if last else None))
+            asked = now_s, self._link.asked("look", last[-1].when_s if last else None)
             self._asked = asked
-        try:
-            found = link.wait(asked[1], max(0.0, asked[0] + ANSWER_S - now_s))
-        except NoAnswerError:
-            return self._report
-        self._report = found.following(self._report)
-        self._looked_s = monotonic()
+        with contextlib.suppress(NoAnswerError):
+            found: Report | None = self._link.wait(asked[1], max(0.0, asked[0] + ANSWER_S - now_s))
+            if found is not None:
+                self._report, self._looked_s = found.following(self._report), monotonic()
         return self._report
 
     def _lately(self) -> Report:
         fresh = monotonic() - self._looked_s < _FRESH_S
         return self._report if fresh else self._look()
-
-    def _settle(self) -> None:
-        """Hear the last of an epoch: what it printed is printed then."""
-        self._look()
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Give the stats of every stage, as the process says or last said."""
@@ -201,7 +187,7 @@ class IsolatedMachine(Machine):
 
     def failures(self) -> tuple[Failure, ...]:
         """Give the last failed items."""
-        return self._look().failures
+        return self._look().failures or ()
 
     def caller(self, address: str) -> Caller | None:
         """Give what serves a stage from outside its run's threads."""
@@ -209,11 +195,12 @@ class IsolatedMachine(Machine):
 
     def workers(self, address: str) -> Workers:
         """Say what workers a stage has now."""
-        return self._look().workers[address]
+        return self._look().workers[address] if self._link.listens else Workers()
 
     def scale(self, address: str, count: int) -> None:
         """Ask for so many workers; raises as the stage's own caller does."""
-        self._ask("scale", address, count)
+        with contextlib.suppress(NoAnswerError):
+            self._link.ask("scale", address, count)
 
     @property
     def cpu_cores(self) -> float | None:
@@ -227,11 +214,50 @@ class IsolatedMachine(Machine):
 
     def history(self) -> list[Row]:
         """Give the rows of all stages, each time with the loop's row that is nearest."""
-        found = self._ask("history") if self._link.listens else None
-        if found is not None:
-            zero_s, rows = found
-            shift_s = zero_s - (time() - perf_counter_ns() / 1e9)
-            self._rows = [{**row, "time_s": float(row["time_s"]) + shift_s} for row in rows]
         with self.scheduler.lock:
             ours = [row for row in self._record.history() if row["stage"] == CONSUMER]
-        return list(_together([*self._rows_before, *self._rows], ours))
+        if self._loaded:
+            with contextlib.suppress(NoAnswerError):
+                self._rows = shifted(self._link.ask("history") or [], ours)
+        return together([*self._rows_before, *self._rows], ours)
+
+
+@final
+class FarCaller(Caller):
+    """The workers of a stage, seen through the process that they work for."""
+
+    def __init__(self, machine: IsolatedMachine, address: str) -> None:
+        self._machine = machine
+        self._address = address
+
+    def call(self, job: Job) -> Answer:
+        """Never be called: the work is given over there."""
+        raise TypeError("these workers are given their work in another process")
+
+    def scale(self, workers: int) -> None:
+        """Ask for this many workers, where that can be asked."""
+        self._machine.scale(self._address, workers)
+
+    @property
+    def link(self) -> str | None:  # type: ignore[override]
+        """Address of a page that shows the workers."""
+        return self._machine.workers(self._address).link
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers on this machine."""
+        return self._machine.workers(self._address).pids
+
+    @property
+    def workers(self) -> int:
+        """Workers there are."""
+        return self._machine.workers(self._address).count
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the workers [bytes]."""
+        return self._machine.workers(self._address).memory_bytes
+
+    def close(self, timeout_s: float) -> list[str]:
+        """End nothing: the workers end with their process."""
+        return []

@@ -1,6 +1,7 @@
 """What the tests of worker processes run in them; it loads little, so that they start fast."""
 
 import os
+import pickle  # noqa: F401  as below
 import random  # noqa: F401  expressions use it
 import signal  # noqa: F401  as above
 import sys  # noqa: F401  as above

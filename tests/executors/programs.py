@@ -74,3 +74,15 @@ def wait_for_file(path):
     """Say that the call has begun, and wait until somebody writes to a named pipe."""
     path.with_suffix(".begun").touch()
     return path.read_bytes()
+
+
+# -- functions for workers in this process: the gate is the same object there -----------------
+GATE = threading.Event()
+BEGUN = threading.Semaphore(0)
+
+
+def wait_at_gate(value):
+    """Say that the call has begun, and wait for the gate."""
+    BEGUN.release()
+    GATE.wait()
+    return value

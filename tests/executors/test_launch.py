@@ -1,7 +1,9 @@
 """Worker processes: real ones, really killed, by either way to start them."""
 
 import contextlib
+import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -204,6 +206,15 @@ def test_worker_holds_its_own_files_only(method):
     with Evaluator(), Evaluator(), Evaluator() as third:
         files = third.ask("files()")
     assert (len(files), [fd for fd in files if fd > 2 and files[fd]]) == (6, [])
+
+
+def test_worker_may_use_what_a_manager_shares(method):
+    """A proxy of a manager of `multiprocessing` works in a worker as in its children."""
+    with multiprocessing.get_context("spawn").Manager() as manager, Evaluator() as evaluator:
+        shared = manager.list([1])
+        proxy = pickle.dumps(shared)
+        evaluator.ask(f"pickle.loads({proxy!r}).append(2)")
+        assert list(shared) == [1, 2]
 
 
 def test_workers_draw_different_random_numbers(method):

@@ -1,0 +1,350 @@
+"""Outpost: the process that holds a whole pipeline, and serves the run it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import pickle
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any, final
+
+from .engine.task import Entry
+from .errors import ArgumentTypeError, UnpicklableError, WorkerStartError
+from .executors.channel import Channel
+from .executors.remote_errors import pack_error
+from .executors.shipping import load
+from .executors.surroundings import hold_threads
+from .isolate.freight import Unpacked, Values, set_values
+from .isolate.report import Report, Workers
+from .iterator import EpochIterator
+from .live_stage import LiveStage
+from .metrics import Row
+from .run import Run
+from .stage import CONSUMER
+from .tree import size_bytes
+
+_SMALL_BYTES = 1 << 18  # items that are larger together cross one by one
+
+Answer = tuple[str, Any]
+
+
+def serve(connection: Connection, argument: bytes) -> None:
+    """Run a pipeline until the other end wants no more of it."""
+    settings = pickle.loads(argument)  # noqa: S301  our own parent's
+    control = Channel(Connection(recv_handle(connection)))
+    data = Channel(connection, budget_bytes=settings["budget_bytes"])
+    streams = [Lines(control, name) for name in ("stdout", "stderr")]
+    sys.stdout, sys.stderr = streams
+    logging.getLogger().addHandler(Records(control))
+    loaded = Loaded()
+    gate = Gate(loaded, data)
+    try:
+        Desk(loaded, gate, control).serve()
+    except (EOFError, OSError):  # the run is gone
+        return
+    finally:
+        loaded.close(0)
+        with contextlib.suppress(OSError):
+            for stream in streams:
+                stream.flush()
+        data.close()
+        control.close()
+
+
+@final
+class Loaded:
+    """The run in this process, once it was sent.
+
+    Attributes:
+        run: the run; None before.
+    """
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self._unpacked: Unpacked | None = None
+        self._number = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self.paused = False
+
+    def load(
+        self, number: int, data: bytes, values: Values, seed: int, memory_bytes: int | None
+    ) -> None:
+        """Build a run of what was sent, in the place of the one before."""
+        self.close(0)
+        error: BaseException | None = None
+        try:
+            self._unpacked = unpacked = Unpacked(load(data))
+            hold_threads()
+            set_values(unpacked.chain, values)
+            self.run = Run(unpacked.chain, seed=seed, memory_bytes=memory_bytes)
+            self.pause(self.paused)
+        except BaseException as problem:
+            error = problem
+        with self._changed:
+            self._number, self._error = number, error
+            self._changed.notify_all()
+
+    def get(self, number: int) -> Run:
+        """Wait for the run with this number, or a later one.
+
+        Raises:
+            WorkerStartError: it could not be built.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._number >= number)
+            if self._error is not None:
+                raise WorkerStartError(
+                    "the pipeline could not be built in the process of the run: "
+                    f"{type(self._error).__name__}: {self._error}"
+                ) from self._error
+        assert self.run is not None
+        return self.run
+
+    def pause(self, paused: bool) -> None:  # noqa: FBT001
+        """Let no further call start, or let them go on."""
+        self.paused = paused
+        if self.run is not None:
+            (self.run.pause if paused else self.run.resume)()
+
+    def turn(self, values: Values) -> None:
+        """Turn knobs to what they are in the parent."""
+        if self._unpacked is not None:
+            set_values(self._unpacked.chain, values)
+
+    def close(self, timeout_s: float) -> None:
+        """End the run."""
+        run, self.run = self.run, None
+        if run is not None:
+            run.close(timeout_s)
+        if self._unpacked is not None:
+            self._unpacked.close()
+
+
+@final
+class Gate:
+    """Hands out items, in a thread of its own: one answer for each question.
+
+    Args:
+        loaded: gives the run.
+        data: the way out.
+    """
+
+    def __init__(self, loaded: Loaded, data: Channel) -> None:
+        self._loaded = loaded
+        self._data = data
+        self._epoch: EpochIterator | None = None
+        self._token = self._ended = 0
+        self._late: deque[Answer] = deque()  # of the epoch in progress
+        self._lock = threading.Lock()
+        threading.Thread(target=self._serve, name="nbpipe-outpost", daemon=True).start()
+
+    def end(self, token: int) -> None:
+        """End an epoch, and all before it; called in another thread."""
+        with self._lock:
+            self._ended = max(self._ended, token)
+            epoch = self._epoch if self._token <= token else None
+        if epoch is not None:
+            epoch.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(EOFError, OSError):  # the run is gone
+            while True:
+                token, program, number, most = self._data.recv()
+                self._send(token, self._answer(token, program, number, most))
+
+    def _answer(self, token: int, program: int, number: int, most: int) -> Answer:
+        try:
+            if token != self._token:
+                self._begin(token, program, number)
+            if self._late:
+                return self._late.popleft()
+            if token <= self._ended or self._epoch is None:
+                return "over", None
+            first = self._epoch.take()
+            return ("over", None) if first is None else ("items", self._with_more(first, most))
+        except BaseException as error:
+            return "error", pack_error(error)
+
+    def _begin(self, token: int, program: int, number: int) -> None:
+        self._late.clear()
+        with self._lock:
+            self._token, self._epoch = token, None
+        run = self._loaded.get(program)
+        run.set_epoch(number)
+        if token <= self._ended:
+            return
+        epoch = iter(run)
+        with self._lock:
+            self._epoch = epoch
+            ended = token <= self._ended
+        if ended:
+            epoch.close()
+
+    def _with_more(self, first: Entry, most: int) -> tuple[list[Entry], bool]:
+        """Add what else is ready, as long as it is small; say whether there was still more."""
+        epoch = self._epoch
+        assert epoch is not None
+        entries = [first]
+        room = _SMALL_BYTES - size_bytes(first[1])
+        while room > 0 and epoch.ready and len(entries) < most:
+            entry = epoch.take()
+            if entry is None:
+                break
+            entries.append(entry)
+            room -= size_bytes(entry[1])
+        return entries, room > 0 and epoch.ready
+
+    def _send(self, token: int, answer: Answer) -> None:
+        kind, value = answer
+        try:
+            self._data.send((token, kind, value))
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            self._send(token, self._instead(value[0], error))
+
+    def _instead(self, entries: list[Any], error: Exception) -> Answer:
+        """Take items apart of which one cannot be sent; say so where it is the only one."""
+        if len(entries) > 1:
+            first, *rest = entries
+            self._late.extendleft(("items", ([entry], True)) for entry in reversed(rest))
+            return "items", ([first], True)
+        self._late.clear()
+        self._late.append(("over", None))
+        if isinstance(error, ArgumentTypeError):
+            return "error", pack_error(error)
+        assert self._loaded.run is not None
+        last = list(self._loaded.run.stages)[-1]
+        unsendable = UnpicklableError(
+            f"an item of stage {last!r} cannot be sent out of the process of the run: "
+            f"{type(entries[0][1]).__name__} cannot be pickled; hand on plain values, arrays or "
+            "tensors, or start the run without isolate"
+        )
+        unsendable.__cause__ = error
+        return "error", pack_error(unsendable)
+
+
+@final
+class Desk:
+    """Does what it is told and answers what it is asked, one after the other."""
+
+    def __init__(self, loaded: Loaded, gate: Gate, control: Channel) -> None:
+        self._loaded = loaded
+        self._gate = gate
+        self._control = control
+        self._answers: dict[str, Callable[..., Any]] = {
+            "load": loaded.load,
+            "pause": loaded.pause,
+            "close": loaded.close,
+            "look": self._look,
+            "history": self._history,
+            "scale": self._scale,
+        }
+
+    def serve(self) -> None:
+        """Go on until the end is asked for."""
+        while True:
+            kind, *values = self._control.recv()
+            if kind == "turn":
+                self._loaded.turn(*values)
+            elif kind == "end":
+                self._gate.end(*values)
+            elif self._answer(*values) == "close":
+                return
+
+    def _answer(self, number: int, what: str, *arguments: Any) -> str:
+        try:
+            answer = "answer", number, self._answers[what](*arguments)
+        except BaseException as error:
+            answer = "error", number, pack_error(error)
+        self._control.send(answer)
+        return what
+
+    def _look(self, seen_s: float | None) -> Report | None:
+        run = self._loaded.run
+        if run is None:
+            return None
+        rows = dict(run.stats())
+        del rows[CONSUMER]
+        failures = run.failures()
+        status = run.status()
+        unseen = (failures[-1].when_s if failures else None) != seen_s
+        return Report(
+            stats=rows,
+            failures=failures if unseen else None,
+            cpu_cores=status.cpu_cores,
+            held_bytes=status.held_bytes,
+            workers={
+                address: Workers(stage.workers, stage.pids, stage.link, stage.memory_bytes)
+                for address in run.stages
+                if isinstance(stage := run[address], LiveStage)
+            },
+        )
+
+    def _history(self) -> list[Row]:
+        run = self._loaded.run
+        rows = [] if run is None else run.history()
+        return [row for row in rows if row["stage"] != CONSUMER]
+
+    def _scale(self, address: str, count: int) -> None:
+        run = self._loaded.run
+        if run is not None:
+            run[address].workers = count
+
+
+# -- what is printed ----------------------------------------------------------------------
+@final
+class Lines(io.TextIOBase):
+    """Standard output of the stages: whole lines are sent to the parent, which prints them.
+
+    Several threads print here at once: each has a line of its own.
+    """
+
+    def __init__(self, control: Channel, name: str) -> None:
+        self._control = control
+        self._name = name
+        self._lock = threading.Lock()
+        self._rests: dict[int, str] = {}
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Send the lines that are complete."""
+        me = threading.get_ident()
+        with self._lock:
+            lines, newline, rest = (self._rests.pop(me, "") + text).rpartition("\n")
+            if rest:
+                self._rests[me] = rest
+        if newline:
+            self._control.send(("text", self._name, lines + newline))
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there, also without the end of its line."""
+        with self._lock:
+            rests, self._rests = self._rests, {}
+        for rest in rests.values():
+            self._control.send(("text", self._name, rest))
+
+
+@final
+class Records(logging.Handler):
+    """Has the parent log what is logged here."""
+
+    def __init__(self, control: Channel) -> None:
+        super().__init__()
+        self._control = control
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record's text."""
+        with contextlib.suppress(OSError):
+            self._control.send(("log", record.name, record.levelno, self.format(record)))

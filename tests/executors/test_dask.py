@@ -1,0 +1,347 @@
+"""Dask as the executor of a stage: what a caller promises, on clusters in this process."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import distributed
+import numpy as np
+import pytest
+
+from nbpipe.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ExecutorBrokenError,
+    StageError,
+    StageTimeoutError,
+    UnpicklableError,
+)
+from nbpipe.executors.dask import DaskCaller, DaskExecutor, dask_executor_of
+from tests.executors import programs
+from tests.executors.clusters import cluster, offload_thread  # noqa: F401  a fixture
+from tests.executors.programs import BEGUN, GATE, Program, job, values_of
+
+
+@pytest.fixture
+def client():
+    """Give a client of two workers with a thread each, in this process."""
+    with cluster() as client:
+        yield client
+
+
+@pytest.fixture
+def single():
+    """Give a client of one worker with one thread, in this process."""
+    with cluster(workers=1) as client:
+        yield client
+
+
+@pytest.fixture
+def engine():
+    """Threads that call; the gate opens after the test."""
+    GATE.clear()
+    while BEGUN.acquire(blocking=False):
+        pass
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+        GATE.set()
+
+
+def caller_of(client, **options):
+    """Give a caller with these options."""
+    return DaskCaller(DaskExecutor(client, **options))
+
+
+def settle(client):
+    """Wait until the scheduler has heard all that was said before."""
+    assert client.submit(int, pure=False).result() == 0
+
+
+def tasks(client):
+    """List our tasks that the scheduler or the client still knows of."""
+    settle(client)
+    known = (*client.cluster.scheduler.tasks, *client.futures)
+    return [key for key in known if key.startswith("work")]
+
+
+def programs_held(client):
+    """List the scattered programs that the client holds."""
+    return [key for key in client.futures if "-program-" in key]
+
+
+# -- what a user passes ----------------------------------------------------------------------
+def test_a_client_or_the_default_one_is_meant(client):
+    """A client, a `DaskExecutor` and "dask" name the cluster; nothing else does."""
+    given = DaskExecutor(client, priority=1)
+    found = [dask_executor_of(value) for value in (client, "dask", given)]
+    assert [one.client for one in found] == [client] * 3
+    assert found[2] is given
+    assert [dask_executor_of(value) for value in ("process", None, 3)] == [None] * 3
+
+
+def test_no_cluster_is_started_silently():
+    """Without a client, "dask" is an error that says how to make one."""
+    with pytest.raises(ArgumentError, match=r"client = distributed.Client\(\)"):
+        dask_executor_of("dask")
+
+
+def test_options_are_checked(client):
+    """What Dask could not use is refused at once."""
+    with pytest.raises(ArgumentTypeError, match=r"must be a distributed.Client, got 'tcp"):
+        DaskExecutor("tcp://scheduler:8786")
+    with pytest.raises(ArgumentError, match="scatter must be True, False or 'auto', got 'no'"):
+        DaskExecutor(client, scatter="no")
+    with pytest.raises(ArgumentTypeError, match="scale must be True or False, got 2"):
+        DaskExecutor(client, scale=2)
+    with pytest.raises(ArgumentTypeError, match="priority must be an int, got 'high'"):
+        DaskExecutor(client, priority="high")
+    with pytest.raises(ArgumentTypeError, match=r"resources must be a mapping .* got 'GPU'"):
+        DaskExecutor(client, resources="GPU")
+
+
+def test_asynchronous_client_is_refused(client):
+    """A client that lives in the caller's event loop could not be waited for."""
+    options = {"asynchronous": True, "set_as_default": False}
+
+    async def make():
+        async with distributed.Client(client.scheduler.address, **options) as other:
+            DaskExecutor(other)
+
+    with pytest.raises(ArgumentTypeError, match="without asynchronous=True"):
+        asyncio.run(make())
+
+
+def test_dask_is_loaded_only_where_it_is_used():
+    """Importing the executor does not import distributed, and "process" asks nothing of it."""
+    code = (
+        "import sys; from nbpipe.executors.dask import dask_executor_of; "
+        "dask_executor_of('process'); print('distributed' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# -- calls -----------------------------------------------------------------------------------
+def test_workers_do_the_work(client, engine):
+    """Functions made on the spot are called on the workers' threads; answers match their jobs."""
+    caller, offset = caller_of(client), 100
+    program = Program(lambda value: (value + offset, threading.get_ident()))
+    answers = list(engine.map(caller.call, [job(program, n, n, first=n) for n in range(20)]))
+    pairs = [pair for answer in answers for pair in values_of(answer)]
+    assert [value for value, _ in pairs] == [100 + n for n in range(20) for _ in range(2)]
+    assert [answer.results[0][0] for answer in answers] == list(range(20))
+    assert len({ident for _, ident in pairs}) == 2
+    assert caller.close(1) == []
+
+
+def test_equal_items_are_not_one_task(client):
+    """A random function gives each of two equal items a result of its own."""
+    caller, program = caller_of(client), Program(programs.draw)
+    first, second = (values_of(caller.call(job(program, 0))) for _ in range(2))
+    assert first != second
+
+
+def test_results_do_not_stay_on_the_workers(client):
+    """As soon as a result is here, Dask forgets the task."""
+    caller = caller_of(client)
+    for n in range(5):
+        caller.call(job(Program(programs.double), n))
+    assert tasks(client) == []
+
+
+def test_large_arrays_come_back_writable(client):
+    """An array crosses as it is, and belongs to whoever gets it."""
+    image_HWC = np.ones((300, 300, 3))
+    (doubled,) = values_of(caller_of(client).call(job(Program(programs.double), image_HWC)))
+    doubled[0, 0, 0] = 5
+    assert (doubled.sum(), image_HWC.sum()) == (2 * 270_000 + 3, 270_000)
+
+
+def test_children_of_an_item(client):
+    """A function that gives many items gives all of them; what it raises comes after them."""
+
+    class Expanding(Program):
+        def open(self, value, path, epoch):
+            yield from range(value)
+            raise ValueError(f"item {path} in epoch {epoch}")
+
+    children = caller_of(client).expand(job(Expanding(None), 3, epoch=2))
+    values = [next(children) for _ in range(3)]
+    with pytest.raises(ValueError, match="item 0 in epoch 2") as caught:
+        next(children)
+    assert (values, caught.traceback[-1].name) == ([0, 1, 2], "open")
+
+
+def test_worker_init_is_called_once(client, engine):
+    """`prepare` of a program is called before its first item, once in a process."""
+
+    class Prepared(Program):
+        def prepare(self):
+            BEGUN.release()
+
+    program = Prepared(programs.double)
+    list(engine.map(caller_of(client).call, [job(program, n) for n in range(8)]))
+    assert (BEGUN.acquire(blocking=False), BEGUN.acquire(blocking=False)) == (True, False)
+
+
+def test_call_from_inside_a_worker(client):
+    """A task of the cluster may itself have work done there."""
+
+    def outer():
+        caller = DaskCaller(dask_executor_of("dask"))
+        return values_of(caller.call(job(Program(programs.double), 21)))
+
+    assert client.submit(outer).result() == [42]
+
+
+# -- how programs travel ---------------------------------------------------------------------
+def test_large_program_is_scattered_once(client, engine):
+    """What is large is put on the workers once, and again when it changed."""
+    caller = caller_of(client)
+    weights = np.ones(200_000)
+    program = Program(lambda value: value + weights.sum())
+    values = list(engine.map(caller.call, [job(program, n) for n in range(8)]))
+    held = programs_held(client)
+    program.fn = lambda value: value - weights.sum()
+    caller.renew()
+    changed = values_of(caller.call(job(program, 0)))
+    settle(client)
+    assert [values_of(answer)[0] for answer in values] == [200_000 + n for n in range(8)]
+    assert (changed, len(held), len(programs_held(client))) == ([-200_000], 1, 1)
+    assert held != programs_held(client)
+
+
+@pytest.mark.parametrize("scatter", [True, False])
+def test_scatter_as_asked(client, scatter):
+    """Small programs are scattered where that is asked for, large ones not where it is refused."""
+    caller = caller_of(client, scatter=scatter)
+    captured = np.ones(10 if scatter else 200_000)
+    values = values_of(caller.call(job(Program(lambda value: value + captured.size), 1)))
+    assert (values, len(programs_held(client))) == ([1 + captured.size], int(scatter))
+
+
+def test_lost_program_is_scattered_again(client):
+    """A scattered program that Dask no longer has does not cost an item."""
+    caller = caller_of(client, scatter=True)
+    program = Program(programs.double)
+    caller.call(job(program, 1))
+    (key,) = programs_held(client)
+    client.cancel([distributed.Future(key, client)])
+    assert values_of(caller.call(job(program, 4))) == [8]
+
+
+def test_function_that_changed_reaches_the_workers(client):
+    """After `renew` the function is pickled again; without it, workers keep theirs."""
+    caller, program = caller_of(client), Program(lambda _: "old")
+    first = values_of(caller.call(job(program, 0)))
+    program.fn = lambda _: "new"
+    kept = values_of(caller.call(job(program, 0)))
+    caller.renew()
+    assert (first, kept, values_of(caller.call(job(program, 0)))) == (["old"], ["old"], ["new"])
+
+
+def test_what_cannot_be_pickled_is_named(client):
+    """The error names stage, item and type, and the cluster goes on."""
+    caller, gate = caller_of(client), threading.Lock()
+    with pytest.raises(UnpicklableError, match=r"item of stage 'work' .* item 1 a _thread.lock"):
+        caller.call(job(Program(programs.double), 1, gate))
+    with pytest.raises(UnpicklableError, match=r"result of stage 'work' .* item 2 a _thread.lock"):
+        caller.call(job(Program(programs.lock), 0, first=2))
+    with pytest.raises(UnpicklableError, match="gate"):
+        caller.prepare(Program(lambda _: gate))
+    assert values_of(caller.call(job(Program(programs.double), 1))) == [2]
+
+
+# -- time, and the end -----------------------------------------------------------------------
+def test_time_counts_from_the_beginning_of_a_call(single, engine):
+    """A call that waits for a worker is not late; one that has begun may be."""
+    caller = caller_of(single)
+    first = engine.submit(caller.call, job(Program(programs.wait_at_gate), 1, timeout_s=0.2))
+    BEGUN.acquire()
+    second = engine.submit(caller.call, job(Program(programs.double), 2, timeout_s=30))
+    error = first.exception()
+    waiting = [call._left_s() for call in caller._calls._calls]
+    GATE.set()
+    assert (type(error), error.path, error.executor) == (StageTimeoutError, 0, "dask")
+    assert (waiting, values_of(second.result())) == ([None], [4])
+
+
+def test_cancel_frees_the_threads_at_once(single, engine):
+    """After an epoch nobody waits; what has not begun is dropped."""
+    caller, program = caller_of(single), Program(programs.wait_at_gate)
+    waiting = [engine.submit(caller.call, job(program, n)) for n in range(3)]
+    BEGUN.acquire()
+    caller.cancel()
+    errors = [type(future.exception()) for future in waiting]
+    GATE.set()
+    assert (errors, tasks(single)) == ([StageError] * 3, [])
+    assert values_of(caller.call(job(Program(programs.double), 5))) == [10]
+
+
+def test_close_frees_the_threads(single, engine):
+    """A closed caller waits for nothing, and does nothing more; the client stays open."""
+    caller, program = caller_of(single), Program(programs.wait_at_gate)
+    waiting = engine.submit(caller.call, job(program, 0))
+    BEGUN.acquire()
+    late = caller.close(5)
+    errors = [
+        type(waiting.exception()),
+        type(engine.submit(caller.call, job(program, 0)).exception()),
+    ]
+    GATE.set()
+    settle(single)
+    assert (late, errors) == ([], [StageError, StageError])
+
+
+def test_client_that_is_closed_in_mid_call(engine):
+    """Closing the client wakes every thread that waits, with an error that says so."""
+    with cluster(workers=1) as client:
+        caller, program = caller_of(client), Program(programs.wait_at_gate)
+        waiting = [engine.submit(caller.call, job(program, n)) for n in range(4)]
+        BEGUN.acquire()
+        client.close()
+        errors = [future.exception() for future in waiting]
+        GATE.set()
+        after = engine.submit(caller.call, job(program, 9)).exception()
+    assert {type(error) for error in (*errors, after)} == {ExecutorBrokenError}
+    assert all("keep the client and its cluster open" in str(error) for error in (*errors, after))
+    assert (caller.workers, caller.memory_bytes, caller.close(1)) == (0, 0, [])
+
+
+def test_interrupts_stay_as_they_are_in_this_process(client):
+    """Workers in the notebook's own process do not take its stop button away."""
+    before = signal.getsignal(signal.SIGINT)
+    caller_of(client).call(job(Program(programs.double), 1))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# -- looking in, and scaling -----------------------------------------------------------------
+def test_workers_are_counted(client):
+    """The caller knows the workers, their memory and the dashboard."""
+    caller = caller_of(client)
+    found = caller.workers, caller.memory_bytes > 1_000_000, caller.pids
+    assert found == (2, True, ())
+    assert caller.link == client.dashboard_link
+
+
+def test_cluster_is_scaled_only_when_asked(client):
+    """Without `scale=True` the size of a cluster is its owner's; the error says how to allow it."""
+    with pytest.raises(ArgumentError, match=r"DaskExecutor\(client, scale=True\)"):
+        caller_of(client).scale(3)
+    caller = caller_of(client, scale=True)
+    caller.scale(3)
+    client.wait_for_workers(3)
+    assert caller.workers == 3
+
+
+def test_cluster_that_cannot_be_scaled(client):
+    """A client that knows only an address cannot change the cluster behind it."""
+    with distributed.Client(client.scheduler.address, set_as_default=False) as other:
+        with pytest.raises(ArgumentError, match=r"Client\(cluster\)"):
+            caller_of(other, scale=True).scale(3)
+        done = values_of(caller_of(other).call(job(Program(os.path.basename), "a/b")))
+    assert done == ["b"]

@@ -1,0 +1,122 @@
+"""Random numbers in workers: they depend on the item, never on who works on it."""
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+
+import nbpipe
+from tests.gates import drained
+
+
+def draw(n, rng):
+    """Draw from all that there is to draw from."""
+    return (
+        random.random(),
+        float(np.random.rand()),  # noqa: NPY002 - the generator that users draw from
+        float(rng.random()),
+        nbpipe.worker_info().seed,
+    )
+
+
+def drawn(epochs=1, *, seed=3, count=40, fn=draw, **options):
+    """Give what is drawn for each item, epoch by epoch."""
+    options = {"concurrency": 2, **options}
+    chain = nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+    with chain.start(seed=seed) as run:
+        return [drained(run) for _ in range(epochs)]
+
+
+def test_equal_seeds_draw_equal_numbers():
+    """Two runs agree, number by number; another seed draws others."""
+    assert drawn(2) == drawn(2)
+    assert drawn(seed=3) != drawn(seed=4)
+
+
+def test_items_and_epochs_draw_different_numbers():
+    """Every item draws numbers of its own, in every epoch, from every generator."""
+    rows = [row for epoch in drawn(3) for row in epoch]
+    assert [len(set(column)) for column in zip(*rows, strict=True)] == [120] * 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 1}, {"concurrency": 5}, {"max_items_per_worker": 3}, {"timeout_s": 30}],
+)
+def test_numbers_do_not_depend_on_the_workers(options):
+    """Neither their number, nor their age, nor the size of a job changes what is drawn."""
+    assert drawn(**options) == drawn()
+
+
+def test_numbers_do_not_depend_on_the_executor():
+    """The parameter `rng` draws the same in a thread."""
+
+    def work(n, rng):
+        return float(rng.random())
+
+    with nbpipe.source(range(40)).map(work, name="fn").start(seed=3) as run:
+        in_threads = drained(run)
+    assert drawn(fn=work) == [in_threads]
+
+
+def test_numbers_do_not_depend_on_deaths(tmp_path):
+    """An item that another worker takes over draws what it would have drawn."""
+
+    def work(n, rng):
+        mark = tmp_path / str(n)
+        if n % 5 == 2 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(n, rng)
+
+    assert drawn(fn=work) == drawn()
+
+
+def test_numbers_do_not_depend_on_tries(tmp_path):
+    """A call that is tried again draws the same once more."""
+
+    def work(n, rng):
+        mark = tmp_path / str(n)
+        found = draw(n, rng)
+        if n % 5 == 2 and not mark.exists():
+            mark.touch()
+            raise OSError(n)
+        return found
+
+    assert drawn(fn=work, on_error=nbpipe.Retry(1)) == drawn()
+
+
+def test_stages_of_a_region_draw_different_numbers():
+    """Stages that share a worker do not share a seed."""
+    chain = nbpipe.source(range(20)).map(lambda n: random.random(), executor="process")
+    chain = chain.map(lambda drawn: (drawn, random.random()), executor="process")
+    with chain.start() as run:
+        got = drained(run)
+    assert len({number for pair in got for number in pair}) == 40
+
+
+def test_a_region_draws_what_its_stages_draw_apart():
+    """With workers of its own, a stage draws the same numbers."""
+
+    def second(first):
+        return first, random.random()
+
+    found = []
+    for region in (True, False):
+        chain = nbpipe.source(range(20)).map(
+            lambda n: random.random(), name="a", executor="process"
+        )
+        with chain.map(second, name="b", executor="process", region=region).start() as run:
+            found.append(drained(run))
+    assert found[0] == found[1]
+
+
+def test_the_parent_is_left_alone():
+    """Nothing seeds the generators of the process that the run lives in."""
+    random.seed(7)
+    first = random.random()
+    random.seed(7)
+    drawn()
+    assert random.random() == first

@@ -1,0 +1,311 @@
+"""The life of workers: when they start, what they are told, when they end or are replaced."""
+
+import gc
+import os
+import threading
+import weakref
+
+import psutil
+import pytest
+
+import nbpipe
+from tests.gates import delivered, drained, finished, quiet
+from tests.leaks import GRACE_S
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+def processes(run):
+    """Give the workers of a run."""
+    return [psutil.Process(pid) for pid in run["fn"].pids]
+
+
+def alive(workers):
+    """Give those that do not end."""
+    return psutil.wait_procs(workers, timeout=GRACE_S)[1]
+
+
+def test_workers_start_with_the_first_item():
+    """A run that is started has no processes until it has work for them."""
+    with placed(10, lambda n: n).start() as run:
+        before = run["fn"].pids
+        drained(run)
+        after = run["fn"].pids
+    assert (before, len(after) in (1, 2)) == ((), True)
+
+
+def test_workers_live_from_epoch_to_epoch():
+    """An epoch that follows uses the workers that there are."""
+    with placed(20, lambda n: os.getpid(), concurrency=1).start() as run:
+        pids = {pid for _ in range(3) for pid in drained(run)}
+        assert pids == set(run["fn"].pids)
+        assert len(pids) == 1
+
+
+def test_workers_end_with_their_run():
+    """`close` leaves no worker, in mid-epoch either."""
+    run = placed(100, lambda n: n, prefetch=2).start()
+    items = iter(run)
+    finished(next, items)
+    workers = processes(run)
+    finished(run.close)
+    assert (len(workers) > 0, [one.is_running() for one in workers]) == (
+        True,
+        [False] * len(workers),
+    )
+    assert run["fn"].pids == ()
+
+
+def test_two_runs_have_workers_of_their_own():
+    """Runs of one pipeline share knobs, not processes."""
+    chain = placed(10, lambda n: os.getpid())
+    with chain.start() as one, chain.start() as other:
+        pids = set(drained(one)), set(drained(other))
+    assert pids[0] & pids[1] == set()
+
+
+def test_a_run_that_is_dropped():
+    """A run that nobody holds any more takes its workers with it."""
+    run = placed(100, lambda n: n, prefetch=1).start()
+    items = iter(run)
+    finished(next, items)
+    workers, died = processes(run), weakref.ref(run)
+    del run, items
+    gc.collect()
+    assert (died(), alive(workers)) == (None, [])
+
+
+def test_an_exception_in_the_loop():
+    """One epoch of a pipeline takes its workers with it when the loop fails."""
+    workers = []
+
+    def train():
+        for _, pid in placed(100, lambda n: (n, os.getpid())):
+            workers.append(psutil.Process(pid))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        finished(train)
+    gc.collect()
+    assert (len(workers), alive(workers)) == (1, [])
+
+
+def test_break_out_of_a_pipeline():
+    """One epoch of a pipeline takes its workers with it when the loop is left."""
+    for n, pid in placed(100, lambda n: (n, os.getpid())):
+        worker = psutil.Process(pid)
+        if n == 5:
+            break
+    assert alive([worker]) == []
+
+
+def test_break_and_begin_again():
+    """After `break` the next epoch is whole, with the same workers."""
+    with placed(60, lambda n: (n, os.getpid())).start() as run:
+        for _ in range(5):
+            for n, _ in run:
+                if n == 3:
+                    break
+        got = drained(run)
+        pids = run["fn"].pids
+    assert [n for n, _ in got] == list(range(60))
+    assert {pid for _, pid in got} <= set(pids)
+
+
+# -- worker_init --------------------------------------------------------------------------
+def test_worker_init_runs_once_in_each_worker(bell):
+    """It is called before the first item, and not again with the next epoch."""
+
+    def init():
+        import builtins
+
+        bell.ring()
+        builtins.prepared = os.getpid()
+
+    def work(n):
+        import builtins
+
+        return builtins.prepared == os.getpid(), os.getpid()
+
+    with placed(50, work, worker_init=init).start() as run:
+        got = [*drained(run), *drained(run)]
+        rung = [pid for _, pid in bell.rings()]
+    assert {ready for ready, _ in got} == {True}
+    assert sorted(rung) == sorted({pid for _, pid in got})
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(3, then="skip")])
+def test_worker_init_that_fails(on_error):
+    """It ends the epoch whatever `on_error`: the next item would fare no better."""
+
+    def init():
+        raise ValueError("no licence")
+
+    with placed(10, lambda n: n, worker_init=init, on_error=on_error).start() as run:
+        got, error = delivered(run)
+        again, _ = delivered(run)
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__
+    assert (got, again) == ([], [])
+    assert [type(one) for one in causes][-2:] == [nbpipe.WorkerStartError, ValueError]
+    assert "worker_init failed" in str(causes[-2])
+    assert "no licence" in str(causes[-1])
+
+
+def test_worker_init_that_dies():
+    """A worker that dies while it begins ends the epoch, too."""
+    with placed(10, lambda n: n, worker_init=lambda: os._exit(5)).start() as run:
+        got, error = delivered(run)
+    assert got == []
+    assert "exit code 5" in str(error)
+
+
+def test_worker_init_of_a_region(bell):
+    """Stages that share workers are prepared together, by the init of the first."""
+    chain = placed(10, lambda n: n, worker_init=bell.ring, concurrency=1)
+    with chain.map(lambda n: n + 1, executor="process").start() as run:
+        got = drained(run)
+    assert (got, len(bell.rings())) == (list(range(1, 11)), 1)
+
+
+# -- max_items_per_worker -----------------------------------------------------------------
+@pytest.mark.parametrize("ordered", [True, False])
+def test_workers_are_replaced(ordered):
+    """A worker is replaced after so many items; nothing of the epoch shows it."""
+    most = 7
+    chain = placed(60, lambda n: (n, os.getpid()), max_items_per_worker=most, ordered=ordered)
+    with chain.start() as run:
+        got = drained(run)
+    counts = [sum(pid == other for _, other in got) for pid in {pid for _, pid in got}]
+    assert (sorted(n for n, _ in got), max(counts) <= most) == (list(range(60)), True)
+    assert not ordered or [n for n, _ in got] == list(range(60))
+
+
+def test_replaced_workers_are_prepared(bell):
+    """Each new worker calls `worker_init`."""
+    chain = nbpipe.source(range(9)).map(
+        lambda n: os.getpid(),
+        executor="process",
+        timeout_s=30,
+        max_items_per_worker=3,
+        worker_init=bell.ring,
+    )
+    with chain.start() as run:
+        got = drained(run)
+        rung = [pid for _, pid in bell.rings()]
+    assert sorted(rung) == sorted(set(got))
+    assert [got.count(pid) for pid in rung] == [3, 3, 3]
+
+
+# -- worker_info --------------------------------------------------------------------------
+def test_worker_info():
+    """A stage's function can ask where it is: stage, worker, epoch and seed of the item."""
+
+    def work(n):
+        info = nbpipe.worker_info()
+        return info.stage, info.worker, info.epoch, info.seed
+
+    chain = placed(40, work, concurrency=3).map(
+        lambda found: (*found, nbpipe.worker_info().stage), name="next", executor="process"
+    )
+    with chain.start(seed=5) as run:
+        got = [drained(run) for _ in range(2)]
+    assert nbpipe.worker_info() is None
+    assert {(stage, other) for epoch in got for stage, _, _, _, other in epoch} == {("fn", "next")}
+    assert {worker for epoch in got for _, worker, _, _, _ in epoch} <= {0, 1, 2}
+    assert [{number for _, _, number, _, _ in epoch} for epoch in got] == [{0}, {1}]
+    assert len({seed for epoch in got for _, _, _, seed, _ in epoch}) == 80
+
+
+def test_worker_numbers_are_used_again():
+    """The worker that replaces another has its number."""
+
+    def work(n):
+        return nbpipe.worker_info().worker, os.getpid()
+
+    chain = placed(40, work, concurrency=2, max_items_per_worker=4)
+    with chain.start() as run:
+        got = drained(run)
+    assert {number for number, _ in got} <= {0, 1}
+    assert len({pid for _, pid in got}) >= 10
+
+
+# -- surroundings -------------------------------------------------------------------------
+def test_libraries_have_one_thread():
+    """The workers are the parallelism: libraries are held to one thread in each."""
+
+    def work(n):
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        return [os.environ[name] for name in names], threading.active_count()
+
+    with placed(1, work).start() as run:
+        ((limits, threads),) = drained(run)
+    assert (limits, threads) == (["1"] * 3, 2)  # the other one waits for the parent's end
+
+
+def test_workers_hear_no_interrupt():
+    """An interrupt, which reaches the whole group of processes, is the parent's to hear."""
+    import signal
+
+    def work(n):
+        if n == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return n, os.getpid()
+
+    with placed(6, work, concurrency=1).start() as run:
+        got = drained(run)
+    assert [n for n, _ in got] == list(range(6))
+    assert len({pid for _, pid in got}) == 1
+
+
+# -- stats --------------------------------------------------------------------------------
+def test_stats_tell_of_the_workers(gate, bell):
+    """The row of a stage says how many workers it has, how many begin, what memory they take."""
+
+    def init():
+        bell.ring()
+        gate.wait()
+
+    with placed(4, lambda n: n, worker_init=init).start() as run:
+        before = run.stats()["fn"]
+        items = iter(run)
+        bell.wait(2)
+        begun = run.stats()["fn"]
+        gate.open()
+        got = drained(items)
+        quiet(run)
+        after = run.stats()["fn"]
+    assert (before.workers, before.memory_bytes) == (0, 0)
+    assert (begun.workers, begun.starting) == (2, 2)
+    assert (after.workers, after.starting, got) == (2, 0, [0, 1, 2, 3])
+    assert run.stats()["source"].workers == 0
+
+
+def test_memory_of_the_workers():
+    """Resident memory is that of the processes there are."""
+    with placed(4, lambda n: n).start() as run:
+        drained(run)
+        known_bytes = sum(one.memory_info().rss for one in processes(run))
+        found = run.stats()["fn"].memory_bytes, run["fn"].memory_bytes
+    assert [0.5 < each / known_bytes < 2 for each in found] == [True, True]
+
+
+def test_time_in_a_worker_is_busy_time():
+    """`busy` is the time inside the function; the way there and back is none of it."""
+
+    def work(n):
+        threading.Event().wait(0.02)
+        return n
+
+    with placed(50, work, concurrency=2).start() as run:
+        drained(run)
+        row = run.stats()["fn"]
+    assert (row.items_in, row.items_out, row.errors) == (50, 50, 0)
+    assert row.latency_p50_s > 0.01  # durations are counted in buckets
+    assert row.busy + row.starved + row.blocked + row.waiting == pytest.approx(1)

@@ -1,0 +1,192 @@
+"""A pipeline in a process of its own gives the items it gives in this one."""
+
+import asyncio
+import os
+import random
+
+import numpy as np
+import pytest
+
+import nbpipe
+from tests.gates import delivered, drained
+
+
+def both(chain, *, epochs=2, seed=0):
+    """Give the items of some epochs, with and without a process of its own."""
+    found = []
+    for isolate in (False, True):
+        with chain.start(seed=seed, isolate=isolate) as run:
+            found.append([drained(run) for _ in range(epochs)])
+    return found
+
+
+def draw(item, rng):
+    """Give a number that depends on the item's place."""
+    return item, float(rng.random())
+
+
+async def later(item):
+    """Take an item through the event loop."""
+    await asyncio.sleep(0)
+    return item + 1
+
+
+def numbers():
+    """Begin a chain of numbers."""
+    return nbpipe.source(range(60))
+
+
+CHAINS = {
+    "map": lambda: numbers().map(lambda n: n * n, name="square", concurrency=4),
+    "inline": lambda: numbers().map(abs, executor="inline"),
+    "async": lambda: numbers().map(later, concurrency=8),
+    "process": lambda: numbers().map(lambda n: n + 1, name="add", executor="process"),
+    "filter": lambda: numbers().filter(lambda n: n % 3, name="odd", concurrency=2),
+    "flat_map": lambda: numbers().flat_map(range, concurrency=2),
+    "batch": lambda: numbers().batch(7, collate=list),
+    "unbatch": lambda: numbers().batch(7, collate=list).unbatch(),
+    "window": lambda: numbers().window(3, stride=2),
+    "shuffle": lambda: numbers().shuffle(seed=3).map(draw, concurrency=3),
+    "buffer": lambda: nbpipe.source(lambda: iter(range(60))).shuffle(seed=1, buffer_size=16),
+    "shard": lambda: numbers().shuffle(seed=2).shard(1, 4),
+    "repeat": lambda: numbers().shuffle().repeat(2).map(draw),
+    "take": lambda: numbers().skip(5).take(9).enumerate(),
+    "zip": lambda: nbpipe.zip(numbers().map(draw), numbers().map(later)),
+    "concat": lambda: nbpipe.concat(numbers(), numbers().shuffle(seed=5)),
+    "mix": lambda: nbpipe.mix([numbers(), numbers().map(abs)], weights=[1, 2]),
+    "interleave": lambda: nbpipe.interleave([numbers().take(5)] * 4, cycle=2),
+    "route": lambda: numbers().route(
+        lambda n: n % 2, {0: lambda c: c.map(draw, name="draw"), 1: lambda c: c.map(abs)}
+    ),
+    "cache": lambda: numbers().map(draw).cache().map(lambda pair: pair, name="after"),
+    "nested": lambda: nbpipe.source(numbers().map(abs)).map(draw),
+    "empty": lambda: nbpipe.source([]),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_items_are_the_same(name):
+    """Whatever the stages are, the items are those of a run in this process, in its order."""
+    plain, isolated = both(CHAINS[name](), seed=11)
+    assert isolated == plain
+
+
+def test_the_stages_run_in_another_process():
+    """Nothing of a stage runs in the process of the loop; all of it runs in one other."""
+    chain = numbers().map(lambda _: os.getpid(), concurrency=4)
+    with chain.start(isolate=True) as run:
+        found = {pid for _ in range(2) for pid in drained(run)}
+    assert len(found - {os.getpid()}) == len(found) == 1
+
+
+def test_arrays_arrive_whole():
+    """Arrays keep their values, types, shapes and strides; they may be written to."""
+    arrays = [np.arange(n * 1000, dtype=np.float32).reshape(n, -1)[:, ::2] for n in range(1, 30)]
+    with nbpipe.source(arrays).start(isolate=True) as run:
+        got = drained(run)
+    for array in got:
+        array += 1
+    assert all(np.array_equal(a + 1, b) for a, b in zip(arrays, got, strict=True))
+
+
+def test_a_source_that_is_told_its_epoch():
+    """A source with `set_epoch` is told the number of every epoch, also of one that was set."""
+
+    class Told:
+        epoch = -1
+
+        def set_epoch(self, number):
+            self.epoch = number
+
+        def __iter__(self):
+            return iter([self.epoch])
+
+    with nbpipe.source(Told()).start(isolate=True) as run:
+        first = [drained(run), drained(run)]
+        run.set_epoch(7)
+        assert [*first, drained(run), drained(run)] == [[0], [1], [7], [8]]
+
+
+def test_folder_cache(tmp_path):
+    """A folder cache that one process wrote is read by another, and the other way round."""
+    chain = numbers().map(lambda _: random.random(), name="draw").cache(tmp_path / "cache")
+    with chain.start(isolate=True) as run:
+        written = drained(run)
+    plain, isolated = both(chain, epochs=1)
+    assert plain == isolated == [written]
+
+
+def test_memory_cache_lives_with_the_run():
+    """A memory cache is kept in the process of the run, epoch after epoch."""
+    chain = numbers().map(lambda _: random.random(), name="draw").cache()
+    with chain.start(isolate=True) as run:
+        first, second = drained(run), drained(run)
+    assert first == second
+
+
+def test_break_and_go_on():
+    """After a break the next epoch begins afresh, and nothing of the last one is in it."""
+    with numbers().map(lambda n: n, name="same", concurrency=4).start(isolate=True) as run:
+        for place, _ in zip(range(5), range(5), strict=True):
+            for item in run:
+                if item == place:
+                    break
+        assert drained(run) == list(range(60))
+        assert run.epoch == 5
+
+
+def test_one_epoch_after_the_other_without_an_item():
+    """Epochs that are given up at once leave nothing behind, however many there are."""
+    with numbers().start(isolate=True) as run:
+        for _ in range(50):
+            iter(run)
+        assert drained(run) == list(range(60))
+
+
+def test_items_that_are_small_and_many():
+    """A hundred thousand numbers come through in order."""
+    with nbpipe.source(range(100_000)).map(abs, concurrency=2).start(isolate=True) as run:
+        assert drained(run) == list(range(100_000))
+
+
+def test_length_units_and_title():
+    """What a run says of its chain is said without the process."""
+    chain = numbers().map(abs).batch(7, collate=list)
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        said = len(run), items.__length_hint__(), run.title, run.status().units["batch"]
+        assert said == (9, 9, "source > abs > batch", "batches")
+
+
+def test_train_and_wait():
+    """A loop in the background takes its items from the other process."""
+    got = []
+    with numbers().start(isolate=True) as run:
+        assert run.train(got.append, epochs=2).wait(30)
+    assert got == list(range(60)) * 2
+
+
+def test_memory_budget():
+    """A budget holds in the other process, and is reported."""
+    chain = nbpipe.source(range(40)).map(lambda n: np.full(10_000, n), name="make")
+    with chain.start(isolate=True, memory="1 MB") as run:
+        assert [int(a[0]) for a in drained(run)] == list(range(40))
+        assert run.status().limit_bytes == 1_000_000
+
+
+def test_isolate_must_be_a_flag():
+    """Another value than True or False is refused."""
+    with pytest.raises(nbpipe.errors.ArgumentError, match="isolate must be True or False, got 1"):
+        numbers().start(isolate=1)
+
+
+def test_an_item_that_cannot_be_sent():
+    """An item that cannot be pickled ends the epoch after those before it, and is named."""
+    chain = numbers().map(lambda n: (x for x in ()) if n == 3 else n, name="make")
+    with chain.start(isolate=True) as run:
+        got, error = delivered(run)
+        assert got == [0, 1, 2]
+        assert "an item of stage 'make' cannot be sent" in str(error)
+        assert "generator" in str(error)
+        got, again = delivered(run)
+    assert (got, type(again)) == ([0, 1, 2], nbpipe.errors.UnpicklableError)
