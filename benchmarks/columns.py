@@ -58,6 +58,7 @@ POLLING = (
 IDLE = (
     Column("blocked, % of a core", "blocked_share", 100),
     Column("paused, % of a core", "paused_share", 100),
+    Column("processes", "processes"),
 )
 
 RATED = ("stream", "warm")  # measures that have items per second, and so ratios

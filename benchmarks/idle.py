@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from .job import Job
-from .meter import live_children_cpu_s
+from .meter import live_children, live_children_cpu_s
 
 SETTLE_S = 1.0
 Numbers = dict[str, float]
@@ -33,7 +33,11 @@ def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
 def _blocked(iterator: Iterator[Any], job: Job) -> Numbers:
     next(iterator)
     time.sleep(SETTLE_S)
-    return {"blocked_share": _share_of_a_core(job.window_s), "window_s": job.window_s}
+    return {
+        "blocked_share": _share_of_a_core(job.window_s),
+        "window_s": job.window_s,
+        "processes": 1 + live_children(),
+    }
 
 
 def _share_of_a_core(window_s: float) -> float:

@@ -15,6 +15,13 @@ def cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
+def live_children() -> int:
+    """Give the number of processes below this one."""
+    import psutil
+
+    return len(psutil.Process().children(recursive=True))
+
+
 def live_children_cpu_s() -> float:
     """Give the CPU seconds of processes below this one, and of those they have waited for."""
     import psutil

@@ -7,6 +7,7 @@ with pipe.start() as run:
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from .errors import (
     ArgumentError,
@@ -46,11 +47,15 @@ from .stage import Stage
 from .version import __version__
 from .worker import WorkerInfo, worker_info
 
+if TYPE_CHECKING:
+    from .executors.dask import DaskExecutor
+
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "CacheError",
     "ConcurrentIterationError",
+    "DaskExecutor",
     "DuplicateNameError",
     "ExecutorBrokenError",
     "Failure",
@@ -88,6 +93,14 @@ __all__ = [
     "worker_info",
     "zip",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "DaskExecutor":
+        from .executors.dask import DaskExecutor
+
+        return DaskExecutor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(ip: object) -> None:

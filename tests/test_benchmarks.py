@@ -404,7 +404,7 @@ def test_tiny_idle(monkeypatch):
     from benchmarks import idle
 
     monkeypatch.setattr(idle, "SETTLE_S", 0.01)
-    assert set(tiny("idle")) == {"blocked_share", "paused_share", "window_s"}
+    assert set(tiny("idle")) == {"blocked_share", "paused_share", "window_s", "processes"}
 
 
 def test_results_in_the_repository_can_be_read():

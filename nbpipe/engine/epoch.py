@@ -261,7 +261,7 @@ class Epoch:
 
     def _let_take_directly(self, now_ns: int) -> None:
         assert self.last is not None
-        self.direct = self.memory is None and self.last.lane.cost_ns < SLOW_NS
+        self.direct = self.memory is None and self.last.comes_in_lots(SLOW_NS)
         self.lot_since_ns = now_ns
 
     def _choose_pace(self, now_ns: int) -> None:

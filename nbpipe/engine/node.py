@@ -159,6 +159,10 @@ class Node(ABC):
         aim = self.chunk_ns
         return most if cost * most <= aim else max(1, int(aim / cost))
 
+    def comes_in_lots(self, slow_ns: int) -> bool:
+        """Say whether results are so cheap that several are made at once."""
+        return self.lane.cost_ns < slow_ns
+
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle."""
         self.lane.account(now_ns, self.state())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .steps import Step
 
 ROUND_TRIP_NS = 1_000_000  # a job of cheap items should take about this long
+_LOT = 4  # so many items at once are worth waiting for
 _BROKEN = (ExecutorBrokenError, WorkerStartError)
 
 
@@ -93,16 +94,22 @@ class RegionNode(MapNode):
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     def chunk(self, room: int, available: int) -> int:
-        """Give the number of items to send at once: a fair share of those that are cheap.
+        """Give the number of items to send at once: a fair share of what may be held.
 
         The way there and back costs the same for one as for several.
         """
         if self.region.singly:
             return 1
-        most = -(-min(room, available) // self.lane.concurrency)
+        lane = self.lane
+        share = -(-(lane.prefetch + lane.concurrency + self.gathers) // lane.concurrency)
+        most = min(room, available, share)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
         return max(1, min(most, CHUNK_MAX, int(ROUND_TRIP_NS / max(1.0, self.busy_ns))))
+
+    def comes_in_lots(self, slow_ns: int) -> bool:
+        """Say whether several items are sent at once: then the consumer takes them so, too."""
+        return not self.region.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
 
     def _next_items(self, count: int) -> deque[Entry]:
         if not self.gather:

@@ -72,7 +72,9 @@ class Regions:
         if placement.executor == "dask":
             from ..executors.dask import DaskCaller, dask_executor_of
 
-            return DaskCaller(dask_executor_of(placement.given or "dask"))
+            spec = dask_executor_of(placement.given or "dask")
+            assert spec is not None
+            return DaskCaller(spec)
         from ..executors.foreign import ForeignCaller
 
         return ForeignCaller(cast("concurrent.futures.Executor", placement.given))

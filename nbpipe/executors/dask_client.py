@@ -142,7 +142,7 @@ class Sender:
             self._scattered = program.digest, asyncio.ensure_future(self._scatter(order))
         try:
             return await asyncio.shield(self._scattered[1])
-        except TimeoutError:  # there are no workers yet
+        except OSError:  # there are no workers just now; TimeoutError is one, too
             self._scattered = None
             return program.data
 

@@ -6,9 +6,10 @@ import sys
 import threading
 from contextlib import contextmanager
 
-import dask
-import distributed
 import pytest
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
 
 QUIET = {
     "distributed.admin.system-monitor.gil.enabled": False,
@@ -35,6 +36,7 @@ def cluster(*, processes=False, workers=2, threads=1, **options):
         distributed.Client(local) as client,
     ):
         yield client
+    client._loop_runner.stop()  # a client that was closed by its cluster leaves its loop running
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("IO loop", "QueueFeeder", "AsyncProcess", "Profile", "TCP-Ex")):
             thread.join()
@@ -43,20 +45,24 @@ def cluster(*, processes=False, workers=2, threads=1, **options):
 @contextmanager
 def scheduler_process():
     """Give a scheduler in a process of its own, and its address."""
-    command = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
+    with _process("dask_scheduler", "--port", "0", "--no-dashboard") as process:
+        line = next(line for line in process.stderr if "Scheduler at:" in line)
+        yield process, line.split()[-1]
+
+
+@contextmanager
+def worker_process(address):
+    """Give a worker in a process of its own."""
+    with _process("dask_worker", address, "--no-dashboard", "--no-nanny") as process:
+        yield process
+
+
+@contextmanager
+def _process(name, *arguments):
+    command = [sys.executable, "-m", f"distributed.cli.{name}", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = next(line for line in process.stderr if "Scheduler at:" in line)
-            yield process, line.split()[-1]
-        finally:
-            process.kill()
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)

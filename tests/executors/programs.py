@@ -76,6 +76,28 @@ def wait_for_file(path):
     return path.read_bytes()
 
 
+def pid_after_reading(path):
+    """Tell a named pipe this process's id, and give it once somebody writes to another."""
+    path.with_suffix(".begun").write_text(str(os.getpid()))
+    path.read_bytes()
+    return os.getpid()
+
+
+class Expanding(Program):
+    """Gives numbers up to the value, and then fails."""
+
+    def open(self, value, path, epoch):
+        yield from range(value)
+        raise ValueError(f"item {path} in epoch {epoch}")
+
+
+class Prepared(Program):
+    """Counts how often it was prepared."""
+
+    def prepare(self):
+        BEGUN.release()
+
+
 # -- functions for workers in this process: the gate is the same object there -----------------
 GATE = threading.Event()
 BEGUN = threading.Semaphore(0)

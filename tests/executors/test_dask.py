@@ -8,7 +8,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import distributed
 import numpy as np
 import pytest
 
@@ -22,7 +21,11 @@ from nbpipe.errors import (
 )
 from nbpipe.executors.dask import DaskCaller, DaskExecutor, dask_executor_of
 from tests.executors import programs
-from tests.executors.clusters import cluster, offload_thread  # noqa: F401  a fixture
+from tests.executors.clusters import (
+    cluster,
+    distributed,
+    offload_thread,  # noqa: F401  a fixture
+)
 from tests.executors.programs import BEGUN, GATE, Program, job, values_of
 
 
@@ -163,13 +166,7 @@ def test_large_arrays_come_back_writable(client):
 
 def test_children_of_an_item(client):
     """A function that gives many items gives all of them; what it raises comes after them."""
-
-    class Expanding(Program):
-        def open(self, value, path, epoch):
-            yield from range(value)
-            raise ValueError(f"item {path} in epoch {epoch}")
-
-    children = caller_of(client).expand(job(Expanding(None), 3, epoch=2))
+    children = caller_of(client).expand(job(programs.Expanding(None), 3, epoch=2))
     values = [next(children) for _ in range(3)]
     with pytest.raises(ValueError, match="item 0 in epoch 2") as caught:
         next(children)
@@ -178,12 +175,7 @@ def test_children_of_an_item(client):
 
 def test_worker_init_is_called_once(client, engine):
     """`prepare` of a program is called before its first item, once in a process."""
-
-    class Prepared(Program):
-        def prepare(self):
-            BEGUN.release()
-
-    program = Prepared(programs.double)
+    program = programs.Prepared(programs.double)
     list(engine.map(caller_of(client).call, [job(program, n) for n in range(8)]))
     assert (BEGUN.acquire(blocking=False), BEGUN.acquire(blocking=False)) == (True, False)
 

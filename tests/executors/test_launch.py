@@ -29,7 +29,6 @@ ROOT = Path(__file__).absolute().parents[2]
 EVALUATE = "tests.executors.launched:evaluate"
 LEAVE = "tests.executors.launched:leave"
 METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
-forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="fork servers run on Linux")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ def placed(count, fn, **options):
 
 
 def test_captured_data_is_sent_once(bell):
-    """20 MB go along once for each worker; in the parent they are pickled once an epoch."""
+    """20 MB go to each worker once; here they are pickled once an epoch, and once to be named."""
     pickled = []
     data = Counted(bell, pickled)
 
@@ -35,7 +35,7 @@ def test_captured_data_is_sent_once(bell):
     assert [[(n, size) for n, size, _ in epoch] for epoch in got] == [
         [(n, LARGE_BYTES) for n in range(60)]
     ] * 2
-    assert pickled == [os.getpid()] * 2
+    assert pickled == [os.getpid()] * 3
     assert sorted(loaded) == sorted(pids)
 
 

@@ -4,21 +4,11 @@ import os
 import random
 import signal
 
-import numpy as np
 import pytest
 
 import nbpipe
 from tests.gates import drained
-
-
-def draw(n, rng):
-    """Draw from all that there is to draw from."""
-    return (
-        random.random(),
-        float(np.random.rand()),  # noqa: NPY002 - the generator that users draw from
-        float(rng.random()),
-        nbpipe.worker_info().seed,
-    )
+from tests.processes.work import draw
 
 
 def drawn(epochs=1, *, seed=3, count=40, fn=draw, **options):

@@ -3,9 +3,12 @@
 import ctypes
 import faulthandler
 import os
+import random
 import signal
 
 import numpy as np
+
+import nbpipe
 
 LARGE_BYTES = 20_000_000
 
@@ -53,3 +56,13 @@ class Counted:
 def _loaded(bell, data):
     bell.ring()
     return data
+
+
+def draw(n, rng):
+    """Draw from all that there is to draw from."""
+    return (
+        random.random(),
+        float(np.random.rand()),  # noqa: NPY002 - the generator that users draw from
+        float(rng.random()),
+        nbpipe.worker_info().seed,
+    )

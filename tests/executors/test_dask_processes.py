@@ -1,0 +1,134 @@
+"""Dask workers in processes of their own: interrupts, deaths, restarts, a lost scheduler."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from nbpipe.errors import ExecutorBrokenError, WorkerDiedError
+from nbpipe.executors.dask import DaskCaller, DaskExecutor
+from tests.executors import programs
+from tests.executors.clusters import (
+    cluster,
+    distributed,
+    offload_thread,  # noqa: F401  a fixture
+    scheduler_process,
+    worker_process,
+)
+from tests.executors.programs import Program, job, values_of
+
+
+@pytest.fixture
+def client():
+    """Give a client of two workers, each a process with one thread."""
+    with cluster(processes=True) as client:
+        yield client
+
+
+@pytest.fixture
+def engine():
+    """Threads that call."""
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    """Give a named pipe that a call waits at, beside one in which it says its process's id."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    os.mkfifo(path.with_suffix(".begun"))
+    return path
+
+
+def begun(fifo):
+    """Wait until a call waits at a named pipe; give its process's id."""
+    return int(fifo.with_suffix(".begun").read_text())
+
+
+def caller_of(client, **options):
+    """Give a caller with these options."""
+    return DaskCaller(DaskExecutor(client, **options))
+
+
+def test_workers_live_on_when_the_group_is_interrupted(client):
+    """The stop button ends no worker, nor one that starts later, and keeps no value back."""
+    caller = caller_of(client, scale=True)
+    program = Program(programs.interrupts_ignored)
+    first = values_of(caller.call(job(program, 0)))
+    caller.scale(3)
+    client.wait_for_workers(3)
+    ignored = client.run(programs.interrupts_ignored, None)
+    pids = client.run(os.getpid)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGINT)
+    assert (first, list(ignored.values())) == ([True], [True] * 3)
+    assert client.run(os.getpid) == pids
+
+
+def test_item_of_a_killed_worker_is_done_again(client, engine, fifo):
+    """Dask gives the item of a worker that was killed to another one."""
+    caller = caller_of(client)
+    waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
+    victim = begun(fifo)
+    os.kill(victim, signal.SIGKILL)
+    begun(fifo)
+    fifo.write_bytes(b"go")
+    (survivor,) = values_of(waiting.result())
+    assert survivor not in (victim, os.getpid())
+
+
+def test_item_that_kills_every_worker_is_named(client):
+    """Dask gives up on it; the error names the item, and the next one is done."""
+    caller = caller_of(client)
+    with pytest.raises(WorkerDiedError, match=r"item 3 .* killed every worker") as caught:
+        caller.call(job(Program(programs.die), 0, first=3))
+    error = caught.value
+    assert (error.stage, error.path, error.executor) == ("work", 3, "dask")
+    assert values_of(caller.call(job(Program(programs.double), 2))) == [4]
+
+
+def test_restart_of_the_workers_in_mid_call(client, engine, fifo):
+    """After `client.restart()` calls in progress are done again, large captures included."""
+    caller, weights = caller_of(client), np.ones(200_000)
+    read = programs.pid_after_reading
+
+    def work(path):
+        return read(path), weights.size
+
+    waiting = engine.submit(caller.call, job(Program(work), fifo))
+    begun(fifo)
+    client.restart()
+    begun(fifo)
+    fifo.write_bytes(b"go")
+    ((pid, size),) = values_of(waiting.result())
+    assert (size, pid in client.run(os.getpid).values()) == (200_000, True)
+
+
+def test_cluster_that_is_closed_in_mid_call(engine, fifo):
+    """Closing the cluster wakes every thread that waits."""
+    with cluster(processes=True, workers=1) as client:
+        caller = caller_of(client)
+        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
+        begun(fifo)
+        client.cluster.close()
+        error = waiting.exception()
+    assert type(error) is ExecutorBrokenError
+
+
+def test_scheduler_that_is_killed_in_mid_call(engine, fifo):
+    """A scheduler that is gone is an error of every call, at once and later."""
+    with (
+        scheduler_process() as (scheduler, address),
+        worker_process(address),
+        distributed.Client(address) as client,
+    ):
+        caller = caller_of(client)
+        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
+        begun(fifo)
+        scheduler.kill()
+        errors = [waiting.exception()]
+        errors += [engine.submit(caller.call, job(Program(programs.double), 1)).exception()]
+    assert [type(error) for error in errors] == [ExecutorBrokenError] * 2

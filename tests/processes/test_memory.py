@@ -1,0 +1,229 @@
+"""Memory of workers and of what goes between: shared memory that is short, freed, and gone."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import nbpipe
+from tests.gates import drained
+from tests.processes.script import ROOT, ran
+
+MB = 1_000_000
+SHARED_MEMORY = Path("/dev/shm")
+# Begins a command with a /dev/shm of its own, in which nothing is free.
+ALONE = (
+    f"unshare -rm sh -c 'mount -t tmpfs -o size=4k tmpfs {SHARED_MEMORY} && "
+    f"dd if=/dev/zero of={SHARED_MEMORY}/filler bs=4k count=1 status=none &&"
+)
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="shared memory as on Linux")
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+def filled(n, size_bytes=4 * MB):
+    """Give an array that says which item it is."""
+    return np.full(size_bytes, n % 251, np.uint8)
+
+
+def is_whole(n, array):
+    """Say whether an array is that of its item."""
+    return array[0] == array[-1] == n % 251 and bool((array == array[0]).all())
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_large_results(copy):
+    """Arrays come whole, copied out or as views, while others follow."""
+    with placed(40, filled, copy=copy).start() as run:
+        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
+    assert got == [True] * 40
+
+
+def test_views_live_as_long_as_somebody_holds_them():
+    """With copy=False, what is kept is not written over by later items, or by the end."""
+    with placed(60, filled, copy=False).start() as run:
+        kept = drained(run)
+        second = drained(run)
+    gc.collect()
+    assert [is_whole(n, array) for n, array in enumerate(kept)] == [True] * 60
+    assert [is_whole(n, array) for n, array in enumerate(second)] == [True] * 60
+
+
+def test_results_are_the_callers_own():
+    """By default what comes may be written to, and changes nothing else."""
+    with placed(4, filled).start() as run:
+        first, *others = drained(run)
+        first[:] = 77
+        again = drained(run)
+    assert [is_whole(n, array) for n, array in enumerate([*again[:1], *others])] == [True] * 4
+
+
+def test_large_items_and_results():
+    """Large items go to workers and come back, through two stages of their own."""
+    chain = nbpipe.source(range(20)).map(filled, name="make")
+    chain = chain.map(lambda array: array + 1, name="one", executor="process", concurrency=2)
+    chain = chain.map(lambda array: array - 1, name="other", executor="process", region=False)
+    with chain.start() as run:
+        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
+        pids = run["one"].pids, run["other"].pids
+    assert got == [True] * 20
+    assert set(pids[0]) & set(pids[1]) == set()
+
+
+def test_objects_of_many_kinds():
+    """Dicts, tuples, strings, bytes, strided and empty arrays, numbers and None come equal."""
+
+    def work(n):
+        grid = np.arange(200_000).reshape(400, 500)
+        return {
+            "strided": grid[::2, ::-3],
+            "fortran": np.asfortranarray(grid),
+            "empty": np.empty((0, 3)),
+            "objects": np.array([None, "a"], dtype=object),
+            "times": np.array(["2020-01-01"], "datetime64[D]"),
+            "bytes": bytes(100_000),
+            "text": "é" * 100_000,
+            "nested": (n, [None, 1.5], {n}),
+        }
+
+    with placed(3, work).start() as run:
+        got = drained(run)
+    wanted = [work(n) for n in range(3)]
+    assert [list(one) for one in got] == [list(one) for one in wanted]
+    for one, other in zip(got, wanted, strict=True):
+        for name in one:
+            np.testing.assert_equal(one[name], other[name])
+
+
+def test_the_parents_memory_does_not_grow():
+    """Epoch after epoch of large results take no more memory than the first ones."""
+    me = psutil.Process()
+    with placed(60, filled).start() as run:
+        sizes = []
+        for _ in range(5):
+            for _ in run:
+                pass
+            sizes.append(me.memory_info().rss)
+    assert sizes[-1] - sizes[1] < 60 * 4 * MB / 4
+
+
+def test_the_workers_memory_does_not_grow():
+    """A worker does not keep what it has sent."""
+
+    def work(n):
+        return psutil.Process().memory_info().rss, filled(n)
+
+    with placed(100, work, concurrency=1).start() as run:
+        sizes = [size for size, _ in run]
+    assert sizes[-1] - sizes[30] < 15 * 4 * MB
+
+
+def test_a_budget_of_memory():
+    """A run with a budget for its buffers delivers all the same."""
+    with placed(30, filled).start(memory="64 MB") as run:
+        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
+    assert got == [True] * 30
+
+
+def test_a_result_larger_than_the_budget():
+    """What is larger than all shared memory allowed comes through the pipe."""
+    with placed(3, lambda n: filled(n, 40 * MB)).start(memory="16 MB") as run:
+        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
+    assert got == [True] * 3
+
+
+FULL = """
+    import resource, sys
+    import numpy as np
+    import nbpipe
+
+    {limit}
+
+    def work(n):
+        return np.full(3_000_000, n, np.uint8)
+
+    chain = nbpipe.source(range(20)).map(work, executor="process", concurrency=2)
+    with chain.start() as run:
+        print([bool((array == n).all()) and array.size for n, array in enumerate(run)])
+"""
+
+
+@linux_only
+def test_no_file_may_be_large(tmp_path):
+    """Where shared memory cannot be had, results come through the pipe."""
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))"
+    limit = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n    {limit}"
+    code, out, err = ran(FULL.format(limit=limit), tmp_path)
+    assert (code, out) == (0, f"{[3_000_000] * 20}\n")
+    assert "Traceback" not in err
+
+
+@linux_only
+def test_few_open_files(tmp_path):
+    """Results of a run take no descriptor each."""
+    text = """
+        import resource
+        import numpy as np
+        import nbpipe
+
+        chain = nbpipe.source(range(200)).map(
+            lambda n: np.full(100_000, n % 251, np.uint8), executor="process", copy=False
+        )
+        with chain.start() as run:
+            first = next(iter(run))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+            kept = list(run)
+        print([int(array[-1]) for array in kept] == [n % 251 for n in range(200)])
+    """
+    code, out, err = ran(text, tmp_path)
+    assert (code, out, err) == (0, "True\n", "")
+
+
+@linux_only
+def test_no_more_open_files(tmp_path):
+    """Where no worker can be started, an error says what has run out."""
+    text = """
+        import resource
+        import nbpipe
+
+        chain = nbpipe.source(range(20)).map(lambda n: n, executor="process")
+        list(chain)
+        free = len(__import__("os").listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
+        try:
+            list(chain)
+        except nbpipe.StageError as error:
+            print(type(error.__cause__).__name__, "Too many open files" in str(error))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
+    """
+    code, out, err = ran(text, tmp_path)
+    assert (code, out, err) == (0, "WorkerStartError True\n", "")
+
+
+@linux_only
+def test_a_full_shared_memory(tmp_path):
+    """`/dev/shm` may be full, as in a small container: nothing of it is needed."""
+    tried = subprocess.run(["sh", "-c", f"{ALONE} df {SHARED_MEMORY}'"], check=False)
+    if tried.returncode:
+        pytest.skip("this user may not mount a small /dev/shm of its own")
+    (tmp_path / "script.py").write_text(textwrap.dedent(FULL.format(limit="")))
+    done = subprocess.run(
+        ["sh", "-c", f"{ALONE} {sys.executable} -W error script.py'"],
+        capture_output=True,
+        check=False,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{[3_000_000] * 20}\n", "")

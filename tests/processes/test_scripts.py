@@ -1,0 +1,349 @@
+"""Workers of scripts: without a guard, from standard input, interrupted, killed, forked."""
+
+import pytest
+
+from tests.processes.script import METHODS, Script, ran
+
+UNGUARDED = """
+    import os, threading
+    import nbpipe
+
+    OFFSET = 10
+    print("begun", flush=True)
+
+    class Point:
+        def __init__(self, n):
+            self.n = n
+
+    def helper(n):
+        return Point(n + OFFSET)
+
+    def work(n):
+        print("item", n)
+        return helper(n)
+
+    with nbpipe.source(range(4)).map(work, executor="process").start() as run:
+        print([type(point) is Point and point.n for point in run])
+        OFFSET = 20
+        print([point.n for point in run])
+    print("end")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("way", ["file", "stdin", "command"])
+def test_a_script_needs_no_guard(tmp_path, way, method):
+    """A script is run once, not again in each worker, wherever it stands."""
+    code, out, err = ran(UNGUARDED, tmp_path, way=way, method=method)
+    printed = [f"item {n}" for n in range(4)]
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "begun",
+        *printed,
+        "[10, 11, 12, 13]",
+        *printed,
+        "[20, 21, 22, 23]",
+        "end",
+    ]
+
+
+MODULE = """
+import nbpipe
+
+SCALE = 3
+
+def double(n):
+    return 2 * n * SCALE
+
+def work():
+    def inner(n):
+        return double(n) + 1
+    with nbpipe.source(range(4)).map(inner, executor="process").start() as run:
+        return list(run)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_inside_a_function_of_a_module(tmp_path, method):
+    """A function of a module beside the script finds what it needs."""
+    (tmp_path / "my_module.py").write_text(MODULE)
+    text = "import my_module; print(my_module.work())"
+    code, out, err = ran(text, tmp_path, method=method)
+    assert (code, out, err) == (0, "[1, 7, 13, 19]\n", "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_module_loaded_by_its_path(tmp_path, method):
+    """A module that no worker could import goes along by value."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "hidden.py").write_text(MODULE)
+    text = """
+        import importlib.util, sys
+        spec = importlib.util.spec_from_file_location("hidden", "elsewhere/hidden.py")
+        module = sys.modules["hidden"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        print(module.work())
+    """
+    code, out, err = ran(text, tmp_path, method=method)
+    assert (code, out, err) == (0, "[1, 7, 13, 19]\n", "")
+
+
+def test_a_fork_of_the_user_in_between(tmp_path):
+    """A process that user code forks takes no workers with it, and can have its own."""
+    text = """
+        import os, sys
+        import nbpipe
+
+        chain = nbpipe.source(range(6)).map(lambda n: 2 * n, name="fn", executor="process")
+        run = chain.start()
+        print(list(run), flush=True)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                list(run)
+            except nbpipe.RunClosedError:
+                print("refused", flush=True)
+            with chain.start() as own:
+                print(list(own), set(own["fn"].pids) & set(run["fn"].pids), flush=True)
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1], flush=True)
+        print(list(run), flush=True)
+        pids = run["fn"].pids
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        run.close()
+        print(len(pids), run["fn"].pids)
+    """
+    code, out, err = ran(text, tmp_path)
+    got = "[0, 2, 4, 6, 8, 10]"
+    assert (code, err) == (0, "")
+    lines = [got, "refused", f"{got} set()", "0", got, "1 ()"]
+    assert out.splitlines() == lines
+
+
+def test_the_exit_of_a_forked_process(tmp_path):
+    """A forked process that ends by itself ends nothing of its parent's."""
+    text = """
+        import os, sys
+        import nbpipe
+
+        run = nbpipe.source(range(6)).map(lambda n: n, name="fn", executor="process").start()
+        list(run)
+        pids = run["fn"].pids
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(0)
+        print(os.waitpid(pid, 0)[1], list(run), run["fn"].pids == pids)
+        run.close()
+    """
+    code, out, err = ran(text, tmp_path)
+    assert (code, out, err) == (0, "0 [0, 1, 2, 3, 4, 5] True\n", "")
+
+
+WAYS_TO_END = {
+    "in mid-epoch": "items = iter(run); next(items)",
+    "between epochs": "list(run)",
+    "never begun": "pass",
+    "exit": "next(iter(run)); sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("ending", WAYS_TO_END)
+def test_the_end_of_the_interpreter(tmp_path, ending, method):
+    """An interpreter that ends without `close` ends at once, quietly, with its workers."""
+    text = f"""
+        import os, sys
+        import nbpipe
+
+        numbers = range(10**6 if {ending == "in mid-epoch"} else 9)
+        run = nbpipe.source(numbers).map(lambda n: n, executor="process", concurrency=2).start()
+        print("begun", flush=True)
+        {WAYS_TO_END[ending]}
+    """
+    with Script(text, tmp_path, method=method) as script:
+        script.line()
+        script.look()
+        code, out, err = script.end()
+        left = script.left()
+    assert (code, out, err, left) == (0, "", "", [])
+
+
+STUCK = """
+    import os, sys, threading
+    import nbpipe
+
+    def work(n):
+        if n == {stuck}:
+            print("stuck", flush=True)
+            threading.Event().wait()
+        return n
+
+    run = nbpipe.source(range({count})).map(
+        work, name="fn", executor="process", concurrency=3
+    ).start()
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_in_the_loop(tmp_path, method):
+    """A script that fails in its loop shows its own error alone, and leaves nobody."""
+    text = STUCK.format(stuck=-1, count=10**6) + (
+        "    for item in run:\n"
+        "        if item == 50:\n"
+        "            print('failing', flush=True); sys.stdin.readline()\n"
+        "            raise ZeroDivisionError('in the loop')\n"
+    )
+    with Script(text, tmp_path, method=method) as script:
+        script.line()
+        code, out, err = script.end()
+        left = script.left()
+    assert (code, out, left) == (1, "", [])
+    assert err.splitlines()[-1] == "ZeroDivisionError: in the loop"
+    assert err.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_script_is_killed(tmp_path, method):
+    """When the script is killed, its workers are gone, those that are stuck as well."""
+    text = STUCK.format(stuck=5, count=100) + "    list(run)\n"
+    with Script(text, tmp_path, method=method) as script:
+        assert script.line() == "stuck"
+        count = script.look()
+        script.kill()
+        code, _, err = script.end()
+        left = script.left()
+    assert (code, err, left) == (-9, "", [])
+    assert count >= 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupt_of_the_whole_group(tmp_path, method):
+    """The stop signal reaches every process of a terminal; workers live on, and say nothing."""
+    text = (
+        STUCK.format(stuck=-1, count=10**6)
+        + """
+    got, pids = [], ()
+    try:
+        for item in run:
+            got.append(item)
+            pids = run["fn"].pids
+            if item == 200:
+                print("go", flush=True)
+    except KeyboardInterrupt:
+        print(got == list(range(len(got))), flush=True)
+    items = iter(run)
+    print([next(items) for _ in range(100)] == list(range(100)))
+    print(set(pids) <= set(run["fn"].pids), len(pids) > 0)
+    items.close()
+    run.close()
+"""
+    )
+    with Script(text, tmp_path, method=method) as script:
+        assert script.line() == "go"
+        script.interrupt()
+        code, out, err = script.end()
+        left = script.left()
+    assert (code, err, left) == (0, "", [])
+    assert out.splitlines() == ["True", "True", "True True"]
+
+
+def test_interrupts_while_workers_start(tmp_path):
+    """Interrupts at any moment, also while workers start, leave a run that works."""
+    text = """
+        import os, random, signal, threading
+        import nbpipe
+
+        rng, armed = random.Random(3), threading.Semaphore(0)
+
+        def disturb():
+            for _ in range(60):
+                armed.acquire()
+                threading.Event().wait(rng.random() * 0.05)
+                os.killpg(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=disturb, daemon=True).start()
+        chain = nbpipe.source(range(300)).map(
+            lambda n: n, executor="process", concurrency=2, max_items_per_worker=20
+        )
+        run = chain.start()
+        interrupts = 0
+        while interrupts < 60:
+            try:
+                armed.release()
+                while True:
+                    for item in run:
+                        pass
+            except KeyboardInterrupt:
+                interrupts += 1
+        print(list(run) == list(range(300)))
+        run.close()
+    """
+    with Script(text, tmp_path) as script:
+        code, out, err = script.end()
+        left = script.left()
+    assert (code, out, err, left) == (0, "True\n", "", [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_written_to_the_descriptor(tmp_path, method):
+    """What a C library or a command writes in a worker lands where the script's output does."""
+    text = """
+        import os, subprocess
+        import nbpipe
+
+        def work(n):
+            os.write(1, b"by descriptor\\n")
+            subprocess.run(["echo", "by a command"], check=True)
+            return n
+
+        with nbpipe.source(range(1)).map(work, executor="process").start() as run:
+            list(run)
+        print("end")
+    """
+    code, out, err = ran(text, tmp_path, method=method)
+    assert (code, out, err) == (0, "by descriptor\nby a command\nend\n", "")
+
+
+def test_closed_standard_streams(tmp_path):
+    """A script without standard streams, as a service has none, has workers all the same."""
+    text = """
+        import os, sys
+        import nbpipe
+
+        found = os.open("found", os.O_CREAT | os.O_WRONLY)
+        os.dup2(found, 9)
+        for fd in (0, 1, 2, found):
+            if fd != 9:
+                os.close(fd)
+        sys.stdout = sys.stderr = sys.stdin = None
+
+        def work(n):
+            print("nobody hears this")
+            return n
+
+        with nbpipe.source(range(3)).map(work, executor="process").start() as run:
+            os.write(9, repr(list(run)).encode())
+    """
+    code, _, _ = ran(text, tmp_path)
+    assert (code, (tmp_path / "found").read_text()) == (0, "[0, 1, 2]")
+
+
+def test_many_runs_one_after_the_other(tmp_path):
+    """Pipelines by the dozen leave no process, file or thread, until the end."""
+    text = """
+        import threading
+        import psutil
+        import nbpipe
+
+        me = psutil.Process()
+        counts = []
+        for _ in range(12):
+            list(nbpipe.source(range(3)).map(lambda n: n, executor="process"))
+            counts.append((me.num_fds(), len(me.children(recursive=True))))
+        print(counts[1] == counts[-1], threading.active_count())
+    """
+    code, out, err = ran(text, tmp_path)
+    assert (code, out, err) == (0, "True 1\n", "")
