@@ -134,7 +134,7 @@ CONTENDERS = (
         options={
             "W1": {"buffer": 16},
             "W2b": {"prefetch": 4},
-            "W2i": {"isolate": True},
+            "W2i": {"isolate": True, "worker_buffer": 4},
             "W3": {"batch_in_threads": True, "buffer": 16},
             "W4": {"threads": 0, "worker_buffer": 4},
             "W5": {"buffer": 256},
@@ -160,7 +160,7 @@ CONTENDERS = (
             "W2b": ({}, {"batch_in_threads": True, "buffer": 80}),
             "W3": ({}, {"buffer": 16}, {"prefetch": 4}),
             "W2i": (
-                {"isolate": True, "worker_buffer": 4},
+                {"isolate": True},
                 {"isolate": True, "prefetch": 4},
             ),
             "W4": ({}, {"worker_buffer": 4}, {"threads": 0}),
@@ -190,7 +190,8 @@ CONTENDERS = (
             "W1": {"workers": 2, "batch": 1024},
             "W4": {"batch": 8},
             "W5": {"workers": 4, "batch": 64},
-            "W6s": {"batch": 16},
+            "W6": {"batch": 4},
+            "W6s": {"batch": 64},
         },
         alternatives={
             "W1": (
@@ -206,16 +207,15 @@ CONTENDERS = (
             "W4": ({}, {"prefetch": 8}, {"sharing": "file_system"}),
             "W5": ({"workers": 1, "batch": 256}, {"workers": 2, "batch": 128}),
             "W6": (
+                {},
                 {"prefetch": 8},
-                {"workers": 1, "prefetch": 4},
-                {"batch": 4},
                 {"sharing": "file_system"},
+                {"batch": 4, "sharing": "file_system"},
             ),
             "W6s": (
                 {},
                 {"prefetch": 8},
-                {"batch": 64},
-                {"batch": 16, "workers": 1},
+                {"batch": 16},
                 {"sharing": "file_system"},
             ),
         },
@@ -228,7 +228,8 @@ CONTENDERS = (
             "W3": "worker processes",
             "W4": "batches of 8, taken apart again by the consumer",
             "W5": "4 worker processes, each gathers 64 waits on a loop of its own",
-            "W6s": "batches of 16, taken apart again by the consumer",
+            "W6": "batches of 4, taken apart again by the consumer",
+            "W6s": "batches of 64, taken apart again by the consumer",
         },
         share={"W6": 0.5, "W6s": 0.2, "W7": 0.4},
     ),

@@ -116,15 +116,18 @@ SPDL = (
         packages=("spdl",),
         pip="spdl",
         only=TRANSPORT,
-        options={key: {"way": "ring"} for key in TRANSPORT},
+        options={
+            "W6": {"way": "ring"},
+            "W6s": {"way": "ring", "slots": 80, "buffer": 64},
+        },
         alternatives={
             "W6": (
                 {"way": "ring", "slots": 4},
                 {"way": "ring", "slots": 20, "buffer": 16},
             ),
             "W6s": (
+                {"way": "ring"},
                 {"way": "ring", "slots": 20, "buffer": 16},
-                {"way": "ring", "slots": 80, "buffer": 64},
             ),
         },
         notes=dict.fromkeys(TRANSPORT, "one process; copied out"),
@@ -136,14 +139,17 @@ SPDL = (
         packages=("spdl",),
         pip="spdl",
         only=TRANSPORT,
-        options={key: {"way": "pool"} for key in TRANSPORT},
+        options={
+            "W6": {"way": "pool", "slots": 4},
+            "W6s": {"way": "pool", "slots": 20, "buffer": 16},
+        },
         alternatives={
             "W6": (
-                {"way": "pool", "slots": 4},
+                {"way": "pool"},
                 {"way": "pool", "slots": 20, "buffer": 16},
             ),
             "W6s": (
-                {"way": "pool", "slots": 20, "buffer": 16},
+                {"way": "pool"},
                 {"way": "pool", "slots": 80, "buffer": 64},
             ),
         },

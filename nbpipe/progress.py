@@ -13,6 +13,7 @@ from .operations import whole
 from .pipeline import Pipeline
 from .run import Run
 from .stage import CONSUMER
+from .stats import worker_count
 from .units import format_rate, format_seconds, format_share
 
 _EVERY_S = 2.0  # a line at most as often as this [s]
@@ -129,7 +130,7 @@ class Progress(Iterator[Any]):
         assert self._run is not None
         out = self._out or sys.stderr
         if out is not None:  # there is none in a program without a console
-            out.write(f"epoch {self._run.epoch}: {line}{_slowest(self._run)}\n")
+            out.write(f"epoch {self._run.epoch}: {line}{_stages(self._run)}\n")
             out.flush()
 
     def close(self) -> None:
@@ -216,10 +217,15 @@ def _waits(waited_s: float, elapsed_s: float) -> str:
     return f"waited for data {format_share(share)} of the time"
 
 
-def _slowest(run: Run) -> str:
-    """Name the stage that was busy for the largest share of the last seconds."""
-    rows = {name: row for name, row in run.stats().items() if name != CONSUMER and row.busy > 0}
-    if not rows:
-        return ""
-    name = max(rows, key=lambda row: rows[row].busy)
-    return f"; slowest: {name} (busy {format_share(rows[name].busy)})"
+def _stages(run: Run) -> str:
+    """Name the stage that was busiest in the last seconds, and those whose workers only start."""
+    rows = {name: row for name, row in run.stats().items() if name != CONSUMER}
+    said = [
+        f"{name} is {worker_count(row.workers, row.starting, 0)}"
+        for name, row in rows.items()
+        if row.starting and row.starting >= row.workers
+    ]
+    name = max(rows, key=lambda row: rows[row].busy, default="")
+    if name and rows[name].busy > 0:
+        said.insert(0, f"slowest: {name} (busy {format_share(rows[name].busy)})")
+    return "".join(f"; {phrase}" for phrase in said)

@@ -54,12 +54,14 @@ class Remote:
             for address, stage in run.stages.items()
             for name, knob in stage.knobs.items()
         }
-        self._place = {id(knob): place for place, knob in self._knobs.items()}
+        self._place: dict[int, tuple[str, str]] = {}
+        for place, knob in self._knobs.items():
+            self._place.setdefault(id(knob), place)  # stages may share one: it is the first's
         self._lock = threading.Lock()
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
         self._last = snapshot(run)
-        knobs = {id(knob): knob for knob in self._knobs.values()}  # stages may share one
+        knobs = {id(knob): knob for knob in self._knobs.values()}
         self._unwatch = [knob.watch(_noting(self, knob)) for knob in knobs.values()]
 
     # -- looking in -----------------------------------------------------------------------

@@ -6,7 +6,27 @@ from collections.abc import Iterator, Mapping
 
 from .errors import UnknownStageError, near_match
 from .metrics import StageStats
-from .units import format_rate, format_seconds, format_share
+from .units import format_bytes, format_rate, format_seconds, format_share
+
+
+def worker_count(count: int, starting: int, memory_bytes: int) -> str:
+    """Say how many workers there are, how many of them only start, and what memory they take.
+
+    Examples:
+        >>> worker_count(4, 0, 1_200_000_000)
+        '4 workers, 1.2 GB'
+        >>> worker_count(2, 2, 0)
+        'starting 2 workers'
+    """
+    if starting >= count:
+        return f"starting {_workers(starting)}" if starting else "no workers"
+    if starting:
+        return f"{_workers(count)}, {starting} starting"
+    return f"{_workers(count)}, {format_bytes(memory_bytes)}" if memory_bytes else _workers(count)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 class RunStats(Mapping[str, StageStats]):
@@ -57,6 +77,10 @@ class RunStats(Mapping[str, StageStats]):
             ]
             for name, row in self._rows.items()
         ]
+        crews = [worker_count(*_crew(row)) if any(_crew(row)) else "" for row in self.values()]
+        if any(crews):
+            head = [*head, "workers"]
+            rows = [[*row, crew] for row, crew in zip(rows, crews, strict=True)]
         return head, rows
 
     def __repr__(self) -> str:
@@ -68,3 +92,7 @@ class RunStats(Mapping[str, StageStats]):
         from .text import html_table
 
         return html_table(*self.table())
+
+
+def _crew(row: StageStats) -> tuple[int, int, int]:
+    return row.workers, row.starting, row.memory_bytes

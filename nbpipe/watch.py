@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .failure import Failure
@@ -32,6 +32,8 @@ class Status:
         error: why the last epoch failed, in one line, else empty.
         held_bytes: bytes in all buffers, where there is a budget for them [bytes].
         limit_bytes: the budget [bytes].
+        links: by address of a stage, the page that shows its workers; what is not known here is
+            not there.
     """
 
     state: str
@@ -47,6 +49,7 @@ class Status:
     error: str
     held_bytes: int | None
     limit_bytes: int | None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 class Watched(Protocol):

@@ -12,9 +12,10 @@ from .slabs import copy_bytes, size_class
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-KEPT_BYTES = 1 << 27
+KEPT_BYTES = 1 << 26
 
-_FROM_BYTES = 1 << 17  # smaller ones `malloc` keeps itself
+_FROM_BYTES = 1 << 19  # smaller ones `malloc` keeps itself
+_CLEARED_BYTES = 1 << 15  # so few are cleared before numpy has made an array
 
 
 @final
@@ -40,7 +41,7 @@ class Blocks:
         """Copy some bytes."""
         size = len(source)
         if size < _FROM_BYTES:
-            target = memoryview(bytearray(size))
+            target = empty(size)
         else:
             loan = _Loan(self._block(size), self._returned)
             target = memoryview(cast(Any, np.asarray(loan)))[:size]
@@ -58,6 +59,13 @@ class Blocks:
             while sum(map(len, self._free)) > self._kept_bytes:
                 self._free.pop(0)
         return np.empty(size_bytes, np.uint8) if found is None else found
+
+
+def empty(size_bytes: int) -> memoryview:
+    """Give fresh memory to write to."""
+    if size_bytes < _CLEARED_BYTES:
+        return memoryview(bytearray(size_bytes))
+    return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
 
 
 @final

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 import threading
-from collections.abc import Sequence
-from itertools import accumulate
 from multiprocessing.connection import Connection
-from typing import Any, cast, final
-
-import numpy as np
+from typing import Any, final
 
 from .blocks import Blocks
-from .pickles import Parts, dumps
+from .classes import Classes
+from .frames import (
+    BLOCK_BYTES,
+    DROPPED,
+    OPENED,
+    PIPED,
+    SHARED,
+    Body,
+    Frame,
+    fill_slab,
+    notice,
+    piped,
+    read_block,
+    read_piped,
+    read_slab,
+    shared,
+    starts_in_slab,
+)
+from .pickles import Pickled, dumps, loader
 from .ring import Ring
-from .slabs import ALIGNED, HEADER_BYTES, Lease, Slab, bytes_of, copy_bytes
+from .slabs import Lease, Slab, bytes_of
 from .wire import wire_over
 
 BUDGET_BYTES = 1 << 29
 
-_SHARED_FROM_BYTES = 1 << 15  # below, the pipe is as fast
-
-# kind, number of buffers, number of a slab, size of the pickled head or of the slab [bytes]
-_PREFIX = struct.Struct("<BxxxIqq")
-_PIPED, _SHARED, _OPENED, _DROPPED = range(1, 5)  # a prefix begins with no zero
-_ZEROED_BYTES = 1 << 15  # so few are cleared before numpy has made an array
+_SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
 _GONE = "the other end of the channel is gone, or this one broke off in a message"
-_SIZE_BYTES = 8
 
 
 @final
@@ -64,6 +71,7 @@ class Channel:
         self._wire = wire_over(connection)
         self._ring = Ring(budget_bytes if self._wire.shares else 0)
         self._blocks = Blocks() if blocks is None else blocks
+        self._classes = Classes()
         self._others: dict[int, Slab] = {}  # slabs that the other end writes
         self._sending = threading.RLock()  # a finalizer may close the channel anywhere
         self._receiving = threading.RLock()
@@ -95,22 +103,15 @@ class Channel:
             OSError: the other end is gone, or the channel was closed.
             Exception: whatever the pickling raised; nothing was sent then.
         """
-        parts, buffers = dumps(message)
-        head_bytes = sum(map(len, parts))
-        sizes = [buffer.nbytes for buffer in buffers]
+        pickled = dumps(message, self._classes)
         with self._sending:
             if self._broken_out:
                 raise BrokenPipeError(_GONE)
-            slab = self._share(parts, buffers, head_bytes, sizes)
+            slab = self._share(pickled)
             try:
                 if self._ring.opened or self._ring.dropped:
                     self._tell()
-                if slab is None:
-                    prefix = _PREFIX.pack(_PIPED, len(sizes), 0, head_bytes)
-                    table = struct.pack(f"<{len(sizes)}q", *sizes)
-                    self._wire.write((prefix, table, *parts, *buffers))
-                else:
-                    self._wire.write((_PREFIX.pack(_SHARED, len(sizes), slab.number, head_bytes),))
+                self._wire.write(piped(pickled) if slab is None else (shared(pickled, slab),))
             except BaseException:
                 self._broken_out = True  # what comes next would be taken for the rest
                 self._wire.hang_up()
@@ -128,11 +129,17 @@ class Channel:
                 map the message, which is lost then.
             Exception: whatever the loading of this message raised; the next can be received.
         """
-        head, buffers = self._receive(copy=self.copy if copy is None else copy)
+        (head, buffers), defines = self._receive(copy=self.copy if copy is None else copy)
         try:
+            if defines:
+                return loader(head, buffers, self._classes).load()
             return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
         finally:
             del head, buffers  # a traceback would keep them
+
+    def renew(self) -> None:
+        """Hear that cells were run: classes of the notebook are sent anew where they are used."""
+        self._classes.renew()
 
     def close(self) -> None:
         """Close the connection and let go of all memory; views of it that live keep theirs."""
@@ -148,18 +155,17 @@ class Channel:
 
     # -- sending --------------------------------------------------------------------------
 
-    def _share(
-        self, parts: Parts, buffers: list[memoryview], head_bytes: int, sizes: list[int]
-    ) -> Slab | None:
+    def _share(self, pickled: Pickled) -> Slab | None:
         """Write a message to shared memory; None: it is small, or there is none for it."""
+        head_bytes = sum(map(len, pickled.parts))
+        sizes = [len(buffer) for buffer in pickled.buffers]
         if not self._ring.budget_bytes or head_bytes + sum(sizes) < _SHARED_FROM_BYTES:
             return None
-        starts = _offsets(head_bytes, sizes)
+        starts = starts_in_slab(head_bytes, sizes)
         slab = self._ring.take(starts[-1])
         if slab is not None:
             try:
-                struct.pack_into(f"<{len(sizes)}q", slab.memory, HEADER_BYTES, *sizes)
-                _fill(slab.memory, starts, parts, buffers)
+                fill_slab(slab.memory, pickled, starts)
             except BaseException:
                 slab.flag[0] = 0
                 raise
@@ -168,96 +174,62 @@ class Channel:
     def _tell(self) -> None:
         """Tell the other end which slabs are new, and which are gone."""
         for slab, fd in self._ring.opened:
-            self._wire.write((_PREFIX.pack(_OPENED, 0, slab.number, slab.size_bytes),))
+            self._wire.write((notice(OPENED, slab.number, slab.size_bytes),))
             self._wire.send_fd(fd)
         for number in self._ring.dropped:
-            self._wire.write((_PREFIX.pack(_DROPPED, 0, number, 0),))
+            self._wire.write((notice(DROPPED, number),))
         self._ring.sent()
 
     # -- receiving ------------------------------------------------------------------------
 
-    def _receive(self, *, copy: bool) -> tuple[memoryview, list[memoryview]]:
+    def _receive(self, *, copy: bool) -> tuple[Body, bool]:
         with self._receiving:
             if self._broken_in:
                 raise EOFError(_GONE)
-            prefix = bytearray(_PREFIX.size)
+            block = bytearray(BLOCK_BYTES)
             try:
                 while True:
-                    self._wire.fill((prefix,))
-                    kind, count, number, size_bytes = _PREFIX.unpack(prefix)
-                    if kind == _PIPED:
-                        return self._read_piped(count, size_bytes)
-                    if kind == _SHARED:
-                        break
-                    self._hear(kind, number, size_bytes)
-                    prefix[0] = 0
+                    self._wire.fill((block,))
+                    frame = read_block(block)
+                    if frame.kind == PIPED:
+                        return read_piped(block, frame, self._wire.fill), frame.defines
+                    if frame.kind == SHARED:
+                        return self._read_shared(frame, copy=copy), frame.defines
+                    self._hear(frame)
+                    block[0] = 0
+            except _LostError:
+                raise
             except BaseException:
-                if prefix[0]:  # some of a message was read, the rest was not
+                if block[0]:  # some of a message was read, the rest was not
                     self._broken_in = True
                     self._wire.hang_up()
                 raise
-            slab = self._others.get(number)
-        if slab is None:
-            raise OSError("a message in shared memory is lost: this process could not map it")
-        return self._read_shared(slab, count, size_bytes, copy=copy)
 
-    def _hear(self, kind: int, number: int, size_bytes: int) -> None:
-        if kind == _OPENED:
-            self._map(number, size_bytes)
-        else:
-            self._others.pop(number, None)
-
-    def _read_piped(self, count: int, head_bytes: int) -> tuple[memoryview, list[memoryview]]:
-        head = _empty(head_bytes)
-        if not count:
-            self._wire.fill((head,))
-            return head, []
-        table = bytearray(count * _SIZE_BYTES)
-        self._wire.fill((table, head))
-        buffers = [_empty(size) for size in struct.unpack(f"<{count}q", table)]
-        self._wire.fill(buffers)
-        return head, buffers
-
-    def _map(self, number: int, size_bytes: int) -> None:
+    def _hear(self, frame: Frame) -> None:
+        """Note that the other end has a new slab, or one less."""
+        if frame.kind == DROPPED:
+            self._others.pop(frame.number, None)
+            return
         fd = self._wire.recv_fd()
         if fd is None:
             return
         try:
-            self._others[number] = Slab(number, fd, size_bytes)
+            self._others[frame.number] = Slab(frame.number, fd, frame.size_bytes)
         except OSError:  # no address space: the messages in it are lost, others are not
             pass
         finally:
             os.close(fd)
 
-    def _read_shared(
-        self, slab: Slab, count: int, head_bytes: int, *, copy: bool
-    ) -> tuple[memoryview, list[memoryview]]:
-        memory = bytes_of(Lease(slab))
-        sizes = struct.unpack_from(f"<{count}q", memory, HEADER_BYTES)
-        start, *starts, _ = _offsets(head_bytes, sizes)
-        views = [memory[at : at + size] for at, size in zip(starts, sizes, strict=True)]
-        buffers = list(map(self._blocks.copy, views)) if copy else views
-        return memory[start : start + head_bytes], buffers
+    def _read_shared(self, frame: Frame, *, copy: bool) -> Body:
+        slab = self._others.get(frame.number)
+        if slab is None:
+            raise _LostError(
+                "a message in shared memory is lost: this process could not map it; "
+                "its limit of open files or of memory is reached"
+            )
+        head, buffers = read_slab(bytes_of(Lease(slab)), frame)
+        return Body(head, list(map(self._blocks.copy, buffers)) if copy else buffers)
 
 
-def _empty(size_bytes: int) -> memoryview:
-    if size_bytes < _ZEROED_BYTES:
-        return memoryview(bytearray(size_bytes))
-    return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
-
-
-def _offsets(head_bytes: int, sizes: Sequence[int]) -> list[int]:
-    """Give where in a slab the head begins, each buffer, and where the last one ends."""
-    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
-    return list(accumulate([-(-length // ALIGNED) * ALIGNED for length in lengths]))
-
-
-def _fill(
-    memory: memoryview, starts: Sequence[int], parts: Parts, buffers: list[memoryview]
-) -> None:
-    at = starts[0]
-    for part in parts:
-        copy_bytes(memory[at : at + len(part)], part)
-        at += len(part)
-    for start, buffer in zip(starts[1:], buffers, strict=False):
-        copy_bytes(memory[start : start + len(buffer)], buffer)
+class _LostError(OSError):
+    """A message cannot be read; the next one can."""

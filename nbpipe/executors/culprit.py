@@ -54,12 +54,14 @@ class Culprit(NamedTuple):
         stage: address of the stage it belongs to; empty where none is known.
         trail: the parts from the stage's function to it; none where it is the function.
         function: the function or object that the trail starts at.
+        role: what it is to the stage.
         error: what pickling it raised.
     """
 
     stage: str
     trail: Sequence[Part]
     function: Any
+    role: str
     error: BaseException
 
     @property
@@ -78,14 +80,22 @@ def find_culprit(program: object, error: BaseException) -> Culprit:
     trail = _trail(program, {}, 0) or []
     owners = [program, *(part.value for part in trail)]
     ours = len(list(takewhile(_is_ours, owners)))
-    stages = [getattr(owner, "stage", "") for owner in owners[:ours]]
-    stage = next((name for name in reversed(stages) if isinstance(name, str) and name), "")
+    stage = next(filter(None, map(_stage_of, reversed(owners[:ours]))), "")
     function = owners[ours] if ours < len(owners) else owners[-1]
+    starts = any(part.name.strip("_") in ("inits", "worker_init") for part in trail[:ours])
     trail = trail[ours:]
     if isinstance(error.__cause__, RecursionError):  # it goes on like this
         while len(trail) > 1 and trail[-1].kind in _INSIDE:
             trail.pop()
-    return Culprit(stage, trail, function, _error(owners[-1]) or error)
+    role = "worker_init" if starts else "function"
+    return Culprit(stage, trail, function, role, _error(owners[-1]) or error)
+
+
+def _stage_of(owner: object) -> str:
+    """Give the address that a part of a program, or a pair of address and function, bears."""
+    pair = type(owner) is tuple and len(owner) == len(("stage", "function"))
+    stage = owner[0] if pair else getattr(owner, "stage", "")  # type: ignore[index]
+    return stage if isinstance(stage, str) else ""
 
 
 def _is_ours(owner: object) -> bool:
@@ -134,9 +144,9 @@ def describe_culprit(culprit: Culprit) -> str:
     """Say what cannot be pickled, and the way out."""
     steps = list(_steps(culprit.trail))
     kind = _kind(culprit.function)
-    head = "its function" if isinstance(culprit.function, _CALLABLES) else f"its function ({kind})"
-    what = " ".join([head, ", which ".join([*steps, "cannot be pickled"])])
-    return f"{what}{_reason(culprit.error)}; {way_out(culprit.value)}"
+    head = culprit.role if isinstance(culprit.function, _CALLABLES) else f"{culprit.role} ({kind})"
+    what = ", which ".join([*steps, "cannot be pickled"])
+    return f"its {head} {what}{_reason(culprit.error)}; {way_out(culprit.value)}"
 
 
 def _steps(trail: Sequence[Part]) -> Iterator[str]:

@@ -266,7 +266,8 @@ def _link(client: Client) -> str | None:
 def _error(call: Call, error: BaseException) -> StageError:
     """Make the error that ends a job: what happened, and the way out."""
     if type(error).__name__ == "KilledWorker":
-        return call.error(WorkerDiedError, f"killed every worker that tried it: {error}")
+        deaths = getattr(error, "allowed_failures", 0) + 1
+        return call.error(WorkerDiedError, f"killed its worker {deaths} times, and is given up")
     what = f"was not done: {type(error).__name__}: {error}"
     return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copyreg
+import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pickle import PickleBuffer
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import cloudpickle
 import numpy as np
 
 from ..errors import ArgumentTypeError
+from .classes import Classes, Definition
 
 Parts = list[bytes | memoryview]
 
@@ -40,6 +43,21 @@ def _raw(part: Any) -> bytes | memoryview:
     return part if isinstance(part, bytes) else memoryview(part).cast("B")
 
 
+@dataclass(slots=True)
+class Pickled:
+    """A message as bytes.
+
+    Attributes:
+        parts: the pickle, in pieces.
+        buffers: the memory that belongs beside it.
+        defines: there are definitions of classes in it.
+    """
+
+    parts: Parts
+    buffers: list[memoryview]
+    defines: bool = False
+
+
 class _ByName(pickle.Pickler):
     """Names functions and classes; the other process imports them."""
 
@@ -51,13 +69,33 @@ class _ByName(pickle.Pickler):
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
     """Sends functions and classes whole where the other process could not import them."""
 
+    def __init__(self, sink: _Sink, classes: Classes, keep_inside: Any) -> None:
+        super().__init__(sink, PROTOCOL, keep_inside)
+        self.classes = classes
+        self.defines = False
+
+    def persistent_id(self, value: object) -> Definition | None:
+        """Give the definition of a class that the other process cannot import."""
+        definition = self.classes.define(value) if isinstance(value, type) else None
+        self.defines = self.defines or definition is not None
+        return definition
+
     @property
     def dispatch_table(self) -> dict[Any, Any]:
-        return _reducers(cloudpickle.Pickler.dispatch_table)
+        first, *others = cloudpickle.Pickler.dispatch_table.maps  # its own, the registered ones
+        return _reducers({**others[0], **first} if others else first)
 
 
-def dumps(message: object) -> tuple[Parts, list[memoryview]]:
-    """Pickle a message; give its bytes, and the memory that belongs beside them.
+class _Loader(pickle.Unpickler):
+    """Finds the classes that a message defines."""
+
+    def __init__(self, file: io.BytesIO, buffers: Iterable[memoryview], classes: Classes) -> None:
+        super().__init__(file, buffers=buffers)
+        self.persistent_load = classes.find  # type: ignore[method-assign]
+
+
+def dumps(message: object, classes: Classes) -> Pickled:
+    """Pickle a message.
 
     What C `pickle` refuses, or would look up in `__main__`, which another process does not
     have, is pickled by value with cloudpickle.
@@ -65,42 +103,55 @@ def dumps(message: object) -> tuple[Parts, list[memoryview]]:
     Raises:
         Exception: whatever the pickling of an object raised.
     """
+    sink, buffers = _Sink(), _Buffers()
     try:
-        parts, buffers = _dump(_ByName, message)
+        _ByName(sink, PROTOCOL, buffer_callback=buffers.keep_inside).dump(message)
     except ArgumentTypeError:
         raise
     except Exception:  # cloudpickle says what is wrong, if it is
-        return _dump(_ByValue, message)
-    if _by_reference_only(parts):
-        return parts, buffers
-    return _dump(_ByValue, message)
+        return _dumps_by_value(message, classes)
+    if _names_what_is_only_here(sink.parts):
+        return _dumps_by_value(message, classes)
+    return Pickled(sink.parts, buffers.kept)
 
 
-def _dump(pickler: Callable[..., Any], message: object) -> tuple[Parts, list[memoryview]]:
-    sink = _Sink()
-    buffers: list[memoryview] = []
+def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> pickle.Unpickler:
+    """Give what loads a message with definitions of classes in it."""
+    return _Loader(io.BytesIO(head), buffers, classes)
 
-    def keep_inside(buffer: PickleBuffer) -> bool:
+
+def _dumps_by_value(message: object, classes: Classes) -> Pickled:
+    sink, buffers = _Sink(), _Buffers()
+    pickler = _ByValue(sink, classes, buffers.keep_inside)
+    pickler.dump(message)
+    return Pickled(sink.parts, buffers.kept, pickler.defines)
+
+
+class _Buffers:
+    """Collects the memory that is not pickled with the rest."""
+
+    def __init__(self) -> None:
+        self.kept: list[memoryview] = []
+
+    def keep_inside(self, buffer: PickleBuffer) -> bool:
+        """Take a buffer, unless it is small."""
         raw = buffer.raw()
         if raw.nbytes < SMALL_BYTES:
             return True
-        buffers.append(raw)
+        self.kept.append(raw)
         return False
 
-    pickler(sink, PROTOCOL, buffer_callback=keep_inside).dump(message)
-    return sink.parts, buffers
 
-
-def _by_reference_only(parts: Parts) -> bool:
-    """Tell whether everything that the parts name can be imported elsewhere."""
+def _names_what_is_only_here(parts: Parts) -> bool:
+    """Tell whether the parts name something that cannot be imported elsewhere."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
     for part in parts:
         if isinstance(part, bytes) and _is_code(part):
             for name in names:
                 if name in part:
-                    return False
-    return True
+                    return True
+    return False
 
 
 def _is_code(part: bytes) -> bool:

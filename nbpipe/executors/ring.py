@@ -45,6 +45,7 @@ class Ring:
         self._messages = 0
         self._largest = 0.0
         self._retry = 0
+        self._latest: Slab | None = None  # whose memory is warm
 
     @property
     def held_bytes(self) -> int:
@@ -57,15 +58,25 @@ class Ring:
         self._largest = max(need_bytes, self._largest * _FORGET)
         if self._messages % _LOOK_MESSAGES == 0:
             self._drop_idle()
-        fitting = [slab for slab in self._slabs if slab.size_bytes >= need_bytes]
-        free = [slab for slab in fitting if not slab.flag[0]]
-        best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
-        if best is None or best.size_bytes > _ROOMY * size_class(need_bytes):
-            best = self._open(need_bytes) or best
+        best = self._latest
+        if best is None or best.flag[0] or not need_bytes <= best.size_bytes <= _ROOMY * need_bytes:
+            best = self._latest = self._find(need_bytes)
         if best is not None:
             best.used = self._messages
             best.flag[0] = 1
         return best
+
+    def _find(self, need_bytes: int) -> Slab | None:
+        fitting = [slab for slab in self._slabs if slab.size_bytes >= need_bytes]
+        free = [slab for slab in fitting if not slab.flag[0]]
+        best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
+        if best is None:
+            return self._open(need_bytes)
+        size_bytes = size_class(need_bytes)
+        if best.size_bytes <= _ROOMY * size_bytes:
+            return best
+        fits = self.held_bytes + 2 * size_bytes <= self.budget_bytes
+        return self._open(need_bytes) if fits else best
 
     def forget(self) -> None:
         """Let go of everything."""
@@ -76,6 +87,7 @@ class Ring:
         self.opened.clear()
         self._kept.clear()
         self._slabs.clear()
+        self._latest = None
 
     def sent(self) -> None:
         """Hear that the other end has been told what was opened and dropped."""
@@ -125,9 +137,10 @@ class Ring:
             warn_once(
                 "budget",
                 f"shared memory is used up: {format_bytes(self.held_bytes - spare)} of "
-                f"{format_bytes(self.budget_bytes)} are held by results in use, and a message "
-                f"needs {format_bytes(size_bytes)} more: it goes through a pipe, which is slower; "
-                "drop results sooner, copy them out (copy=True), or make items smaller",
+                f"{format_bytes(self.budget_bytes)} are held by arrays that the other process "
+                f"still uses, and a message needs {format_bytes(size_bytes)}: it goes through a "
+                "pipe, which is slower; drop results sooner, copy them out (copy=True), or make "
+                "items smaller",
             )
             return False
         for slab in free:
@@ -143,6 +156,8 @@ class Ring:
 
     def _drop(self, slab: Slab) -> None:
         self._slabs.remove(slab)
+        if self._latest is slab:
+            self._latest = None
         self.dropped.append(slab.number)
         with contextlib.suppress(KeyError):
             os.close(self._kept.pop(slab.number))

@@ -75,12 +75,18 @@ def ship(value: object, *, stage: str) -> Shipped:
     try:
         data = dumps(value)
     except Exception as error:
-        culprit = find_culprit(value, error)
-        raise UnpicklableError(
-            f"stage {culprit.stage or stage!r} cannot be sent to a process: "
-            f"{describe_culprit(culprit)}"
-        ) from culprit.error
+        raise _refusal(value, stage, error) from error
     return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data))
+
+
+def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
+    """Say what cannot be pickled; a value that cannot even be looked at gets fewer words."""
+    try:
+        culprit = find_culprit(value, error)
+        stage, what = culprit.stage or stage, describe_culprit(culprit)
+    except Exception:
+        what = f"pickling it failed with {type(error).__name__}"
+    return UnpicklableError(f"stage {stage!r} cannot be sent to a process: {what}")
 
 
 def load(data: bytes) -> Any:

@@ -27,7 +27,7 @@ POSIX = os.name == "posix"
 _SMALLEST_BYTES = 1 << 18
 _STEPS = 3  # sizes between two powers of two, as a power of two
 _ZEROS = bytes(1 << 20)
-_COPIED_BYTES = 1 << 16  # so few are copied before another thread could start
+_COPIED_BYTES = 1 << 19  # so few are copied sooner than the GIL comes back
 _FAILED = ctypes.c_void_p(-1).value
 _FLAGS = 0 if not POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
@@ -95,10 +95,11 @@ class Slab:
         memory: all its bytes.
         interface: where they are, in numpy's words.
         flag: its first byte: 1 while a message lies in it.
+        size_bytes: its size, flag included [bytes].
         used: when the owner last wrote it, counted in messages.
     """
 
-    __slots__ = ("flag", "interface", "memory", "number", "used")
+    __slots__ = ("flag", "interface", "memory", "number", "size_bytes", "used")
 
     def __init__(self, number: int, fd: int, size_bytes: int) -> None:
         self.number = number
@@ -106,12 +107,8 @@ class Slab:
         self.interface = mapping.__array_interface__
         self.memory = bytes_of(mapping)
         self.flag = self.memory[:1]
+        self.size_bytes = size_bytes
         self.used = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size, flag included [bytes]."""
-        return len(self.memory)
 
 
 @final

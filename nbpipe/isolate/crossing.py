@@ -14,6 +14,7 @@ from ..knobs import Knob
 from .link import Link
 
 MOST = 64  # items that cross at once, where they are small and the loop waits for them
+_PATIENCE = 8  # answers in a row for which it did not wait, before fewer cross
 
 
 @final
@@ -92,6 +93,7 @@ class Passage(Iterator[Any]):
         self._program = 0
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
+        self._idle = 0  # answers in a row for which the loop did not wait
 
     def __next__(self) -> Any:
         """Wait for the next item.
@@ -128,10 +130,12 @@ class Passage(Iterator[Any]):
     def _adapt(self, *, more: bool) -> None:
         """Let more cross at once where the loop waits for it, and fewer where it does not."""
         knob = self._crossing.ready
-        if not self._crossing.consumer.waits_since_ns:
-            knob.set(knob.value // 2)
-        elif more:
+        waits = bool(self._crossing.consumer.waits_since_ns)
+        self._idle = 0 if waits else self._idle + 1
+        if waits and more:
             knob.set(min(2 * knob.value + 1, MOST - 1))
+        elif self._idle > _PATIENCE:
+            knob.set(knob.value // 2)
 
     def _ask(self) -> None:
         """Ask for the next items, as many as there is room for."""

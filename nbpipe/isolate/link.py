@@ -178,13 +178,13 @@ class Link:
         """Start the process, then pass orders on, one after the other."""
         try:
             self._start()
-        except BaseException as error:
+            self._hearer.start()
+        except BaseException as error:  # noqa: BLE001  whoever wants an item hears of it
             self._error = error
             self._lost()
             return
         finally:
             self._started.set()
-        self._hearer.start()
         assert self._control is not None
         with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
             while (order := self._orders.get()) is not _END:

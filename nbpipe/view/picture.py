@@ -31,6 +31,7 @@ from .words import (
     rate_words,
     shares_of,
     state_words,
+    worker_words,
 )
 
 _CHANGES, _FAILURES = 12, 3  # so many of the last are shown
@@ -107,7 +108,7 @@ def _head(snapshot: Snapshot) -> str:
 
 def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
     address = stage["address"]
-    kind = f"{stage['op']}, {stage['executor']}"
+    kind = ", ".join(filter(None, (stage["op"], stage["executor"], worker_words(stage))))
     shares = shares_of(stage)
     cells = (
         _name(address, kind, marked=address == limits),

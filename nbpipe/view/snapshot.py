@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from ..failure import Failure
 from ..knobs import KnobChange
 from ..metrics import StageStats
+from ..region import regions_of
 from ..stage import CONSUMER, Stage
 from ..text import shortened
 from ..tune import Diagnosis, judge
 from ..watch import Status, Watched
+from .links import page_link
 
 VERSION = 1
 NAME, LINE, TRACE = 200, 500, 4000  # most characters of a name, a line, a traceback
@@ -35,8 +37,22 @@ class KnobPart(TypedDict):
     unit: str
 
 
+class WorkersPart(TypedDict):
+    """Who does a stage's calls outside the run's threads; `link` is a page that shows them."""
+
+    count: int
+    starting: int
+    memory_bytes: int
+    link: str | None
+
+
 class StagePart(TypedDict):
-    """A stage; `bound` is the most it holds, running and finished [items]."""
+    """A stage; `bound` is the most it holds, running and finished [items].
+
+    Neighbours that share their workers are a region. The first of them has the workers and the
+    calls in progress, and `shares` of the others is its address; the last one has the bound, and
+    that of those before it is 0: what they make does not leave the worker.
+    """
 
     address: str
     op: str
@@ -59,6 +75,8 @@ class StagePart(TypedDict):
     latency_p50_s: float
     latency_p95_s: float
     bytes_per_s: float | None
+    workers: WorkersPart | None
+    shares: str | None
     knobs: list[KnobPart]
 
 
@@ -169,8 +187,9 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "memory": _memory(status),
         "error": line(status.error),
         "stages": [
-            _stage(address, stage, stats[address], status.units.get(address, "items"))
-            for address, stage in stages.items()
+            _stage(address, stages[address], region, status, stats)
+            for region in regions(stages)
+            for address in region
             if address in stats
         ],
         "diagnosis": _diagnosis(judge(watched, status, stats)),
@@ -184,6 +203,12 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
 def snapshot_key(snapshot: Snapshot) -> object:
     """Give what two snapshots that look the same have in common: all but their time."""
     return {name: part for name, part in snapshot.items() if name != "time_s"}
+
+
+def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
+    """Part stages into regions, by address; a stage that shares no workers is alone."""
+    addresses = iter(stages)
+    return [[next(addresses) for _ in region] for region in regions_of(tuple(stages.values()))]
 
 
 def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
@@ -250,7 +275,14 @@ def _memory(status: Status) -> MemoryPart | None:
     return {"held_bytes": status.held_bytes, "limit_bytes": status.limit_bytes}
 
 
-def _stage(address: str, stage: Stage, row: StageStats, unit: str) -> StagePart:
+def _stage(
+    address: str,
+    stage: Stage,
+    region: Sequence[str],
+    status: Status,
+    stats: Mapping[str, StageStats],
+) -> StagePart:
+    row, is_first, is_last = stats[address], address == region[0], address == region[-1]
     busy, starved, blocked = share(row.busy), share(row.starved), share(row.blocked)
     known = row.bytes_out > 0 and row.items_out > 0
     bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
@@ -258,7 +290,7 @@ def _stage(address: str, stage: Stage, row: StageStats, unit: str) -> StagePart:
         "address": label(address),
         "op": label(stage.op),
         "executor": label(stage.executor),
-        "unit": unit,
+        "unit": status.units.get(address, "items"),
         "items_out": row.items_out,
         "items_per_s": rounded(row.items_per_s),
         "mean_per_s": rounded(row.mean_per_s),
@@ -266,17 +298,31 @@ def _stage(address: str, stage: Stage, row: StageStats, unit: str) -> StagePart:
         "starved": starved,
         "blocked": blocked,
         "waiting": round(max(0.0, 1.0 - busy - starved - blocked), 3),
-        "running": row.running,
+        "running": stats.get(region[-1], row).running if is_first else 0,
         "concurrency": row.concurrency,
         "queued": row.queued,
         "prefetch": row.prefetch,
-        "bound": row.prefetch + row.concurrency,
+        "bound": row.prefetch + row.concurrency if is_last else 0,
         "errors": row.errors,
         "retries": row.retries,
         "latency_p50_s": rounded(row.latency_p50_s),
         "latency_p95_s": rounded(row.latency_p95_s),
         "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
+        "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
+        "shares": None if is_first else label(region[0]),
         "knobs": _knobs(stage),
+    }
+
+
+def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
+    unknown = stage.executor == "executor" and not row.workers
+    if stage.placement is None or unknown:
+        return None
+    return {
+        "count": row.workers,
+        "starting": row.starting,
+        "memory_bytes": row.memory_bytes,
+        "link": page_link(link),
     }
 
 

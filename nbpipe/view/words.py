@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..stats import worker_count
 from ..text import shortened, text_table
 from ..tune import Diagnosis
 from ..units import format_bytes, format_count, format_rate, format_seconds, format_share
@@ -9,6 +10,7 @@ from .snapshot import DiagnosisPart, Snapshot, StagePart
 
 STATES = ("busy", "starved", "blocked", "waiting")
 HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
+WORKERS = "workers"  # head of one more column, where there are any
 LOOP = "training loop"  # what "consumer" is called for people
 NONE = "\N{EN DASH}"
 _LEAST = 0.005  # smaller shares are left out
@@ -20,10 +22,14 @@ def picture_text(snapshot: Snapshot) -> str:
     """Draw a snapshot as plain text, for a terminal."""
     rows = [_cells(stage) for stage in snapshot["stages"]]
     rows.append(loop_cells(snapshot))
+    workers = [worker_words(stage) for stage in snapshot["stages"]]
+    head = [*HEAD[:-1], WORKERS] if any(workers) else HEAD[:-1]
+    if any(workers):
+        rows = [[*row, said] for row, said in zip(rows, [*workers, ""], strict=True)]
     lines = [shortened(snapshot["title"], _LINE), ", ".join(headline(snapshot))]
     said = diagnosis_line(snapshot["diagnosis"])
     lines += [shortened(said, 2 * _LINE)] if said else []
-    return "\n".join([*lines, text_table(HEAD[:-1], rows)])
+    return "\n".join([*lines, text_table(head, rows)])
 
 
 def headline(snapshot: Snapshot) -> list[str]:
@@ -106,12 +112,12 @@ def rate_words(stage: StagePart) -> str:
 def queue_words(stage: StagePart) -> str:
     """Give what waits for the next stage, and the most there may be."""
     fused = stage["executor"] == "inline"  # it has no slots and no buffer of its own
-    return "" if fused else f"{stage['queued']}/{stage['bound']}"
+    return "" if fused or not stage["bound"] else f"{stage['queued']}/{stage['bound']}"
 
 
 def call_words(stage: StagePart) -> str:
     """Give the calls in progress, and the most there may be."""
-    fused = stage["executor"] == "inline"
+    fused = stage["executor"] == "inline" or stage["shares"] is not None
     return "" if fused else f"{stage['running']}/{stage['concurrency']}"
 
 
@@ -132,6 +138,16 @@ def error_words(stage: StagePart) -> str:
 def knob_words(stage: StagePart) -> str:
     """Give the values of a stage's knobs."""
     return ", ".join(f"{knob['name']} {knob['value']}" for knob in stage["knobs"])
+
+
+def worker_words(stage: StagePart) -> str:
+    """Say who does the calls of a stage outside the run's threads, or with whom it shares them."""
+    if stage["shares"] is not None:
+        return f"with {shortened(stage['shares'], 30)}"
+    workers = stage["workers"]
+    if workers is None:
+        return ""
+    return worker_count(workers["count"], workers["starting"], workers["memory_bytes"])
 
 
 def _cells(stage: StagePart) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import ipywidgets
@@ -24,8 +24,8 @@ def controls_of(run: Watched) -> Any:
 
     Returns:
         An `ipywidgets.VBox`: buttons to pause, stop and undo, a grid with a row for every knob
-        (label, slider, number), and a line for messages. They may be laid out anew; what they
-        do stays.
+        (label, slider, number), and a line for messages. A knob that stages share has one row,
+        under the name of the first. They may be laid out anew; what they do stays.
     """
     return _Controls(run).box
 
@@ -37,12 +37,7 @@ class _Controls:
     def __init__(self, run: Watched) -> None:
         self._remote = Remote(run, by="controls")
         self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
-        cells = [
-            cell
-            for address, stage in run.stages.items()
-            for knob in stage.knobs.values()
-            for cell in self._row(address, knob)
-        ]
+        cells = [cell for turned in _turned(run) for cell in self._row(*turned)]
         grid = ipywidgets.GridBox(
             cells, layout={"grid_template_columns": "max-content 130px 76px", "grid_gap": "0 8px"}
         )
@@ -70,12 +65,12 @@ class _Controls:
         run = self._remote.run
         return run is not None and run.status().state == "paused"
 
-    def _row(self, address: str, knob: Knob) -> tuple[Any, Any, Any]:
-        name = knob.name.rpartition(".")[2]
-        label = ipywidgets.Label(
-            shortened(f"{address} {name}", _NAME),
-            tooltip=f"{address}.{name} [{knob.unit}]",
-        )
+    def _row(self, knob: Knob, sharers: Sequence[str]) -> tuple[Any, Any, Any]:
+        address, name = sharers[0], knob.name.rpartition(".")[2]
+        told = f"{address}.{name} [{knob.unit}]"
+        if len(sharers) > 1:
+            told += f", shared by {', '.join(sharers)}"
+        label = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=told)
         slider = ipywidgets.IntSlider(
             knob.value,
             min=knob.minimum,
@@ -110,6 +105,15 @@ class _Controls:
     def _ask(self, message: dict[str, Any]) -> None:
         ack = self._remote.handle(message)
         self._message.value = html.escape(ack.get("error", ""))
+
+
+def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:
+    """Give every knob once, with the addresses of the stages that have it."""
+    found: dict[int, tuple[Knob, list[str]]] = {}
+    for address, stage in run.stages.items():
+        for knob in stage.knobs.values():
+            found.setdefault(id(knob), (knob, []))[1].append(address)
+    return list(found.values())
 
 
 def _slider_end(name: str, knob: Knob) -> int:

@@ -33,6 +33,14 @@ def echo_views(channel):
     echo(channel)
 
 
+def attribute(channel):
+    """Tell of the class of what comes, and mark it."""
+    while not isinstance(message := channel.recv(), str):
+        kind = type(message)
+        channel.send((kind.total, kind.mark))
+        kind.mark = "set here"
+
+
 def count(channel, size, times):
     """Send `times` arrays of `size` bytes, each filled with its number; one for each message."""
     for number in range(times):

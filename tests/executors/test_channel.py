@@ -152,7 +152,7 @@ LEAVES = st.one_of(
     arrays(),
     st.integers(),
     st.text(max_size=5),
-    st.builds(lambda n: bytes(n % 256 for n in range(n)), st.sampled_from([0, 9, 5000, 200_000])),
+    st.builds(lambda n: bytes(n % 256 for n in range(n)), st.sampled_from([0, 9, 5000, 300_000])),
     st.builds(bytearray, st.sampled_from([0, 7, 100_000])),
     st.builds(lambda n: memoryview(bytes(n)), st.sampled_from([0, 7, 100_000])),
     st.builds(lambda n: "é" * n, st.sampled_from([70_000])),
@@ -298,12 +298,24 @@ def test_one_object_stays_one(echo):
 # -- classes of a notebook, and objects that go wrong -------------------------------------
 
 
+CELL = """
+@dataclasses.dataclass
+class Item:
+    array: object
+    name: str
+    mark = "new"
+
+    def double(self):
+        return self.array * 2
+"""
+
+
 @pytest.fixture
 def in_main():
     """Define a dataclass as a cell would."""
     main = sys.modules["__main__"]
     space = {"__name__": "__main__", "dataclasses": dataclasses}
-    exec("@dataclasses.dataclass\nclass Item:\n    array: object\n    name: str", space)
+    exec(CELL, space)
     main.Item = space["Item"]
     yield main.Item
     del main.Item
@@ -313,6 +325,41 @@ def test_class_of_a_notebook(echo, in_main):
     """An instance of a class that only this process knows comes back as one of the same class."""
     item = back(echo, in_main(np.arange(40_000), "a"))
     assert (type(item), item.name, int(item.array[-1])) == (in_main, "a", 39_999)
+
+
+def test_class_of_a_notebook_stays_whole(echo, in_main):
+    """What comes back leaves the class as it is: methods that the notebook sees, attributes."""
+    method, in_main.total = in_main.double, 5
+    channel_sees = back(echo, in_main(2, "a"))
+    in_main.total = 6
+    again = back(echo, [in_main(3, "b")])[0]
+    assert (in_main.double is method, in_main.total, again.double(), channel_sees.double()) == (
+        True,
+        6,
+        6,
+        4,
+    )
+
+
+def test_change_of_a_class_is_sent(in_main):
+    """A class that was changed in place is changed at the other end, one that was not is left."""
+    with peer("attribute") as (channel, _):
+        in_main.total = 5
+        told = [back(channel, in_main(2, "a")), back(channel, in_main(2, "a"))]
+        in_main.total = 6
+        told += [back(channel, in_main(2, "a")), back(channel, in_main(2, "a"))]
+        channel.send("end")
+    assert told == [(5, "new"), (5, "set here"), (6, "new"), (6, "set here")]
+
+
+def test_class_made_elsewhere(echo):
+    """A class that no module holds goes there and back and stays the same one."""
+
+    class Local(list):
+        pass
+
+    there = [type(item) for item in back(echo, [Local([1]), Local([2])])]
+    assert there == [Local, Local]
 
 
 def test_function_is_sent_by_value(echo):
@@ -374,7 +421,7 @@ class Raises:
 
 def test_views_are_never_overwritten():
     """Arrays taken as views keep their numbers through 1,000 later messages."""
-    with peer("count", 100_000, 1010, copy=False) as (channel, _):
+    with peer("count", 200_000, 1010, copy=False) as (channel, _):
         kept = [back(channel, None) for _ in range(10)]
         for _ in range(1000):
             back(channel, None)
@@ -386,7 +433,7 @@ def test_views_are_never_overwritten():
 @pytest.mark.parametrize("copy", [True, False])
 def test_slabs_are_used_again(copy):
     """What was dropped makes room: a stream of arrays needs a few slabs."""
-    with peer("count", 100_000, 500, copy=copy) as (channel, _):
+    with peer("count", 200_000, 500, copy=copy) as (channel, _):
         held = {back(channel, None).sum() and channel.held_bytes for _ in range(500)}
         channel.send(None)
         assert max(held) <= 3 * size_of_slab()
@@ -437,7 +484,7 @@ def test_slabs_hold_no_file_descriptors():
     with two_ends(copy=False) as (one, other):
         before, kept = open_files(), []
         for _ in range(50):
-            one.send(np.zeros(100_000, np.uint8))
+            one.send(np.zeros(200_000, np.uint8))
             kept.append(other.recv())
         assert open_files() == before
 

@@ -9,8 +9,27 @@ import pytest
 import nbpipe
 from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
 
-KINDS = ("thread", "coroutine", "inline", "process")
-LIVE = ("thread", "coroutine", "process")  # those with knobs of their own
+AWAY = ("process", "loky", "dask", "cluster")
+KINDS = ("thread", "coroutine", "inline", *AWAY)
+LIVE = ("thread", "coroutine", *AWAY)  # those with knobs of their own
+EXECUTORS = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def executors():
+    """Start what runs the stages of other kinds: a pool of loky, Dask here and in processes."""
+    distributed, loky = pytest.importorskip("distributed"), pytest.importorskip("loky")
+    quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
+    with (
+        distributed.LocalCluster(1, processes=False, threads_per_worker=20, **quiet) as local,
+        distributed.LocalCluster(2, processes=True, threads_per_worker=10, **quiet) as cluster,
+        distributed.Client(local) as here,
+        distributed.Client(cluster) as there,
+        loky.ProcessPoolExecutor(max_workers=4) as pool,
+    ):
+        EXECUTORS.update(loky=pool, dask=here, cluster=there)
+        yield
+        EXECUTORS.clear()
 
 
 def mapped(chain, kind, fn, *, ordered=True, **knobs):
@@ -18,7 +37,7 @@ def mapped(chain, kind, fn, *, ordered=True, **knobs):
     if kind == "inline":
         knobs = {}
     if kind != "coroutine":
-        knobs["executor"] = kind
+        knobs["executor"] = EXECUTORS.get(kind, kind)
     return chain.map(fn, name="work", ordered=ordered, **knobs)
 
 
@@ -50,7 +69,9 @@ def test_filter_and_flat_map(kind):
     """The contract holds for all three operations with a function."""
     kept = stage(kind, result=lambda item: item % 3)
     many = stage(kind, result=lambda item: [item] * (item % 4))
-    executor = {"executor": "inline"} if kind == "inline" else {"concurrency": 3}
+    executor = {} if kind == "inline" else {"concurrency": 3}
+    if kind != "coroutine":
+        executor["executor"] = EXECUTORS.get(kind, kind)
     chain = source(300).filter(kept, name="keep", **executor).flat_map(many, name="m", **executor)
     with chain.start() as run:
         assert drained(run) == [n for n in range(300) if n % 3 for _ in range(n % 4)]
@@ -164,7 +185,8 @@ def test_exception_of_the_user(kind):
         outcomes = [delivered(run) for _ in range(2)]
     assert [len(got) for got, _ in outcomes] == [60, 60]
     assert [type(error.__cause__) for _, error in outcomes] == [ZeroDivisionError] * 2
-    assert [error.executor for _, error in outcomes] == [kind] * 2
+    words = {"loky": "executor", "cluster": "dask"}
+    assert [error.executor for _, error in outcomes] == [words.get(kind, kind)] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -83,7 +83,7 @@ def test_item_of_a_killed_worker_is_done_again(client, engine, fifo):
 def test_item_that_kills_every_worker_is_named(client):
     """Dask gives up on it; the error names the item, and the next one is done."""
     caller = caller_of(client)
-    with pytest.raises(WorkerDiedError, match=r"item 3 .* killed every worker") as caught:
+    with pytest.raises(WorkerDiedError, match=r"item 3 .* killed its worker 2 times") as caught:
         caller.call(job(Program(programs.die), 0, first=3))
     error = caught.value
     assert (error.stage, error.path, error.executor) == ("work", 3, "dask")

@@ -80,9 +80,12 @@ def left(worker):
 
 
 def gone(pids):
-    """Say whether all processes end."""
+    """Say whether all processes end; kill those that do not."""
     processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return psutil.wait_procs(processes, timeout=HANG_S)[1] == []
+    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
+    for process in alive:
+        process.kill()
+    return alive == []
 
 
 def script(text, *options, method, stdin=False, path=None):
@@ -258,13 +261,14 @@ def test_worker_starts_workers(method):
 def test_process_forked_in_a_worker_holds_nothing(forked):
     """A process that user code forks in a worker does not hide the worker's death."""
     with Evaluator() as evaluator:
-        child = evaluator.ask("os.fork() or signal.pause()")
-        evaluator.worker.kill()
-        with pytest.raises(EOFError):
-            finished(evaluator.worker.connection.recv)
-        alive = psutil.pid_exists(child)
-        os.kill(child, signal.SIGKILL)
-    assert alive
+        child = psutil.Process(evaluator.ask("os.fork() or signal.pause()"))
+        try:
+            evaluator.worker.kill()
+            with pytest.raises(EOFError):
+                finished(evaluator.worker.connection.recv)
+            assert child.is_running()
+        finally:
+            child.kill()
 
 
 ORPHANS = """

@@ -318,6 +318,43 @@ def test_traceback_is_shown_once(packed, module):
     )
 
 
+@pytest.mark.parametrize("name", ["plain", "bad_json", "coded", "suppressed", "slotted"])
+def test_reads_as_if_raised_here(packed, module, name):
+    """Below the call itself all lines, and the marks under them, are those of a local call."""
+    try:
+        getattr(module, name)()
+    except Exception as error:
+        local = text_of(error.with_traceback(error.__traceback__.tb_next))
+    remote = packed[name].unpack()
+    assert text_of(remote.with_traceback(remote.__traceback__.tb_next)) == local
+
+
+def test_reads_the_same_after_a_journey():
+    """The place in a line is kept, also where code spans lines."""
+
+    def failing(x):
+        return [
+            x / y if x else "ä"
+            for y in (1, 0)
+        ]  # fmt: skip
+
+    try:
+        failing(2)
+    except ZeroDivisionError as error:
+        local, remote = text_of(error), text_of(here(error))
+    assert remote == local
+
+
+def test_notebook_shows_it(packed):
+    """IPython's traceback shows the worker's lines with their surroundings."""
+    ultratb = pytest.importorskip("IPython.core.ultratb")
+    error = packed["coded"].unpack()
+    shown = ultratb.VerboseTB(theme_name="nocolor", include_vars=False).text(
+        type(error), error, error.__traceback__
+    )
+    assert 'raise Coded(5, detail={"at": 3})' in shown
+
+
 def test_reads_well_as_a_cause(packed):
     """As the cause of a stage's error it stands above it, with its own traceback."""
     surfaced = StageError("stage 'decode' failed on item 3", stage="decode", path=3)

@@ -587,6 +587,28 @@ def test_function_that_refuses():
     assert refusal(Refuses()).startswith("(tests.Refuses) cannot be pickled (ValueError: not me)")
 
 
+def test_worker_init_is_told_apart():
+    """A lock that `worker_init` uses is blamed on it."""
+    program = RegionProgram(
+        [Part("decode", Map(len))], seed=0, executor="process", inits=[enclosing(LOCK)]
+    )
+    with pytest.raises(UnpicklableError, match="its worker_init uses the variable 'held'"):
+        ship(program, stage="decode")
+
+
+class Unfathomable:
+    """Stands for an object that cannot be looked at."""
+
+    def __reduce_ex__(self, protocol):
+        return tuple, 5, None
+
+
+def test_cannot_be_looked_at():
+    """An object that misleads the search is refused all the same."""
+    with pytest.raises(UnpicklableError, match="pickling it failed with PicklingError"):
+        ship(Unfathomable(), stage="decode")
+
+
 def test_cause_is_kept():
     """What pickle said is the cause; without a stage of its own, the one given is named."""
     with pytest.raises(UnpicklableError, match="stage 'region' cannot") as caught:

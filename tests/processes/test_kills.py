@@ -337,3 +337,61 @@ def test_budget_counts_deaths():
         got, error = delivered(run)
     assert isinstance(error, nbpipe.FailureBudgetError)
     assert got == [n for n in range(len(got) * 2) if n % 2 == 0]
+
+
+def test_killed_while_it_begins(bell, gate):
+    """A worker that is killed while it prepares itself is replaced: the epoch goes on."""
+
+    def init():
+        bell.ring()
+        gate.wait()
+
+    with placed(numbers(10), lambda n: n, worker_init=init).start() as run:
+        items = iter(run)
+        end([pid for _, pid in bell.wait(2)])
+        bell.wait(2)
+        gate.open()
+        assert drained(items) == list(range(10))
+
+
+def test_killed_while_it_is_sent_a_huge_item(bell):
+    """A worker killed while 300 MB are on their way to it: the item is sent once more."""
+
+    def make(n):
+        return n, Ringing(bell), np.full(HUGE_BYTES if n == 1 else 10, n, np.uint8)
+
+    def work(item):
+        n, word, array = item
+        return n, word, array.size, int(array.min()), int(array.max())
+
+    with placed(numbers(4).map(make, prefetch=1), work, concurrency=1).start() as run:
+        items = iter(run)
+        got = [finished(next, items)]
+
+        def kill():
+            bell.wait(2)
+            kill_now(*run["fn"].pids)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        got += drained(items)
+        killer.join()
+    assert got == [(n, "sent", HUGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGABRT])
+def test_other_signals(bell, gate, number):
+    """A worker that is told to end, by whatever signal, is replaced as a killed one is."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    with placed(numbers(6), work).start() as run:
+        items = iter(run)
+        (_, pid), _ = bell.wait(2)
+        os.kill(pid, number)
+        bell.wait(1)
+        gate.open()
+        assert drained(items) == list(range(6))

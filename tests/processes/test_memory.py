@@ -193,18 +193,17 @@ def test_few_open_files(tmp_path):
 def test_no_more_open_files(tmp_path):
     """Where no worker can be started, an error says what has run out."""
     text = """
-        import resource
+        import os, resource
         import nbpipe
 
         chain = nbpipe.source(range(20)).map(lambda n: n, executor="process")
         list(chain)
-        free = len(__import__("os").listdir("/proc/self/fd"))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
+        most = len(os.listdir("/proc/self/fd")) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         try:
             list(chain)
         except nbpipe.StageError as error:
             print(type(error.__cause__).__name__, "Too many open files" in str(error))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
     """
     code, out, err = ran(text, tmp_path)
     assert (code, out, err) == (0, "WorkerStartError True\n", "")

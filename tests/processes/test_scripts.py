@@ -347,3 +347,32 @@ def test_many_runs_one_after_the_other(tmp_path):
     """
     code, out, err = ran(text, tmp_path)
     assert (code, out, err) == (0, "True 1\n", "")
+
+
+def test_the_fork_server_is_killed(tmp_path):
+    """Without it the workers there are go on, and new ones have a new server."""
+    text = """
+        import os, signal
+        import psutil
+        import nbpipe
+
+        chain = nbpipe.source(range(60)).map(
+            lambda n: (n, os.getpid()), name="fn", executor="process", prefetch=1
+        )
+        run = chain.start()
+        items = iter(run)
+        got = [next(items)]
+        (pid,) = run["fn"].pids
+        server = psutil.Process(pid).parent()
+        server.kill()
+        server.wait()
+        got += [next(items) for _ in range(5)]
+        print(got[-1][1] == pid)
+        psutil.Process(pid).kill()
+        got += list(items)
+        print([n for n, _ in got] == list(range(60)), got[-1][1] == pid)
+        run.close()
+    """
+    with Script(text, tmp_path) as script:
+        code, out, err = script.end()
+    assert (code, out, err) == (0, "True\nTrue False\n", "")

@@ -91,19 +91,23 @@ def row(busy, starved, blocked, rate, **changes):
 
 
 def photographs():
-    """Give a run of six stages: decode limits, one name is hostile, one item failed."""
+    """Give a run of six stages: decode limits, one name is hostile, one item failed.
+
+    The last two share their worker processes, of which one only starts.
+    """
     pipe = (
         nbpipe.source(range(100_000), name="files")
         .map(read, concurrency=16, prefetch=16)
         .map(abs, name="decode", concurrency=2, prefetch=8, on_error="skip")
         .map(abs, name=HOSTILE, executor="inline")
-        .batch(64)
-        .map(abs, name="normalise", concurrency=2)
+        .batch(64, executor="process")
+        .map(abs, name="normalise", executor="process")
     )
     stages = addresses(pipe.chain)
     knob = stages["decode"].knobs["concurrency"]
     knob.set(5)
     knob._last = EVENTS[-1]
+    stages["batch"].knobs["concurrency"].set(2)
     rows = {
         "files": row(0.01, 0, 0.97, 845.2, queued=16, prefetch=16, latency_p50_s=2.1e-6),
         "read": row(
@@ -113,7 +117,14 @@ def photographs():
             0.97, 0.02, 0, 839.6, running=5, concurrency=5, prefetch=8, errors=1, retries=2
         ),
         HOSTILE: row(0.08, 0.92, 0, 839.6, latency_p50_s=9.4e-5, prefetch=8),
-        "batch": row(0.05, 0.95, 0, 13.12, prefetch=2, bytes_out=17_000_000_000),
+        "batch": row(
+            *(0.05, 0.95, 0, 13.12),
+            concurrency=2,
+            bytes_out=17_000_000_000,
+            workers=2,
+            starting=1,
+            memory_bytes=310_000_000,
+        ),
         "normalise": row(0.11, 0.88, 0, 13.12, running=1, concurrency=2, prefetch=2),
         "consumer": row(0.38, 0.62, 0, 13.12, latency_p50_s=0, latency_p95_s=0),
     }

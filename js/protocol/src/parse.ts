@@ -10,6 +10,7 @@ import {
   oneOf,
   orNull,
   ParseError,
+  pageLink,
   type Reader,
   record,
   share,
@@ -30,6 +31,7 @@ import {
   type Stage,
   type Target,
   VERSION,
+  type Workers,
 } from "./types";
 
 /** At most so many points of history are taken. */
@@ -46,6 +48,13 @@ const knob = record<Knob>({
   maximum: whole,
   default: whole,
   unit: name,
+});
+
+const workers = record<Workers>({
+  count,
+  starting: count,
+  memory_bytes: count,
+  link: orNull(pageLink),
 });
 
 const stage = record<Stage>({
@@ -70,6 +79,8 @@ const stage = record<Stage>({
   latency_p50_s: atLeastZero,
   latency_p95_s: atLeastZero,
   bytes_per_s: orNull(atLeastZero),
+  workers: orNull(workers),
+  shares: orNull(name),
   knobs: list(knob, 50),
 });
 

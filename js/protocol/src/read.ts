@@ -56,6 +56,17 @@ export function text(limit: number): Reader<string> {
     typeof value === "string" ? value.slice(0, limit) : fail(at, "a text", value);
 }
 
+const LONGEST_LINK = 300;
+const PAGE = /^https?:\/\/[a-z0-9_.:[\]-]+([/?#][!-~]*)?$/i;
+
+/** The address of a web page; of whatever else one may click on, nothing is left. */
+export const pageLink: Reader<string | null> = (value, at) => {
+  if (typeof value !== "string") {
+    fail(at, "a text", value);
+  }
+  return value.length <= LONGEST_LINK && PAGE.test(value) ? value : null;
+};
+
 export function oneOf<T extends string>(allowed: readonly T[]): Reader<T> {
   return (value, at) =>
     allowed.find((item) => item === value) ?? fail(at, `one of ${allowed.join(", ")}`, value);

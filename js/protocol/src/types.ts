@@ -21,6 +21,18 @@ export interface Shares {
   readonly waiting: number;
 }
 
+/** Who does a stage's calls outside the kernel's own threads; `link` is a page that shows them. */
+export interface Workers {
+  readonly count: number;
+  readonly starting: number;
+  readonly memory_bytes: number;
+  readonly link: string | null;
+}
+
+/**
+ * Neighbours that share their workers are a region: the first has the workers and the calls, and
+ * `shares` of the others is its address. `bound` is 0 where nothing leaves the worker.
+ */
 export interface Stage extends Shares {
   readonly address: string;
   readonly op: string;
@@ -39,6 +51,8 @@ export interface Stage extends Shares {
   readonly latency_p50_s: number;
   readonly latency_p95_s: number;
   readonly bytes_per_s: number | null;
+  readonly workers: Workers | null;
+  readonly shares: string | null;
   readonly knobs: readonly Knob[];
 }
 

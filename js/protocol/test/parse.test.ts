@@ -51,6 +51,57 @@ describe("a snapshot", () => {
   });
 });
 
+const CREW = { count: 2, starting: 0, memory_bytes: 0, link: null };
+
+describe("workers", () => {
+  test.each([
+    "http://127.0.0.1:8787/status",
+    "https://hub.example.org/user/ada/proxy/8787/status?tab=1#x",
+    "HTTP://[::1]:8787",
+  ])("keep the link %s", (link) => {
+    const read = parseSnapshot(sampleWithStage({ workers: { ...CREW, link } }));
+    expect(read.stages[0]?.workers?.link).toBe(link);
+  });
+
+  test.each([
+    "javascript:alert(1)",
+    "JavaScript:alert(1)//http://x",
+    " javascript:alert(1)",
+    "java\nscript:alert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "vbscript:x",
+    "file:///etc/passwd",
+    "blob:http://x/1",
+    "//evil.example.org",
+    "/status",
+    "http:evil.example.org",
+    "http://",
+    "http://user:secret@example.org/",
+    "http://example.org\\@evil.example.org",
+    "http://example.org/a b",
+    "http://example.org/\n",
+    "http://example.org/\u202e",
+    `http://example.org/${"x".repeat(300)}`,
+    "",
+  ])("lose the link %j", (link) => {
+    const read = parseSnapshot(sampleWithStage({ workers: { ...CREW, link } }));
+    expect(read.stages[0]?.workers).toEqual(CREW);
+  });
+
+  test.each([
+    ["a link that is no text", { workers: { ...CREW, link: 7 } }],
+    ["a link that is an object", { workers: { ...CREW, link: { href: "http://x" } } }],
+    ["a link that is missing", { workers: { ...CREW, link: undefined } }],
+    ["half a worker", { workers: { ...CREW, count: 0.5 } }],
+    ["less than no memory", { workers: { ...CREW, memory_bytes: -1 } }],
+    ["workers that are a number", { workers: 2 }],
+    ["workers that are missing", { workers: undefined }],
+    ["a sharer that is no text", { shares: 1 }],
+  ])("with %s are refused", (_what, changes) => {
+    expect(() => parseSnapshot(sampleWithStage(changes))).toThrow(ParseError);
+  });
+});
+
 describe("a message", () => {
   test("that says hello brings snapshot and history", () => {
     const read = parseMessage({ type: "hello", snapshot: sample(), history: HISTORY });

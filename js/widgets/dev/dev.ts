@@ -1,4 +1,5 @@
-/** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, theme, link, views. */
+/** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, chain, starting,
+ * theme, link, views. */
 
 import type { Model } from "../src/anywidget";
 import panel from "../src/index";
@@ -10,7 +11,12 @@ if (theme !== "") {
   document.body.dataset.jpThemeLight = String(theme === "light");
 }
 
-const run = new SimulatedRun(Number(given.get("stages") ?? 6), given.get("state") ?? "running");
+const run = new SimulatedRun(
+  Number(given.get("stages") ?? 6),
+  given.get("state") ?? "running",
+  given.get("chain") ?? "threads",
+  Number(given.get("starting") ?? 0),
+);
 const kernel = given.get("link") !== "none";
 const heard = new Map<string, Set<(...given: unknown[]) => void>>();
 let views = 0;

@@ -1,18 +1,12 @@
 /** A run that is only simulated: rates follow the knobs, so that the panel can be tried. */
 
-import type { Change, Knob, Snapshot, Stage, Target } from "@nbpipe/protocol";
-
-const NAMES = [
-  ["files", "source", "thread", 0],
-  ["read", "map", "coroutine", 0.002],
-  ["decode", "map", "process", 0.0162],
-  ["<img src=x onerror=alert(1)>", "map", "thread", 0.0011],
-  ["batch", "batch", "inline", 0.0008],
-  ["to_device", "to_device", "cuda:0", 0.0034],
-] as const;
+import type { Change, Knob, Snapshot, Stage, Target, Workers } from "@nbpipe/protocol";
+import { CHAINS, type Link } from "./chains";
 
 const MORE = ["tokenize", "augment_with_a_rather_long_name", "pad", "mask", "normalise", "check"];
 const BATCH = 64;
+const OUTSIDE = new Set(["process", "dask"]);
+const DASHBOARD = "http://127.0.0.1:8787/status";
 
 interface Spec {
   address: string;
@@ -20,6 +14,7 @@ interface Spec {
   executor: string;
   cost_s: number;
   batches: boolean;
+  shares: string | null;
   made: number;
   knobs: Knob[];
 }
@@ -35,10 +30,13 @@ export class SimulatedRun {
   private waited_s = 20.5;
   private undo: Target | null = null;
   private wobble = 1;
+  private starting_s: number;
 
-  constructor(stages: number, state: string) {
-    this.specs = specsOf(stages);
+  /** `starting_s`: so long all workers only start [s]. */
+  constructor(stages: number, state: string, chain = "threads", starting_s = 0) {
+    this.specs = specsOf(CHAINS.get(chain) ?? [], stages);
     this.state = state as Snapshot["state"];
+    this.starting_s = starting_s;
   }
 
   /** Let time pass; returns whether anything changed. */
@@ -48,6 +46,7 @@ export class SimulatedRun {
     }
     this.wobble = 1 + 0.06 * Math.sin(Date.now() / 900) + 0.04 * (Math.random() - 0.5);
     this.elapsed_s += time_s;
+    this.starting_s -= time_s;
     this.delivered += (this.rate() * time_s) / BATCH;
     this.waited_s += 0.62 * time_s;
     for (const spec of this.specs) {
@@ -146,6 +145,9 @@ export class SimulatedRun {
   }
 
   private rate(): number {
+    if (this.starting_s > 0) {
+      return 1e-6;
+    }
     const rates = this.specs
       .filter((spec) => spec.cost_s > 0)
       .map((spec) => knobOf(spec, "concurrency") / spec.cost_s);
@@ -155,9 +157,11 @@ export class SimulatedRun {
   private stage(spec: Spec): Stage {
     const running = this.state === "running";
     const concurrency = knobOf(spec, "concurrency");
-    const prefetch = knobOf(spec, "prefetch");
+    const at = this.specs.indexOf(spec);
+    const isInner = this.specs[at + 1]?.shares === (spec.shares ?? spec.address);
+    const prefetch = isInner ? 0 : knobOf(spec, "prefetch");
     const busy = running ? Math.min(0.97, (this.rate() * spec.cost_s) / concurrency) : 0;
-    const after = this.specs.indexOf(spec) > 2;
+    const after = at > 2;
     const rest = 1 - busy;
     return {
       address: spec.address,
@@ -171,18 +175,30 @@ export class SimulatedRun {
       starved: running && after ? rest : 0,
       blocked: running && !after ? rest * 0.9 : 0,
       waiting: !running ? 1 : after ? 0 : rest * 0.1,
-      running: running ? Math.round(concurrency * busy) : 0,
+      running: running && spec.shares === null ? Math.round(concurrency * busy) : 0,
       concurrency,
       queued: after ? Math.round(prefetch * 0.1) : prefetch,
       prefetch,
-      bound: prefetch + concurrency,
+      bound: isInner ? 0 : prefetch + concurrency,
       errors: spec.address === "decode" ? 12 : 0,
       retries: 0,
       latency_p50_s: spec.cost_s,
       latency_p95_s: spec.cost_s * 2.3,
       bytes_per_s: spec.op === "to_device" ? 1.3e9 : null,
-      knobs: spec.knobs,
+      workers: this.workers(spec),
+      shares: spec.shares,
+      knobs: isInner ? spec.knobs.filter(({ name }) => name !== "prefetch") : spec.knobs,
     };
+  }
+
+  private workers(spec: Spec): Workers | null {
+    if (!OUTSIDE.has(spec.executor) || spec.shares !== null) {
+      return null;
+    }
+    const count = this.state === "closed" ? 0 : knobOf(spec, "concurrency");
+    const starting = this.starting_s > 0 ? count : 0;
+    const memory_bytes = starting > 0 ? 0 : 3.05e8 * count;
+    return { count, starting, memory_bytes, link: spec.executor === "dask" ? DASHBOARD : null };
   }
 
   private set({ stage, knob, value }: Target, by: string): object {
@@ -196,9 +212,14 @@ export class SimulatedRun {
       const rule = `must be an int in [${minimum}, ${maximum}] ${unit}, got ${value}`;
       return { ok: false, value: old, error: `${stage}.${knob} ${rule}` };
     }
-    spec.knobs = spec.knobs.map((each) => (each === found ? { ...each, value } : each));
-    this.undo = { stage, knob, value: old };
-    this.note(`${stage}.${knob}`, old, value, by, "");
+    const owner = knob === "concurrency" ? (spec.shares ?? stage) : stage;
+    for (const other of this.specs) {
+      if (other === spec || (knob === "concurrency" && (other.shares ?? other.address) === owner)) {
+        other.knobs = other.knobs.map((each) => (each.name === knob ? { ...each, value } : each));
+      }
+    }
+    this.undo = { stage: owner, knob, value: old };
+    this.note(`${owner}.${knob}`, old, value, by, "");
     return { ok: true, value };
   }
 
@@ -208,27 +229,27 @@ export class SimulatedRun {
   }
 }
 
-function specsOf(stages: number): Spec[] {
-  const chosen = stages === 1 ? NAMES.slice(2, 3) : NAMES.slice(0, Math.min(stages, 6));
-  const specs = chosen.map(([address, op, executor, cost_s]) =>
-    spec(address, op, executor, cost_s),
-  );
-  for (const address of MORE.slice(0, Math.max(0, stages - 6))) {
-    specs.splice(specs.length - 2, 0, spec(address, "map", "thread", 0.0015));
+function specsOf(links: readonly Link[], stages: number): Spec[] {
+  const chosen = stages === 1 ? links.slice(2, 3) : links.slice(0, Math.max(stages, 2));
+  const specs = chosen.map(spec);
+  for (const address of MORE.slice(0, Math.max(0, stages - links.length))) {
+    specs.splice(specs.length - 2, 0, spec([address, "map", "thread", 0.0015]));
   }
   return specs;
 }
 
-function spec(address: string, op: string, executor: string, cost_s: number): Spec {
+function spec([address, op, executor, cost_s, shares = undefined]: Link): Spec {
   const batches = op === "batch" || op === "to_device";
   const knobs: Knob[] = [];
-  if (op === "map") {
-    knobs.push(knob("concurrency", address === "decode" ? 4 : 2, 1024, "calls"));
+  if (op === "map" || shares !== undefined) {
+    const value = (shares ?? address) === "decode" ? 4 : 2;
+    knobs.push(knob("concurrency", value, OUTSIDE.has(executor) ? 256 : 1024, "calls"));
   }
   knobs.push(
     op === "to_device" ? knob("depth", 2, 16, "batches") : knob("prefetch", 16, 65_536, "items"),
   );
-  return { address, op, executor, cost_s: cost_s || 0.0005, batches, made: 26_400, knobs };
+  const told = { address, op, executor, cost_s: cost_s || 0.0005, batches };
+  return { ...told, shares: shares ?? null, made: 26_400, knobs };
 }
 
 function knob(name: string, value: number, maximum: number, unit: string): Knob {

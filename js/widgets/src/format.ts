@@ -46,6 +46,19 @@ export function formatBytes(size_bytes: number): string {
   return `${number}${THIN}${prefix}B`;
 }
 
+/** Workers in one line: those that only start, else their memory. */
+export function formatWorkers(count: number, starting: number, memory_bytes: number): string {
+  const all = Math.max(count, starting);
+  const noun = all === 1 ? "worker" : "workers";
+  if (starting > 0) {
+    return starting === all ? `starting ${all} ${noun}` : `${all} ${noun}, ${starting} starting`;
+  }
+  if (all === 0) {
+    return "no workers";
+  }
+  return memory_bytes > 0 ? `${all} ${noun}, ${formatBytes(memory_bytes)}` : `${all} ${noun}`;
+}
+
 /** A short time with its unit: 0.0042 is "4.20 ms". */
 export function formatTime(time_s: number): string {
   if (time_s <= 0) {

@@ -1,7 +1,7 @@
 /** Small pictures in a row: shares of time, a queue's fill, the rate over the last minute. */
 
 import type { Shares } from "@nbpipe/protocol";
-import { h, setAttribute, setPart, setText, setTitle, svg } from "./dom";
+import { h, setAttribute, setClass, setPart, setText, setTitle, svg } from "./dom";
 import { formatShare } from "./format";
 
 type Part = keyof Shares;
@@ -58,6 +58,11 @@ export class Meter {
     this.text = h("div", { class: "value", "data-field": field });
     const label = h("span", { class: "caption", "aria-hidden": "true" }, caption);
     this.el = h("div", { class: `cell ${field}` }, label, this.text, this.bar);
+  }
+
+  /** Leave the place empty: there is nothing to measure here. */
+  setBlank(blank: boolean): void {
+    setClass(this.el, "blank", blank);
   }
 
   update(now: number, most: number, said: string): void {

@@ -1,6 +1,7 @@
 /** Rows of the table: one for each stage, and one for the training loop. */
 
 import { CONSUMER, type Failure, type Shares, type Snapshot, type Stage } from "@nbpipe/protocol";
+import { Crew } from "./crew";
 import {
   button,
   h,
@@ -23,11 +24,17 @@ import type { Session } from "./session";
 const LONG_NAME = 14;
 const TAIL = 6;
 
+/** Where a stage stands among those that share their workers; "" when it shares none. */
+export type Place = "" | "first" | "inner" | "last";
+
+const PLACES: readonly Place[] = ["first", "inner", "last"];
+
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
   private readonly stem = h("span", { class: "stem" });
   private readonly tail = h("span", { class: "tail" });
   private readonly name = h("span", { class: "name" }, this.stem, this.tail);
+  readonly who: HTMLElement;
   readonly kind = h("span", { class: "kind" });
   private readonly amount = h("span", {});
   private readonly unit = h("span", { class: "unit" });
@@ -41,10 +48,10 @@ class Front {
   constructor(words?: Words) {
     this.bar = new SharesBar(words);
     const sub = h("div", { class: "sub" }, this.mark, this.kind);
-    const who = h("div", { class: "cell who" }, this.name, sub);
+    this.who = h("div", { class: "cell who" }, this.name, sub);
     const now = h("div", { class: "value", "data-field": "rate" }, this.amount, " ", this.unit);
     const rate = h("div", { class: "cell rate" }, now, this.under);
-    this.cells = [who, rate, this.spark.el, this.bar.el];
+    this.cells = [this.who, rate, this.spark.el, this.bar.el];
   }
 
   /** Show a name; of a long one the middle is left out, since names often differ at their end. */
@@ -76,6 +83,7 @@ class Front {
 export class StageRow {
   readonly el = h("div", { class: "row", role: "listitem" });
   private readonly front = new Front();
+  private readonly crew = new Crew();
   private readonly queue = new Meter("queue", "queue");
   private readonly running = new Meter("running", "calls");
   private readonly p50 = h("span", { class: "value" });
@@ -84,6 +92,8 @@ export class StageRow {
   private readonly failures = new FailureList();
   private readonly knobBox = h("div", { class: "knobs" });
   private readonly knobs = new Map<string, KnobControl>();
+  private readonly sharer = h("span", { class: "said" });
+  private readonly shared = h("div", { class: "knob shared sub" });
   private errorCount = 0;
 
   constructor(
@@ -103,10 +113,18 @@ export class StageRow {
     });
     this.el.append(...this.front.cells, this.queue.el, this.running.el, latency, errors);
     this.el.append(this.knobBox, this.failures.el);
+    this.front.who.append(this.crew.el);
+    this.shared.dataset.name = "concurrency";
+    this.shared.append(h("span", { class: "caption", "aria-hidden": "true" }, "concurrency"));
+    this.shared.append(this.sharer);
   }
 
-  update(stage: Stage, limits: boolean, enabled: boolean): void {
+  update(stage: Stage, place: Place, limits: boolean, enabled: boolean): void {
     const { front } = this;
+    for (const each of PLACES) {
+      setClass(this.el, `region-${each}`, each === place);
+    }
+    this.crew.update(stage);
     front.setName(stage.address);
     setText(front.kind, `${stage.op} · ${stage.executor}`);
     setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
@@ -117,7 +135,9 @@ export class StageRow {
       bytes === null ? `mean ${formatAmount(stage.mean_per_s)}` : `${formatBytes(bytes)}/s`,
     );
     const { queued, bound, running, concurrency } = stage;
+    this.queue.setBlank(bound === 0);
     this.queue.update(queued, bound, `${queued} of at most ${bound} ${stage.unit} held ready`);
+    this.running.setBlank(stage.shares !== null);
     this.running.update(running, concurrency, `${running} of ${concurrency} calls in progress`);
     setText(this.p50, formatTime(stage.latency_p50_s));
     setText(this.p95, `p95 ${formatTime(stage.latency_p95_s)}`);
@@ -164,7 +184,9 @@ export class StageRow {
   }
 
   private updateKnobs(stage: Stage, enabled: boolean): void {
-    for (const knob of stage.knobs) {
+    const own = stage.knobs.filter(({ name }) => stage.shares === null || name !== "concurrency");
+    this.showShared(stage.shares);
+    for (const knob of own) {
       let control = this.knobs.get(knob.name);
       if (control === undefined) {
         control = new KnobControl(this.session, this.address, knob);
@@ -172,6 +194,17 @@ export class StageRow {
         this.knobBox.append(control.el);
       }
       control.update(knob, enabled);
+    }
+  }
+
+  /** Say where the concurrency is that this stage shares. */
+  private showShared(shares: string | null): void {
+    if (shares !== null) {
+      setText(this.sharer, `shared with ${shares}`);
+      setTitle(this.shared, `same workers as ${shares}, and one concurrency for both`);
+      if (this.shared.parentElement === null) {
+        this.knobBox.prepend(this.shared);
+      }
     }
   }
 }

@@ -82,8 +82,14 @@ export class Session {
   }
 
   set(stage: string, knob: string, value: number): void {
-    this.knobs.set(stage, knob, value);
+    this.knobs.set(this.ownerOf(stage, knob), knob, value);
     this.tell();
+  }
+
+  /** Stages that share their workers have one concurrency: it is shown at the first of them. */
+  private ownerOf(address: string, knob: string): string {
+    const stage = this.snapshot?.stages.find((each) => each.address === address);
+    return knob === "concurrency" ? (stage?.shares ?? address) : address;
   }
 
   ask(op: Op): void {

@@ -1,8 +1,8 @@
 /** Table of the stages: headings, a row for each stage, the training loop, what the bar means. */
 
-import { CONSUMER, type Snapshot } from "@nbpipe/protocol";
+import { CONSUMER, type Snapshot, type Stage } from "@nbpipe/protocol";
 import { h } from "./dom";
-import { LoopRow, StageRow } from "./row";
+import { LoopRow, type Place, StageRow } from "./row";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 
@@ -23,7 +23,7 @@ const MEANINGS = [
   ["busy", "inside the function"],
   ["starved", "no input"],
   ["blocked", "no room after it"],
-  ["waiting", "no thread yet, or paused"],
+  ["waiting", "no thread yet, on the way, or paused"],
 ] as const;
 
 export class Table {
@@ -54,8 +54,9 @@ export class Table {
       this.rebuild(addresses);
     }
     const limits = snapshot.diagnosis.stage;
-    for (const stage of stages) {
-      this.rows.get(stage.address)?.update(stage, stage.address === limits, enabled);
+    for (const [at, stage] of stages.entries()) {
+      const place = placeOf(stage, stages[at + 1]);
+      this.rows.get(stage.address)?.update(stage, place, stage.address === limits, enabled);
     }
     this.loop.update(snapshot, limits === CONSUMER);
   }
@@ -83,4 +84,12 @@ export class Table {
     const rows = [...this.rows.values()].map((row) => row.el);
     this.list.replaceChildren(this.head, ...rows, this.loop.el);
   }
+}
+
+function placeOf(stage: Stage, below: Stage | undefined): Place {
+  const goesOn = below !== undefined && below.shares === (stage.shares ?? stage.address);
+  if (stage.shares === null) {
+    return goesOn ? "first" : "";
+  }
+  return goesOn ? "inner" : "last";
 }

@@ -1,0 +1,45 @@
+/** Crew: the workers of a stage, in one line, and a link to the page that shows them. */
+
+import type { Stage, Workers } from "@nbpipe/protocol";
+import { h, setAttribute, setClass, setHidden, setText, setTitle, unshortened } from "./dom";
+import { formatBytes, formatWorkers } from "./format";
+
+export class Crew {
+  private readonly said = h("span", { class: "said", "data-field": "workers" });
+  private readonly page = unshortened(
+    h("a", { class: "page", target: "_blank", rel: "noopener noreferrer" }, "dashboard"),
+  );
+  readonly el = h("div", { class: "crew sub" }, this.said, this.page);
+
+  update({ workers }: Stage): void {
+    setHidden(this.el, workers === null);
+    if (workers === null) {
+      return;
+    }
+    const { count, starting, link } = workers;
+    const memory_bytes = link === null ? workers.memory_bytes : 0; // the page shows it, too
+    setText(this.said, formatWorkers(count, starting, memory_bytes));
+    setClass(this.said, "starting", starting > 0);
+    setTitle(this.said, inFull(workers));
+    this.showPage(link);
+  }
+
+  /** The parser let only addresses of the web through. */
+  private showPage(link: string | null): void {
+    setHidden(this.page, link === null);
+    if (link === null) {
+      this.page.removeAttribute("href");
+    } else {
+      setAttribute(this.page, "href", link);
+      setTitle(this.page, link);
+    }
+  }
+}
+
+function inFull({ count, starting, memory_bytes }: Workers): string {
+  if (Math.max(count, starting) === 0) {
+    return "workers start with the first item";
+  }
+  const memory = memory_bytes > 0 ? `, ${formatBytes(memory_bytes)} of memory` : "";
+  return `${count} there, ${starting} of them only starting${memory}`;
+}

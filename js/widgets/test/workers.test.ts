@@ -1,0 +1,148 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { sample } from "../../protocol/test/sample";
+import { MockModel } from "./mock-model";
+import { frame, type Shown, show, type } from "./page";
+
+type Fields = Record<string, unknown>;
+
+const PAGE = "http://127.0.0.1:8787/status";
+const CREW = { count: 4, starting: 0, memory_bytes: 1_220_000_000, link: null };
+
+let model: MockModel;
+let shown: Shown;
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  model = new MockModel();
+  shown = show(model);
+});
+
+afterEach(() => {
+  shown.close();
+  document.body.replaceChildren();
+  vi.useRealTimers();
+});
+
+/** Say something else of the stage "batch", the first of a region. */
+function tell(workers: Fields | null): void {
+  const stages = sample().stages as Fields[];
+  model.tick({
+    stages: stages.map((stage) => (stage.address === "batch" ? { ...stage, workers } : stage)),
+  });
+  frame();
+}
+
+function within(stage: string, selector: string): HTMLElement {
+  const found = shown.stage(stage).querySelector<HTMLElement>(selector);
+  if (found === null) {
+    throw new Error(`nothing in ${stage} matches ${selector}`);
+  }
+  return found;
+}
+
+function said(stage: string): string {
+  return (within(stage, "[data-field=workers]").textContent ?? "").replace(/\s/g, " ");
+}
+
+describe("a stage with workers", () => {
+  test.each([
+    [{ ...CREW, starting: 4 }, "starting 4 workers"],
+    [{ ...CREW, count: 0, starting: 1 }, "starting 1 worker"],
+    [{ ...CREW, starting: 1 }, "4 workers, 1 starting"],
+    [CREW, "4 workers, 1.22 GB"],
+    [{ ...CREW, memory_bytes: 0 }, "4 workers"],
+    [{ ...CREW, count: 0 }, "no workers"],
+  ])("says how many there are, or start: %o", (workers, expected) => {
+    tell(workers);
+    expect(said("batch")).toBe(expected);
+  });
+
+  test("keeps the line for them while they start and when they are there", () => {
+    const hidden = [{ ...CREW, count: 0 }, { ...CREW, starting: 4 }, CREW].map((workers) => {
+      tell(workers);
+      return within("batch", ".nbp-crew").hidden;
+    });
+    expect(hidden).toEqual([false, false, false]);
+  });
+
+  test("has no such line where its calls run in threads", () => {
+    expect(
+      ["read", "decode", "normalise"].map((stage) => within(stage, ".nbp-crew").hidden),
+    ).toEqual([true, true, true]);
+  });
+
+  test("links to the page that shows them, in a tab of its own", () => {
+    tell({ ...CREW, link: PAGE });
+    const link = within("batch", "a.nbp-page") as HTMLAnchorElement;
+    expect([link.hidden, link.href, link.target, link.rel, link.textContent]).toEqual([
+      false,
+      PAGE,
+      "_blank",
+      "noopener noreferrer",
+      "dashboard",
+    ]);
+  });
+
+  test.each([null, "javascript:alert(1)", "data:text/html,<script>alert(1)</script>"])(
+    "has no link to %s",
+    (link) => {
+      tell({ ...CREW, link: PAGE });
+      tell({ ...CREW, link });
+      const page = within("batch", "a.nbp-page");
+      expect([page.hidden, page.hasAttribute("href")]).toEqual([true, false]);
+    },
+  );
+});
+
+describe("stages that share their workers", () => {
+  test("are tied together, and no others", () => {
+    const rows = [...shown.el.querySelectorAll<HTMLElement>("[data-stage]")];
+    const tied = rows.map((row) => /nbp-region-(\w+)/.exec(row.className)?.[1] ?? "");
+    expect(tied.slice(-4)).toEqual(["", "first", "last", ""]);
+  });
+
+  test("have one concurrency, at the first", () => {
+    expect([
+      shown.knob("range", "concurrency", "batch").value,
+      within("normalise", ".nbp-knobs").querySelector("[data-knob=concurrency]"),
+      within("normalise", ".nbp-shared .nbp-said").textContent,
+    ]).toEqual(["2", null, "shared with batch"]);
+  });
+
+  test("show the queue behind the last, and the calls at the first", () => {
+    const blank = ["batch", "normalise"].map((stage) =>
+      ["queue", "running"].map((field) =>
+        within(stage, `.nbp-cell.nbp-${field}`).classList.contains("nbp-blank"),
+      ),
+    );
+    expect(blank).toEqual([
+      [true, false],
+      [false, true],
+    ]);
+  });
+
+  test("have a prefetch behind the last alone", () => {
+    const found = ["batch", "normalise"].map((stage) =>
+      shown.stage(stage).querySelectorAll("input[type=range][data-knob=prefetch]"),
+    );
+    expect(found.map((inputs) => inputs.length)).toEqual([0, 1]);
+  });
+
+  test("are turned at the first", () => {
+    const number = shown.knob("number", "concurrency", "batch");
+    type(number, "3");
+    number.dispatchEvent(new Event("change"));
+    expect(model.sentOf("set")).toMatchObject([{ stage: "batch", knob: "concurrency", value: 3 }]);
+  });
+
+  test("take what is suggested for another of them at the first", () => {
+    const suggestion = { stage: "normalise", knob: "concurrency", value: 5 };
+    model.tick({ diagnosis: { stage: "normalise", text: "", advice: "", suggestion } });
+    frame();
+    shown.one("button.nbp-apply").click();
+    frame();
+    expect([shown.knob("number", "concurrency", "batch").value, model.sentOf("set")]).toMatchObject(
+      ["5", [{ stage: "batch", value: 5 }]],
+    );
+  });
+});

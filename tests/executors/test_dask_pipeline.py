@@ -1,0 +1,285 @@
+"""Pipelines whose stages run on Dask, or on an executor that the user made."""
+
+import os
+import random
+import signal
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe.executors.dask import DaskExecutor
+from tests.executors.clusters import (
+    cluster,
+    distributed,
+    offload_thread,  # noqa: F401  a fixture
+)
+from tests.gates import delivered, drained
+from tests.processes.marks import Bell, Gate
+
+RESTARTS_S = 40  # a machine that is busy takes this long to start workers again
+
+
+def fail_on_seven(item):
+    """Fail on one item."""
+    if item == 7:
+        raise ValueError("seven")
+    return 2 * item
+
+
+def kill_on_seven(item):
+    """Kill the worker on one item."""
+    if item == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def augmented(item, rng):
+    """Draw from the item's own generator."""
+    return item, int(rng.integers(1 << 30))
+
+
+@pytest.fixture(params=["dask", "threads"])
+def executor(request):
+    """Give an executor: Dask workers with several threads, or a pool of threads."""
+    if request.param == "dask":
+        with cluster(threads=2) as client:
+            yield client
+    else:
+        with ThreadPoolExecutor(4) as pool:
+            yield pool
+
+
+@pytest.fixture
+def client():
+    """Give a client of two workers, each a process with one thread."""
+    with cluster(processes=True) as client:
+        yield client
+
+
+# -- as in threads -----------------------------------------------------------------------------
+def test_items_come_in_order(executor):
+    """Every item comes once, in the order of the source, over two epochs."""
+    chain = nbpipe.source(range(10, 210)).map(fail_on_seven, executor=executor, concurrency=6)
+    with chain.start() as run:
+        assert [drained(run), drained(run)] == [list(range(20, 420, 2))] * 2
+
+
+def test_error_keeps_its_traceback(executor):
+    """A failing item surfaces in its place, with the lines of the function that failed."""
+    chain = nbpipe.source(range(20)).map(fail_on_seven, executor=executor, concurrency=4, name="m")
+    got, error = delivered(chain)
+    frames = traceback.extract_tb(error.__cause__.__traceback__)
+    assert (got, error.path) == ([2 * n for n in range(7)], 7)
+    assert (frames[-1].name, str(error.__cause__)) == ("fail_on_seven", "seven")
+
+
+def test_failed_items_are_skipped_and_counted(executor):
+    """`on_error` and retries hold there as anywhere."""
+    chain = nbpipe.source(range(20)).map(
+        fail_on_seven,
+        executor=executor,
+        concurrency=4,
+        name="m",
+        on_error=nbpipe.Retry(2, then="skip"),
+    )
+    with chain.start() as run:
+        got = drained(run)
+        stats = run.stats()["m"]
+    assert (len(got), stats.items_in, stats.errors, stats.retries) == (19, 20, 1, 2)
+
+
+def test_random_numbers_are_those_of_threads(executor):
+    """The generator of an item depends on the item alone; equal items draw different numbers."""
+    items = [0] * 50
+    there = nbpipe.source(items).map(augmented, executor=executor, concurrency=8, name="m")
+    drawn = drained(there)
+    assert drawn == drained(nbpipe.source(items).map(augmented, name="m"))
+    assert len(set(drawn)) == 50
+
+
+def test_children_come_in_order(executor):
+    """A `flat_map` gives all children of an item before those of the next."""
+    chain = nbpipe.source([3, 0, 2]).flat_map(range, executor=executor, concurrency=2)
+    assert drained(chain) == [0, 1, 2, 0, 1]
+
+
+def test_batches_are_made_there(executor):
+    """A batch joins the region of the stage above it: whole batches come back."""
+    chain = (
+        nbpipe.source(range(10))
+        .map(np.float64, executor=executor, concurrency=2)
+        .batch(4, executor=executor)
+    )
+    assert [batch.tolist() for batch in drained(chain)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_never_more_calls_than_concurrency(executor):
+    """The limit of the stage holds, whatever the executor could do at once, and may change."""
+    CALLS.most = 0
+    chain = nbpipe.source(range(300)).map(CALLS.count, executor=executor, concurrency=3, name="m")
+    with chain.start() as run:
+        items = iter(run)
+        first = [next(items) for _ in range(100)]
+        most = CALLS.most
+        chain["m"].concurrency = 1
+        rest = drained(items)
+    assert (first + rest, 1 <= most <= 3) == (list(range(300)), True)
+
+
+class Calls:
+    """Counts the calls in progress; workers in this process find the same object."""
+
+    def __init__(self):
+        self.most = self.now = 0
+        self.lock = threading.Lock()
+
+    def __reduce__(self):
+        return "CALLS"
+
+    def count(self, item):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        with self.lock:
+            self.now -= 1
+        return item
+
+
+CALLS = Calls()
+
+
+def test_epoch_that_was_left_is_cancelled(executor):
+    """After `break` the next epoch begins with its first item, and ends."""
+    chain = nbpipe.source(range(100)).map(fail_on_seven, executor=executor, concurrency=4)
+    with chain.start() as run:
+        for _ in run:
+            break
+        got, error = delivered(run)
+    assert (got, error.path) == ([2 * n for n in range(7)], 7)
+
+
+def test_function_that_changed_between_epochs():
+    """The next epoch calls the function as it is then."""
+    factor = [2]
+    with cluster() as client:
+        chain = nbpipe.source(range(3)).map(lambda item: item * factor[0], executor=client)
+        with chain.start() as run:
+            before = drained(run)
+            factor[0] = 5
+            assert (before, drained(run)) == ([0, 2, 4], [0, 5, 10])
+
+
+def test_what_cannot_be_sent_is_refused_before_the_first_item():
+    """A function that captures a lock ends the epoch with an error that names the variable."""
+    guard = threading.Lock()
+    with cluster() as client:
+        chain = nbpipe.source(range(3)).map(lambda item: (item, guard), executor=client, name="m")
+        got, error = delivered(chain)
+    assert (got, type(error), "guard" in str(error)) == ([], nbpipe.UnpicklableError, True)
+
+
+def test_result_that_cannot_be_sent_is_a_failed_item():
+    """Its item fails, and the others come."""
+
+    def sometimes(item):
+        return threading.Lock() if item == 7 else item
+
+    with cluster() as client:
+        chain = nbpipe.source(range(20)).map(
+            sometimes, executor=client, concurrency=4, name="m", on_error="skip"
+        )
+        with chain.start() as run:
+            got = drained(run)
+            (failure,) = run.failures()
+    assert (got, failure.path) == ([n for n in range(20) if n != 7], 7)
+    assert "UnpicklableError" in failure.error
+
+
+def test_client_that_is_closed_ends_the_epoch():
+    """The error says what happened; nothing hangs."""
+    with cluster() as client:
+        chain = nbpipe.source(range(10_000)).map(float, executor=client, concurrency=4, name="m")
+        with chain.start() as run:
+            items = iter(run)
+            next(items)
+            client.close()
+            _, error = delivered(items)
+    assert isinstance(error, nbpipe.ExecutorBrokenError)
+
+
+# -- workers that are processes ----------------------------------------------------------------
+def test_worker_that_is_killed_costs_nothing(client, tmp_path):
+    """Every item comes, in order, though a worker was killed at work."""
+    bell, gate = Bell(tmp_path / "bell"), Gate(tmp_path / "gate")
+
+    def work(item):
+        if item == 5:
+            bell.ring()
+            gate.wait()
+        return item
+
+    chain = nbpipe.source(range(40)).map(work, executor=client, concurrency=4)
+    with chain.start() as run:
+        items = iter(run)
+        first = next(items)
+        ((_, pid),) = bell.wait()
+        os.kill(pid, signal.SIGKILL)
+        gate.open()
+        got = [first, *drained(items, seconds=RESTARTS_S)]
+    bell.close()
+    assert got == list(range(40))
+
+
+def test_item_that_kills_every_worker_is_skipped(client):
+    """A poisonous item is named; the others come."""
+    chain = nbpipe.source(range(12)).map(
+        kill_on_seven, executor=client, concurrency=2, name="m", on_error="skip"
+    )
+    with chain.start() as run:
+        got = drained(run, seconds=RESTARTS_S)
+        (failure,) = run.failures()
+    assert (got, failure.path) == ([n for n in range(12) if n != 7], 7)
+    assert "WorkerDiedError" in failure.error
+
+
+def test_cluster_is_scaled_in_mid_epoch(client):
+    """Workers come and go while items do; none is lost or comes twice."""
+    placed = DaskExecutor(client, scale=True)
+    chain = nbpipe.source(range(8, 308)).map(
+        fail_on_seven, executor=placed, concurrency=8, name="m"
+    )
+    with chain.start() as run:
+        items = iter(run)
+        first = [next(items) for _ in range(10)]
+        run["m"].workers = 4
+        client.wait_for_workers(4)
+        middle = [next(items) for _ in range(50)]
+        run["m"].workers = 1
+        rest = drained(items, seconds=RESTARTS_S)
+    assert first + middle + rest == [2 * n for n in range(8, 308)]
+
+
+def test_equal_items_draw_different_numbers(client):
+    """Dask does not take two calls with equal arguments for one; epochs differ, runs do not."""
+
+    def draw(_):
+        return random.random()
+
+    chain = nbpipe.source([0] * 20).map(draw, executor=client, concurrency=4, name="m")
+    with chain.start(seed=1) as run:
+        first, second = drained(run), drained(run)
+    with chain.start(seed=1) as run:
+        again = drained(run)
+    assert (len({*first, *second}), again) == (40, first)
+
+
+def test_default_client_is_found_when_the_run_starts(client):
+    """executor="dask" means the client that was made last."""
+    chain = nbpipe.source(range(5)).map(fail_on_seven, executor="dask", name="m")
+    with chain.start() as run:
+        assert (drained(run), run["m"].workers) == ([0, 2, 4, 6, 8], 2)
+        assert run["m"].link == distributed.default_client().dashboard_link

@@ -1,0 +1,243 @@
+"""Process stages in a real kernel: cells that define, redefine, print, stop and crash."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.kernel.client import Client, Message
+from tests.leaks import GRACE_S
+
+PREPARE = """
+import os, threading
+import nbpipe
+def chain(fn, count=6, **options):
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+"""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Run a kernel of the version that is installed."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        client = Client(Path(folder), "")
+        try:
+            client.run(PREPARE)
+            yield client
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def notebook(client) -> Iterator[Client]:
+    """Return the kernel, with no run left of other tests."""
+    client.heard.clear()
+    yield client
+    client.run("if 'run' in globals(): run.close()")
+
+
+def interrupt_all(client: Client) -> None:
+    """Interrupt the kernel and all that it has started, as a server does."""
+    os.killpg(client._process.pid, signal.SIGINT)
+
+
+def pids_in(text: str) -> list[int]:
+    """Read process ids from what a cell has printed."""
+    return [int(word) for word in text.replace(",", " ").strip("()\n ").split()]
+
+
+def error_of(client: Client, code: str) -> Message:
+    """Run a cell that fails; return what its reply says."""
+    content = client.reply(client.execute(code))["content"]
+    assert content["status"] == "error", content
+    return content
+
+
+def test_a_helper_that_is_redefined(notebook):
+    """A helper and a global that a later cell changes are those of the next epoch."""
+    notebook.run("SCALE = 1\ndef helper(n): return n * SCALE")
+    notebook.run("def work(n): return helper(n)\nrun = chain(work).start()")
+    printed = [notebook.run("print(list(run))")]
+    notebook.run("SCALE = 10")
+    printed.append(notebook.run("print(list(run), len(run['fn'].pids))"))
+    notebook.run("def helper(n): return n * SCALE + 1")
+    printed.append(notebook.run("print(list(run), len(run['fn'].pids))"))
+    assert [text.split("]")[0] for text in printed] == [
+        "[0, 1, 2, 3, 4, 5",
+        "[0, 10, 20, 30, 40, 50",
+        "[1, 11, 21, 31, 41, 51",
+    ]
+
+
+def test_a_stage_keeps_the_function_it_was_built_with(notebook):
+    """As in a thread: redefining the function itself takes effect when the chain is built again."""
+    notebook.run("def work(n): return 'old'")
+    notebook.run("run = chain(work).start()")
+    notebook.run("def work(n): return 'new'")
+    printed = notebook.run("print(*set(run)); run = chain(work).start(); print(*set(run))")
+    assert printed == "old\nnew\n"
+
+
+def test_workers_stay_when_a_function_changes(notebook):
+    """Workers get the new function; nobody starts again for it."""
+    notebook.run("def helper(n): return os.getpid()")
+    notebook.run("run = chain(lambda n: helper(n), concurrency=1).start()")
+    first = notebook.run("print(*set(run))")
+    notebook.run("def helper(n): return -os.getpid()")
+    assert notebook.run("print(*set(run))") == f"-{first}"
+
+
+def test_a_redefinition_reaches_an_epoch_under_way(notebook):
+    """While `train` runs in the background, a later cell's function reaches its workers."""
+    notebook.run("def helper(n): return 'old'")
+    notebook.run(
+        "seen, heard = [], threading.Event()\n"
+        "def step(word):\n"
+        "    seen.append(word)\n"
+        "    if word == 'new': heard.set()\n"
+        "def endless(): return iter(int, 1)\n"
+        "run = nbpipe.source(endless).map(lambda n: helper(n), executor='process').start()\n"
+        "_ = run.train(step)"
+    )
+    notebook.run("def helper(n): return 'new'")
+    assert notebook.run("print(heard.wait(15), seen[0]); run.stop()") == "True old\n"
+
+
+def test_a_class_of_a_cell_comes_back_as_itself(notebook):
+    """What a worker makes of a cell's class is an object of that class."""
+    notebook.run(
+        "from dataclasses import dataclass\n@dataclass\nclass Sample:\n    n: int\n"
+        "run = chain(lambda n: Sample(n)).start()"
+    )
+    printed = notebook.run("got = list(run); print([type(one) is Sample for one in got], got[5])")
+    assert printed == f"{[True] * 6} Sample(n=5)\n"
+
+
+def test_prints_of_workers_appear_in_the_cell(notebook):
+    """Lines that workers print stand in the cell that iterates, whole."""
+    notebook.run("run = chain(lambda n: print('item', n, 'done'), count=40).start()")
+    for _ in range(2):
+        lines = notebook.run("got = list(run)").splitlines()
+        assert sorted(lines) == sorted(f"item {n} done" for n in range(40))
+
+
+def test_prints_on_standard_error(notebook):
+    """Standard error is shown as such."""
+    notebook.run("import sys\nrun = chain(lambda n: print(n, file=sys.stderr), count=3).start()")
+    cell = notebook.execute("got = list(run)")
+    notebook.reply(cell)
+    notebook.printed(cell, "2\n")
+    names = {one["content"]["name"] for one in notebook.heard if one["msg_type"] == "stream"}
+    assert (names, sorted(notebook.output(cell).split())) == ({"stderr"}, ["0", "1", "2"])
+
+
+def test_an_exception_of_a_class_of_a_cell(notebook):
+    """The traceback in the cell names the exception of a cell, and the line that raised it."""
+    notebook.run(
+        "class OddError(Exception): pass\n"
+        "def fails(n):\n"
+        "    raise OddError('in a worker')  # this very line\n"
+        "run = chain(fails).start()"
+    )
+    content = error_of(notebook, "for _ in run: pass")
+    shown = "\n".join(content["traceback"])
+    assert (content["ename"], "OddError" in shown) == ("StageError", True)
+    assert "this very line" in shown
+    assert notebook.run("print(run.failures()[0].error)") == "OddError: in a worker\n"
+
+
+def test_a_captured_lock_is_named(notebook):
+    """The error of the cell names the variable."""
+    notebook.run("guard = threading.Lock()\ndef locks(n):\n    with guard: return n")
+    notebook.run("run = chain(locks).start()")
+    content = error_of(notebook, "for _ in run: pass")
+    assert (content["ename"], "'guard'" in content["evalue"]) == ("UnpicklableError", True)
+
+
+def test_a_worker_that_crashes(notebook):
+    """A crash in a stage is an error of the cell, and no harm to the kernel."""
+    notebook.run("run = chain(lambda n: os._exit(7)).start()")
+    content = error_of(notebook, "for _ in run: pass")
+    assert content["ename"] == "WorkerDiedError"
+    assert "exit code 7" in content["evalue"]
+
+
+def test_the_stop_button(notebook):
+    """An interrupt of all processes ends the cell; workers live on, and the next epoch is whole."""
+    notebook.run(
+        "run = nbpipe.source(range(10**9)).map(lambda n: n, name='fn', executor='process').start()"
+    )
+    cell = notebook.execute("for n in run:\n    if n == 100: print('begun', flush=True)")
+    notebook.printed(cell, "begun\n")
+    before = notebook._process.pid
+    interrupt_all(notebook)
+    reply = notebook.reply(cell)["content"]
+    pids = notebook.run("pids = run['fn'].pids; print(pids)")
+    again = notebook.run(
+        "from itertools import islice; got = list(islice(run, 50))\n"
+        "print(got == list(range(50)), run['fn'].pids == pids)"
+    )
+    assert (reply["ename"], notebook._process.pid) == ("KeyboardInterrupt", before)
+    assert (again, len(pids_in(pids))) == ("True True\n", 1)
+    assert "Traceback" not in notebook.log.read_text()
+
+
+def test_the_stop_button_while_calls_are_slow(notebook):
+    """Stopped amid long calls the kernel is free at once, and the next epoch works."""
+    notebook.run(
+        "def slow(n):\n"
+        "    if n == 3 and EPOCH == 0: threading.Event().wait()\n"
+        "    return n\n"
+        "EPOCH = 0\n"
+        "run = chain(slow).start()"
+    )
+    cell = notebook.execute("for n in run: print(n, flush=True)")
+    notebook.printed(cell, "2\n")
+    interrupt_all(notebook)
+    reply = notebook.reply(cell)["content"]
+    notebook.run("EPOCH = 1")
+    assert reply["ename"] == "KeyboardInterrupt"
+    assert notebook.run("print(list(run)); run.close(0.1)").startswith("[0, 1, 2, 3, 4, 5]\n")
+
+
+def test_a_cell_that_is_run_again(notebook):
+    """The workers of the run that the cell started before are gone."""
+    code = "run = chain(lambda n: n).start(); _ = list(run); print(run['fn'].pids)"
+    cell = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
+    pids = []
+    for _ in range(2):
+        request = notebook.send("execute_request", cell)
+        notebook.reply(request)
+        notebook.printed(request, ")\n")
+        pids.append(pids_in(notebook.output(request).splitlines()[-1]))
+    gone = [pid for pid in pids[0] if psutil.pid_exists(pid)]
+    assert (gone, set(pids[0]) & set(pids[1])) == ([], set())
+
+
+def test_the_panel_of_a_run_with_processes(notebook):
+    """What a cell shows of a run says how many workers there are."""
+    notebook.run("run = chain(lambda n: n).start(); _ = list(run)")
+    printed = notebook.run("row = run.stats()['fn']; print(row.workers, row.memory_bytes > 0)")
+    assert printed in ("1 True\n", "2 True\n")
+
+
+def test_a_fresh_kernel_leaves_nobody(tmp_path):
+    """When the kernel is killed, workers and the fork server are gone, those at work as well."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        client = Client(Path(folder), "")
+        try:
+            client.run(PREPARE)
+            client.run("def stick(n):\n    print('stuck')\n    threading.Event().wait()")
+            cell = client.execute("for _ in chain(stick): pass")
+            client.printed(cell, "stuck\nstuck\n")
+            kernel = psutil.Process(client._process.pid)
+            started = kernel.children(recursive=True)
+        finally:
+            client.close()
+    _, alive = psutil.wait_procs(started, timeout=GRACE_S)
+    assert (len(started) >= 3, alive) == (True, [])

@@ -1,0 +1,100 @@
+"""Processes that a stage starts itself, in its worker."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+
+import nbpipe
+from tests.gates import drained
+
+METHODS = multiprocessing.get_all_start_methods()
+
+
+def placed(count, fn, **options):
+    """Make a chain of numbers and one stage of processes named "fn"."""
+    options = {"concurrency": 2, **options}
+    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+
+
+def test_a_command():
+    """A stage may run commands, and reads what they write."""
+
+    def work(n):
+        return int(subprocess.run(["echo", str(n)], check=True, capture_output=True).stdout)
+
+    with placed(6, work).start() as run:
+        assert drained(run) == list(range(6))
+
+
+@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
+def test_a_forked_pool(capfd):
+    """A stage may have a pool of its own; what that prints harms nobody."""
+
+    def work(n):
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            found = pool.map(abs, range(-n, 0))
+            pool.apply(print, ("from the pool",))
+        return sum(found)
+
+    with placed(4, work).start() as run:
+        assert drained(run) == [sum(range(n + 1)) for n in range(4)]
+
+
+@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
+def test_a_fork_that_lives_on(tmp_path):
+    """A process that a stage leaves behind hides no death of its worker."""
+
+    def work(n):
+        mark = tmp_path / str(n)
+        if n == 2 and not mark.exists():
+            mark.touch()
+            if os.fork() == 0:
+                os.execvp(sys.executable, [sys.executable, "-c", "input()"])
+            os._exit(3)
+        return n
+
+    with placed(6, work, timeout_s=10).start() as run:
+        assert drained(run) == list(range(6))
+
+
+@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
+def test_a_fork_that_holds_all_files(tmp_path, bell, gate):
+    """A forked process that goes on without an exec hides no death of its worker either."""
+
+    def work(n):
+        mark = tmp_path / str(n)
+        if n == 2 and not mark.exists():
+            mark.touch()
+            if os.fork() == 0:
+                gate.wait()
+                os._exit(0)
+            os._exit(3)
+        return n
+
+    with placed(6, work).start() as run:
+        got = drained(run)
+        gate.open()
+    assert got == list(range(6))
+
+
+def test_a_pipeline_in_a_stage():
+    """A stage may have a pipeline of its own, with threads."""
+
+    def work(n):
+        return sum(nbpipe.source(range(n)).map(lambda k: k + 1, concurrency=2))
+
+    with placed(5, work).start() as run:
+        assert drained(run) == [n * (n + 1) // 2 for n in range(5)]
+
+
+def test_a_pipeline_with_processes_in_a_stage():
+    """Even one with processes: they are gone with it."""
+
+    def work(n):
+        return sum(nbpipe.source(range(n)).map(lambda k: k + 1, executor="process"))
+
+    with placed(3, work, concurrency=1).start() as run:
+        assert drained(run) == [0, 1, 3]
