@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import pickle
 import sys
@@ -11,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import Any, final
 
 from .engine.task import Entry
@@ -21,6 +19,8 @@ from .executors.remote_errors import pack_error
 from .executors.shipping import load
 from .executors.surroundings import hold_threads
 from .isolate.freight import Unpacked, Values, set_values
+from .isolate.handover import taken_over
+from .isolate.output import Lines, Records
 from .isolate.report import Report, Workers
 from .iterator import EpochIterator
 from .live_stage import LiveStage
@@ -37,7 +37,7 @@ Answer = tuple[str, Any]
 def serve(connection: Connection, argument: bytes) -> None:
     """Run a pipeline until the other end wants no more of it."""
     settings = pickle.loads(argument)  # noqa: S301  our own parent's
-    control = Channel(Connection(recv_handle(connection)))
+    control = Channel(taken_over(connection))
     data = Channel(connection, budget_bytes=settings["budget_bytes"])
     streams = [Lines(control, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
@@ -85,7 +85,7 @@ class Loaded:
             set_values(unpacked.chain, values)
             self.run = Run(unpacked.chain, seed=seed, memory_bytes=memory_bytes)
             self.pause(self.paused)
-        except BaseException as problem:
+        except BaseException as problem:  # noqa: BLE001  the loop hears of it
             error = problem
         with self._changed:
             self._number, self._error = number, error
@@ -154,10 +154,14 @@ class Gate:
             epoch.close()
 
     def _serve(self) -> None:
-        with contextlib.suppress(EOFError, OSError):  # the run is gone
+        try:
             while True:
                 token, program, number, most = self._data.recv()
                 self._send(token, self._answer(token, program, number, most))
+        except (EOFError, OSError):  # the run is gone
+            return
+        finally:
+            self._data.close()  # whatever happens: the loop must not wait for ever
 
     def _answer(self, token: int, program: int, number: int, most: int) -> Answer:
         try:
@@ -169,7 +173,7 @@ class Gate:
                 return "over", None
             first = self._epoch.take()
             return ("over", None) if first is None else ("items", self._with_more(first, most))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
     def _begin(self, token: int, program: int, number: int) -> None:
@@ -207,7 +211,7 @@ class Gate:
             self._data.send((token, kind, value))
         except (EOFError, OSError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
             self._send(token, self._instead(value[0], error))
 
     def _instead(self, entries: list[Any], error: Exception) -> Answer:
@@ -217,7 +221,8 @@ class Gate:
             self._late.extendleft(("items", ([entry], True)) for entry in reversed(rest))
             return "items", ([first], True)
         self._late.clear()
-        self._late.append(("over", None))
+        if self._epoch is not None:
+            self._epoch.close()
         if isinstance(error, ArgumentTypeError):
             return "error", pack_error(error)
         assert self._loaded.run is not None
@@ -262,7 +267,7 @@ class Desk:
     def _answer(self, number: int, what: str, *arguments: Any) -> str:
         try:
             answer = "answer", number, self._answers[what](*arguments)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  as above
             answer = "error", number, pack_error(error)
         self._control.send(answer)
         return what
@@ -297,54 +302,3 @@ class Desk:
         run = self._loaded.run
         if run is not None:
             run[address].workers = count
-
-
-# -- what is printed ----------------------------------------------------------------------
-@final
-class Lines(io.TextIOBase):
-    """Standard output of the stages: whole lines are sent to the parent, which prints them.
-
-    Several threads print here at once: each has a line of its own.
-    """
-
-    def __init__(self, control: Channel, name: str) -> None:
-        self._control = control
-        self._name = name
-        self._lock = threading.Lock()
-        self._rests: dict[int, str] = {}
-
-    def writable(self) -> bool:
-        """Say that it can be written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Send the lines that are complete."""
-        me = threading.get_ident()
-        with self._lock:
-            lines, newline, rest = (self._rests.pop(me, "") + text).rpartition("\n")
-            if rest:
-                self._rests[me] = rest
-        if newline:
-            self._control.send(("text", self._name, lines + newline))
-        return len(text)
-
-    def flush(self) -> None:
-        """Send what is there, also without the end of its line."""
-        with self._lock:
-            rests, self._rests = self._rests, {}
-        for rest in rests.values():
-            self._control.send(("text", self._name, rest))
-
-
-@final
-class Records(logging.Handler):
-    """Has the parent log what is logged here."""
-
-    def __init__(self, control: Channel) -> None:
-        super().__init__()
-        self._control = control
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record's text."""
-        with contextlib.suppress(OSError):
-            self._control.send(("log", record.name, record.levelno, self.format(record)))

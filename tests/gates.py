@@ -5,6 +5,7 @@ import tempfile
 import threading
 from collections import Counter
 
+from nbpipe.engine.machine import LocalMachine
 from tests import post
 
 HANG_S = 12.0  # what takes longer hangs; nothing else is decided by this time
@@ -169,7 +170,7 @@ def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None)
     """Make a stage's function that counts itself, waits at the item's gate, gives a result.
 
     Args:
-        kind: "coroutine" for an async function, another word for a plain one.
+        kind: one that ends with "coroutine" for an async function, another for a plain one.
         result: gives the result of an item, or raises.
         gate: gives the gate of an item, or None.
         calls: counts the calls.
@@ -194,7 +195,17 @@ def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None)
         finally:
             calls.leave()
 
-    return coroutine if kind == "coroutine" else plain
+    return coroutine if kind.endswith("coroutine") else plain
+
+
+def in_force(run, stage, concurrency):
+    """Wait until a limit is in force: a run in a process of its own takes a moment."""
+
+    def wait():
+        while run.stats()[stage].concurrency != concurrency:
+            threading.Event().wait(0.001)
+
+    finished(wait)
 
 
 def quiet(run):
@@ -208,8 +219,18 @@ def quiet(run):
 
 
 def _is_quiet(run):
+    if not isinstance(run._machine, LocalMachine):
+        return _rests(run)
     scheduler = run._scheduler
     with scheduler.lock:
         team = scheduler._team
         parked = len(team._parked) == len(team._seats)
         return parked and not any(lane.active for lane in scheduler.lanes.values())
+
+
+def _rests(run):
+    """Say whether a run in another process does nothing, as far as it can be asked."""
+    before = [(row.items_in, row.running) for row in run.stats().values()]
+    threading.Event().wait(0.1)
+    after = [(row.items_in, row.running) for row in run.stats().values()]
+    return before == after and not any(running for _, running in after)

@@ -19,7 +19,7 @@ KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
 KEPT_CHILDREN = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-    "nbpipe.executors.nursery",
+    "nbpipe.executors.nursery import serve",
 )
 SHARED_MEMORY = Path("/dev/shm")
 FILES = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
@@ -84,7 +84,16 @@ def _processes() -> list[psutil.Process]:
         found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     else:
         found = psutil.Process().children()
-    return [process for process in found if not _is_kept(process)]
+    servers = [process for process in found if _is_kept(process)]
+    others = [process for process in found if process not in servers]
+    return others + [worker for server in servers for worker in _children_of(server)]
+
+
+def _children_of(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children()
+    except psutil.Error:
+        return []
 
 
 def _read(path: Path) -> str:
@@ -111,15 +120,21 @@ def _files() -> frozenset[tuple[int, str]]:
     launch = sys.modules.get("nbpipe.executors.launch")
     if launch is not None:
         kept.update(launch.held_files())  # the pipes to the fork server
+    passing = ("socket:",) if _dask_is_open() else ()  # it connects and parts as it likes
     found = set()
     for link in FILES.iterdir():
         try:
             target = str(link.readlink())
         except OSError:  # the listing itself, closed by now
             continue
-        if int(link.name) not in kept and not target.startswith(KEPT_FILES):
+        if int(link.name) not in kept and not target.startswith((*KEPT_FILES, *passing)):
             found.add((int(link.name), target))
     return frozenset(found)
+
+
+def _dask_is_open() -> bool:
+    distributed = sys.modules.get("distributed")
+    return distributed is not None and bool(getattr(distributed.Client, "_instances", ()))
 
 
 def _segments() -> frozenset[str]:

@@ -206,6 +206,78 @@ def test_stages_are_called_as_they_are_shown():
     assert ack["ok"]
 
 
+# -- stages that share their workers ----------------------------------------------------------
+
+
+@pytest.fixture
+def region():
+    """Give a run of two stages in worker processes, which share one concurrency."""
+    pipe = (
+        nbpipe.source(range(100))
+        .map(abs, name="decode", executor="process", concurrency=4)
+        .map(float, name="widen", executor="process")
+    )
+    with pipe.start() as run:
+        yield run
+
+
+@pytest.fixture
+def shared(region):
+    """Give the remote of that run."""
+    remote = Remote(region)
+    yield remote
+    remote.close()
+
+
+def concurrencies(remote):
+    """Give the concurrency that is shown of each stage that has one."""
+    return {
+        stage["address"]: [stage["concurrency"], knob["value"]]
+        for stage in remote.snapshot()["stages"]
+        for knob in stage["knobs"]
+        if knob["name"] == "concurrency"
+    }
+
+
+@pytest.mark.parametrize("stage", ["decode", "widen"])
+def test_shared_knob_is_turned_from_any_row(region, shared, stage):
+    """A set of either stage is acknowledged, noted once, and shown on both rows."""
+    ack = shared.handle(setting(7, stage=stage))
+    assert (ack["ok"], ack["value"], len(region.events), concurrencies(shared)) == (
+        *(True, 7, 1),
+        {"decode": [7, 7], "widen": [7, 7]},
+    )
+
+
+def test_refused_value_of_a_shared_knob(shared):
+    """A value that it does not take is answered with the one in force, from either row."""
+    acks = [shared.handle(setting(0, stage=stage)) for stage in ("decode", "widen")]
+    assert [(ack["ok"], ack["value"]) for ack in acks] == [(False, 4)] * 2
+
+
+def test_undo_of_a_shared_knob(region, shared):
+    """A drag over both rows is one gesture; undo names the first of them, as the log does."""
+    for value, stage in enumerate(("widen", "decode", "widen"), start=5):
+        shared.handle(setting(value, stage=stage))
+    target = shared.snapshot()["undo"]
+    ack = shared.handle({"op": "undo", "id": 8})
+    assert (target, ack["ok"], concurrencies(shared), shared.snapshot()["undo"]) == (
+        {"stage": "decode", "knob": "concurrency", "value": 4},
+        True,
+        {"decode": [4, 4], "widen": [4, 4]},
+        None,
+    )
+    assert [(change.knob, change.new) for change in region.events] == [
+        ("decode.concurrency", value) for value in (5, 6, 7, 4)
+    ]
+
+
+def test_prefetch_inside_a_region_is_no_knob(shared):
+    """What an inner stage makes stays in its worker: there is no prefetch to turn."""
+    ack = shared.handle(setting(9, stage="decode", knob="prefetch"))
+    assert (ack["ok"], "no knob 'prefetch'" in ack["error"]) == (False, True)
+
+
 # -- views ----------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.browser.lab import ROOT, open_chromium, serve_lab
 
 from .. import machine
-from ..catalogue import installed_version
+from ..contender import installed_version
 from ..measurement import Measurement
 from ..progress import say
 from ..results import Results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
 from typing import Any
@@ -41,7 +42,9 @@ class Failed:
 
 
 def _unpacked(error: PackedError, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
-    return Failed(error.unpack(), record, fatal=fatal)
+    exception = error.unpack()  # here the source of a notebook's cells is known
+    shown = _formatted(exception.__cause__ or exception)
+    return Failed(exception, dataclasses.replace(record, traceback=shown), fatal=fatal)
 
 
 def failed(

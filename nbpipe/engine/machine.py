@@ -28,10 +28,11 @@ class Machine(ABC):
     limit_bytes: int | None
 
     # -- told -----------------------------------------------------------------------------
+    @abstractmethod
     def begin(self) -> int:
         """Hear that an epoch begins; give it a ticket."""
-        return 0
 
+    @abstractmethod
     def cancel(self, ticket: int) -> None:
         """Hear that the epoch with this ticket is over: nothing of it is wanted any more."""
 
@@ -100,6 +101,13 @@ class LocalMachine(Machine):
         self.limit_bytes = memory_bytes
         self._record = record
         keep(self.scheduler, record)
+
+    def begin(self) -> int:
+        """Let the scheduler begin."""
+        return 0
+
+    def cancel(self, ticket: int) -> None:
+        """Leave the end to the scheduler."""
 
     def refresh(self) -> None:
         """Take over the knobs' values."""

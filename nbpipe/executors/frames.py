@@ -32,7 +32,7 @@ class Frame(NamedTuple):
 
     kind: int
     defines: bool
-    count: int
+    buffers: int
     number: int
     size_bytes: int
 
@@ -51,7 +51,7 @@ def read_block(block: bytearray) -> Frame:
 
 def notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
     """Give the block that says what became of a slab."""
-    return _PREFIX.pack(kind, False, 0, number, size_bytes).ljust(BLOCK_BYTES, b"\0")
+    return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(BLOCK_BYTES, b"\0")
 
 
 # -- in the pipe --------------------------------------------------------------------------
@@ -72,12 +72,12 @@ def piped(pickled: Pickled) -> list[Piece]:
 def read_piped(block: bytearray, frame: Frame, fill: Callable[[Sequence[Any]], None]) -> Body:
     """Read what follows a block, by `fill`, straight to where it is to stay."""
     body = memoryview(block)[_PREFIX.size :]
-    table_bytes = frame.count * _SIZE_BYTES
+    table_bytes = frame.buffers * _SIZE_BYTES
     if table_bytes > _ROOM_BYTES:
         missing = bytearray(table_bytes - _ROOM_BYTES)
         fill((missing,))
         body = memoryview(bytes(body) + missing)
-    buffers = [empty(size) for size in struct.unpack_from(f"<{frame.count}q", body)]
+    buffers = [empty(size) for size in struct.unpack_from(f"<{frame.buffers}q", body)]
     head, rest = body[table_bytes : table_bytes + frame.size_bytes], buffers
     if len(head) < frame.size_bytes:
         start, head = head, empty(frame.size_bytes)
@@ -119,7 +119,7 @@ def fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> No
 
 def read_slab(memory: memoryview, frame: Frame) -> Body:
     """Give views of a message in a slab."""
-    sizes = struct.unpack_from(f"<{frame.count}q", memory, HEADER_BYTES)
+    sizes = struct.unpack_from(f"<{frame.buffers}q", memory, HEADER_BYTES)
     at, *starts, _ = starts_in_slab(frame.size_bytes, sizes)
     buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     return Body(memory[at : at + frame.size_bytes], buffers)

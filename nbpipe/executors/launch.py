@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from ..errors import ArgumentError, WorkerStartError
 from . import surroundings
-from .spawn import ForkServer, handle_of, start_interpreter
+from .spawn import ForkServer, handle_of, hold_standard_descriptors, start_interpreter
 
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
 # The exit code of a worker that outlived its fork server, which alone is told.
@@ -201,6 +201,7 @@ def launch(entry: str, argument: bytes) -> Worker:
         ArgumentError: NBPIPE_START_METHOD names no way to start one.
     """
     start = _start_method()
+    hold_standard_descriptors()
     key = bytes(current_process().authkey)
     order = pickle.dumps((entry, argument, surroundings.capture(), key))
     try:

@@ -11,7 +11,9 @@ from pickle import PickleBuffer
 from typing import Any
 
 from ..errors import UnpicklableError
+from .classes import Classes
 from .pickles import PROTOCOL, dumps
+from .pickling import dumps as dumps_by_value
 
 
 class Payload:
@@ -26,8 +28,10 @@ class Payload:
     @classmethod
     def of(cls, value: object) -> Payload:
         """Pickle a value; what only a notebook has is pickled by value."""
-        parts, buffers = dumps(value)
-        return cls(b"".join(parts), tuple(buffers))
+        pickled = dumps(value, Classes())
+        if pickled.defines:  # classes of a notebook go along, whole
+            return cls(dumps_by_value(value))
+        return cls(b"".join(pickled.parts), tuple(pickled.buffers))
 
     def open(self) -> Any:
         """Give the value; its arrays use the memory of the buffers."""
@@ -59,7 +63,7 @@ def packed(values: Sequence[Any], stage: str, what: str) -> Payload:
 
 def _is_picklable(value: object) -> bool:
     try:
-        dumps(value)
+        Payload.of(value)
     except Exception:
         return False
     return True

@@ -11,7 +11,7 @@ from typing import final
 
 import psutil
 
-from ..errors import ExecutorBrokenError
+from ..errors import ExecutorBrokenError, WorkerDiedError, WorkerStartError
 from .base import Answer, Caller, Job, Program
 from .launch import Worker
 from .shipping import LARGE_BYTES, Shipped, ship, warn_if_large
@@ -90,23 +90,45 @@ class ProcessCaller(Caller):
     # -- jobs -----------------------------------------------------------------------------
     def call(self, job: Job) -> Answer:
         """Have a job done by a worker that has nothing to do, or by a new one."""
-        shipped = self._current(job.program)
-        slot = self._take(job)
+        slot = self._prepared(job)
         try:
-            return slot.do(job, shipped)
+            return slot.do(job)
         finally:
             self._give_back(slot)
 
     def expand(self, job: Job) -> Children:
         """Have the function called on the job's one entry; its worker is ours until the end."""
-        shipped = self._current(job.program)
-        slot = self._take(job)
+        slot = self._prepared(job)
         try:
-            slot.open(job, shipped)
+            slot.open(job)
         except BaseException:
             self._give_back(slot)
             raise
         return Children(slot, job, self._give_back)
+
+    def _prepared(self, job: Job) -> Slot:
+        """Give a worker that has the program.
+
+        Raises:
+            WorkerStartError: worker after worker died before it had an item.
+        """
+        shipped = self._current(job.program)
+        for last in (False,) * self.retries_of_deaths + (True,):
+            slot = self._take(job)
+            try:
+                slot.load(job, shipped)
+            except WorkerDiedError as error:
+                self._give_back(slot)
+                if last:
+                    raise WorkerStartError(
+                        f"workers of {job.program.label!r} die before their first item: {error}"
+                    ) from error
+            except BaseException:
+                self._give_back(slot)
+                raise
+            else:
+                break
+        return slot
 
     def _take(self, job: Job) -> Slot:
         while True:
@@ -163,6 +185,8 @@ class ProcessCaller(Caller):
             self._slots.discard(slot)
             self._leaving = [worker for worker in self._leaving if worker.wait(0) is None]
             worker = slot.leave()
+            if worker is not None and self._closed:
+                worker.kill()
             if worker is not None:
                 self._leaving.append(worker)
 
@@ -201,10 +225,11 @@ class ProcessCaller(Caller):
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; those still at work after `timeout_s` are killed."""
         with self._lock:
-            self._closed = True
             idle, self._idle = self._idle, []
         for slot in idle:
             self._drop(slot)
+        with self._lock:
+            self._closed = True
         deadline_s = monotonic() + timeout_s
         with self._lock:
             busy = list(self._slots)

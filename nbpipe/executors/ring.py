@@ -52,6 +52,10 @@ class Ring:
         """What its slabs take together [bytes]."""
         return sum(slab.size_bytes for slab in self._slabs)
 
+    @property
+    def _busy_bytes(self) -> int:
+        return sum(slab.size_bytes for slab in self._slabs if slab.flag[0])
+
     def take(self, need_bytes: int) -> Slab | None:
         """Give a slab for a message, flagged as in use; None where there is no memory for it."""
         self._messages += 1
@@ -102,7 +106,9 @@ class Ring:
     def _open(self, need_bytes: int) -> Slab | None:
         near = self._largest <= _CLOSE * need_bytes
         size_bytes = size_class(int(self._largest) if near else need_bytes)
-        if not self._make_room(size_bytes) or self._messages < self._retry:
+        if self._busy_bytes + size_bytes > self.budget_bytes:
+            size_bytes = size_class(need_bytes)
+        if self._messages < self._retry or not self._make_room(size_bytes):
             return None
         try:
             slab, fd = self._new(size_bytes)
@@ -131,19 +137,19 @@ class Ring:
 
     def _make_room(self, size_bytes: int) -> bool:
         """Drop free slabs, those unused for longest first, until another one fits."""
-        free = sorted((s for s in self._slabs if not s.flag[0]), key=lambda slab: slab.used)
-        spare = sum(slab.size_bytes for slab in free)
-        if self.held_bytes - spare + size_bytes > self.budget_bytes:
+        busy_bytes = self._busy_bytes
+        if busy_bytes + size_bytes > self.budget_bytes:
             warn_once(
                 "budget",
-                f"shared memory is used up: {format_bytes(self.held_bytes - spare)} of "
+                f"shared memory is used up: {format_bytes(busy_bytes)} of "
                 f"{format_bytes(self.budget_bytes)} are held by arrays that the other process "
                 f"still uses, and a message needs {format_bytes(size_bytes)}: it goes through a "
                 "pipe, which is slower; drop results sooner, copy them out (copy=True), or make "
                 "items smaller",
             )
             return False
-        for slab in free:
+        free = [slab for slab in self._slabs if not slab.flag[0]]
+        for slab in sorted(free, key=lambda slab: slab.used):
             if self.held_bytes + size_bytes <= self.budget_bytes:
                 break
             self._drop(slab)

@@ -16,7 +16,7 @@ from .base import Answer, Job
 from .channel import Channel
 from .launch import Worker, launch
 from .shipping import Shipped
-from .worker import ENTRY, Settings
+from .worker import ENDED, ENTRY, Settings
 
 _RESTED_S = 0.05
 LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
@@ -55,6 +55,8 @@ class Slot:
         worker = launch(ENTRY, pickle.dumps(settings))
         self._channel = Channel(worker.connection, copy=copy, budget_bytes=settings["budget_bytes"])
         self._worker = worker
+        if not self.usable:  # killed while it started
+            worker.kill()
 
     def rest(self) -> None:
         """Hear that there is nothing to do for now."""
@@ -75,18 +77,16 @@ class Slot:
             return False
         return True
 
-    def do(self, job: Job, shipped: Shipped) -> Answer:
+    def do(self, job: Job) -> Answer:
         """Have a job done, and wait for it."""
         announces = job.suspect or job.timeout_s is not None
-        self._send_program(job, shipped)
         self._send(job, ("do", list(job.entries), job.epoch, announces))
         answer = Answer(*self._expect("answer", job))
         self.items += answer.tally[0][0]
         return answer
 
-    def open(self, job: Job, shipped: Shipped) -> None:
+    def open(self, job: Job) -> None:
         """Have the iterator over one item's children made."""
-        self._send_program(job, shipped)
         self._send(job, ("open", job.entries[0], job.epoch))
         self.items += 1
         self._expect("opened", job)
@@ -101,7 +101,12 @@ class Slot:
         """Let the worker close the iterator."""
         self._send(job, ("drop",))
 
-    def _send_program(self, job: Job, shipped: Shipped) -> None:
+    def load(self, job: Job, shipped: Shipped) -> None:
+        """Send the program, if the worker does not have it yet.
+
+        Raises:
+            WorkerStartError: it could not be loaded there, or `worker_init` failed.
+        """
         if self._digest == shipped.digest:
             return
         self._send(job, ("program", shipped.data))
@@ -148,7 +153,7 @@ class Slot:
                 job.hand(values[0])
             stage = self._heard((kind, *values), stage)
             if kind == "begun" and job.timeout_s is not None:
-                ends_s = monotonic() + job.timeout_s
+                ends_s = math.inf if stage is None else monotonic() + job.timeout_s
 
     def _next(self, job: Job, stage: int | None, ends_s: float) -> tuple[Any, ...] | None:
         """Wait for what the worker says next; None: it took too long."""
@@ -169,7 +174,9 @@ class Slot:
             stream = getattr(sys, name, None)
             if stream is not None:
                 stream.write(text)
-        return values[0] if kind == "begun" else stage
+        if kind == "begun":
+            return None if values[0] == ENDED else int(values[0])
+        return stage
 
     def _late(self, job: Job, stage: int) -> StageTimeoutError:
         """Kill a worker that took too long."""

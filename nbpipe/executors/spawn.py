@@ -18,8 +18,16 @@ from typing import Any, final
 
 from .surroundings import THREAD_VARIABLES
 
+_LAST_STANDARD = 2
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
 _ROOT = str(Path(__file__).absolute().parents[2])
+
+
+def hold_standard_descriptors() -> None:
+    """Open what a daemon closed: a pipe under number 0, 1 or 2 would be taken for its stream."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(fd)
 
 
 def start_interpreter(

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -122,6 +125,10 @@ def seed_item(seed: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         _seed_torch(torch, seed)
+    else:
+        _late.seed = seed
+        if _late not in sys.meta_path:
+            sys.meta_path.insert(0, _late)
 
 
 def _seed_torch(torch: ModuleType, seed: int) -> None:
@@ -129,3 +136,32 @@ def _seed_torch(torch: ModuleType, seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes 100 us
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+
+
+class _LateTorch(MetaPathFinder):
+    """Seeds torch as soon as a stage's own function imports it, and holds its threads."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+
+    def find_spec(
+        self, fullname: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find torch as it would be found without this; leave all else to others."""
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                hold_threads()
+                _seed_torch(module, self.seed)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_late = _LateTorch()

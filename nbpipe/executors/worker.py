@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -12,15 +13,15 @@ from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Any, TypedDict
 
-import cloudpickle
-
 from .. import worker
 from .channel import Channel
+from .pickling import pickled_bytes
 from .remote_errors import pack_error
 from .shipping import load
 from .surroundings import hold_threads
 
 ENTRY = f"{__name__}:serve"
+ENDED = -1  # in the place of a stage's number: the last call has ended
 _EXPANSION_NS = 2_000_000  # children are sent after so long, however many are wanted
 
 
@@ -62,6 +63,7 @@ class Forwarded(io.TextIOBase):
         self._channel = channel
         self._name = name
         self._rest = ""
+        self._pid = os.getpid()
 
     def fileno(self) -> int:
         """Give the descriptor that C code writes to."""
@@ -73,6 +75,8 @@ class Forwarded(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Send the lines that are complete."""
+        if self._pid != os.getpid():  # the stage forked a process of its own
+            return int(getattr(sys, f"__{self._name}__").write(text))
         lines, newline, rest = (self._rest + text).rpartition("\n")
         self._rest = rest
         if newline:
@@ -146,6 +150,8 @@ class _Desk:
         begun = self._announce if announces else None
         hand = self._hand if len(entries) > 1 else None
         answer = self._program.run(entries, epoch, begun, hand)
+        if announces:
+            self._announce(ENDED)
         return ("answer", answer.results, answer.tally, answer.retried)
 
     def _hand(self, results: list[Any]) -> None:
@@ -185,7 +191,7 @@ class _Desk:
 
 def _can_travel(result: Any) -> bool:
     try:
-        cloudpickle.dumps(result)
+        pickled_bytes(result)
     except BaseException:
         return False
     return True

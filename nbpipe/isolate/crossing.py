@@ -170,9 +170,10 @@ class Passage(Iterator[Any]):
         """Take note that the process is gone; one that died between two epochs is replaced."""
         link, self._link, self._asked = self._link, None, False
         assert link is not None
+        error = link.died()
         if self._begun or not link.served or not self._wanted:
             self._over = True
-            raise CarriedError(link.died())
+            raise CarriedError(error)
 
     def close(self) -> None:
         """Let go of what is left: nothing of it is wanted."""

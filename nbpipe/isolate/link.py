@@ -11,8 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from multiprocessing.connection import Connection, Pipe
-from multiprocessing.reduction import send_handle
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, final
@@ -21,6 +20,7 @@ from ..errors import WorkerDiedError, WorkerStartError
 from ..executors.channel import BUDGET_BYTES, Channel
 from ..executors.launch import Worker, launch
 from ..executors.slot import LEAVE_S, how_it_ended
+from .handover import handed_over
 
 ENTRY = f"{__name__.rsplit('.', 2)[0]}.outpost:serve"
 ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer
@@ -105,19 +105,14 @@ class Link:
         return self.data
 
     def _start(self) -> None:
-        """Start the process; a second connection keeps what is told out of the items' way."""
-        settings = {"budget_bytes": self._budget_bytes}
-        worker = launch(ENTRY, pickle.dumps(settings))
-        ours, theirs = Pipe()
+        """Start the process; what it is told goes another way than the items come."""
+        worker = launch(ENTRY, pickle.dumps({"budget_bytes": self._budget_bytes}))
         try:
-            with theirs:
-                send_handle(worker.connection, theirs.fileno(), worker.pid)
+            self._connection = handed_over(worker)
         except BaseException:
-            ours.close()
             worker.close()
             raise
-        self._connection = ours
-        self._control = Channel(ours)
+        self._control = Channel(self._connection)
         self.data = Channel(worker.connection, budget_bytes=self._budget_bytes)
         self._worker = worker
 

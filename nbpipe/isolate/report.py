@@ -86,7 +86,7 @@ def together(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
     for time_s, tick in groupby(rows, key=lambda row: float(row["time_s"])):
         found += tick
         places = range(*_around(bisect_left(times, time_s), len(times)))
-        near = min(places, key=lambda place: abs(times[place] - time_s), default=None)  # noqa: B023
+        near = min(places, key=lambda place: abs(times[place] - time_s), default=None)
         if near is not None and abs(times[near] - time_s) < _NEAR_S:
             found.append({**ours[near], "time_s": time_s})
     return found

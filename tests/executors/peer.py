@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -49,6 +50,20 @@ def count(channel, size, times):
     channel.recv()
 
 
+def fork(channel):
+    """Keep a view, let a forked process drop its copy; tell what the view holds in the end."""
+    channel.copy = False
+    view = channel.recv()
+    pid = os.fork()
+    if pid == 0:
+        del view
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in range(4):
+        channel.recv()
+    channel.send(np.unique(view).tolist())
+
+
 def flood(channel, size):
     """Say that it begins, and send one array."""
     channel.send("now")
@@ -68,8 +83,7 @@ def limited(channel, name, limit, size):
 
 def deaf(channel, limit):
     """Receive under a limit of the address space, and send what came or went wrong."""
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     held = pages * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (held + limit, held + limit))
     for _ in range(2):

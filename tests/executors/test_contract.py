@@ -7,12 +7,15 @@ import threading
 import pytest
 
 import nbpipe
-from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import Calls, Gate, delivered, drained, finished, in_force, quiet, stage
 
 AWAY = ("process", "loky", "dask", "cluster")
-KINDS = ("thread", "coroutine", "inline", *AWAY)
-LIVE = ("thread", "coroutine", *AWAY)  # those with knobs of their own
+ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
+KINDS = ("thread", "coroutine", "inline", "isolated inline", *AWAY, *ISOLATED)
+LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their own
+HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
 EXECUTORS = {}
+_ON_THE_WAY = 3  # results between a process of its own and the consumer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,6 +30,7 @@ def executors():
         distributed.Client(cluster) as there,
         loky.ProcessPoolExecutor(max_workers=4) as pool,
     ):
+        list(pool.map(abs, range(4)))  # its processes start with the first work
         EXECUTORS.update(loky=pool, dask=here, cluster=there)
         yield
         EXECUTORS.clear()
@@ -34,11 +38,17 @@ def executors():
 
 def mapped(chain, kind, fn, *, ordered=True, **knobs):
     """Append a stage of this kind, named "work"; an inline one has no knobs."""
-    if kind == "inline":
+    word = kind.removeprefix("isolated ")
+    if word == "inline":
         knobs = {}
-    if kind != "coroutine":
-        knobs["executor"] = EXECUTORS.get(kind, kind)
+    if word != "coroutine":
+        knobs["executor"] = EXECUTORS.get(word, word)
     return chain.map(fn, name="work", ordered=ordered, **knobs)
+
+
+def started(chain, kind):
+    """Start a run, in a process of its own where the kind says so."""
+    return chain.start(isolate=kind.startswith("isolated"))
 
 
 def source(count):
@@ -52,7 +62,7 @@ def test_order(kind, knobs):
     """Items come in the order of the input, epoch after epoch."""
     concurrency, prefetch = knobs
     chain = mapped(source(500), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
-    with chain.start() as run:
+    with started(chain, kind) as run:
         assert [drained(run) for _ in range(2)] == [list(range(500))] * 2
 
 
@@ -60,7 +70,7 @@ def test_order(kind, knobs):
 def test_completion_order(kind):
     """In completion order nothing is lost or doubled."""
     chain = mapped(source(500), kind, stage(kind), ordered=False, concurrency=4)
-    with chain.start() as run:
+    with started(chain, kind) as run:
         assert sorted(drained(run)) == list(range(500))
 
 
@@ -69,11 +79,12 @@ def test_filter_and_flat_map(kind):
     """The contract holds for all three operations with a function."""
     kept = stage(kind, result=lambda item: item % 3)
     many = stage(kind, result=lambda item: [item] * (item % 4))
-    executor = {} if kind == "inline" else {"concurrency": 3}
-    if kind != "coroutine":
-        executor["executor"] = EXECUTORS.get(kind, kind)
+    word = kind.removeprefix("isolated ")
+    executor = {} if word == "inline" else {"concurrency": 3}
+    if word != "coroutine":
+        executor["executor"] = EXECUTORS.get(word, word)
     chain = source(300).filter(kept, name="keep", **executor).flat_map(many, name="m", **executor)
-    with chain.start() as run:
+    with started(chain, kind) as run:
         assert drained(run) == [n for n in range(300) if n % 3 for _ in range(n % 4)]
 
 
@@ -82,7 +93,7 @@ def test_limit_goes_up_in_mid_epoch(kind):
     """A raised limit lets more calls begin at once, while all others are held."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with mapped(source(100), kind, fn, concurrency=1).start() as run:
+    with started(mapped(source(100), kind, fn, concurrency=1), kind) as run:
         items = iter(run)
         seen = []
         for limit in (1, 2, 7, 20):
@@ -99,10 +110,11 @@ def test_limit_goes_down_in_mid_epoch(kind):
     """After the limit was lowered no call begins before enough others have ended."""
     gates, calls = [Gate() for _ in range(40)], Calls()
     fn = stage(kind, gate=lambda item: gates[item], calls=calls)
-    with mapped(source(40), kind, fn, concurrency=6, prefetch=40).start() as run:
+    with started(mapped(source(40), kind, fn, concurrency=6, prefetch=40), kind) as run:
         items = iter(run)
         calls.wait_running(6)
         run["work"].concurrency = 2
+        in_force(run, "work", 2)
         begun = []
         for item in range(4):
             gates[item].open()
@@ -121,7 +133,7 @@ def test_never_above_the_limit(kind, ordered):
     """However fast calls end, no more are in progress than allowed."""
     calls = Calls()
     fn = stage(kind, calls=calls)
-    with mapped(source(3000), kind, fn, concurrency=3, ordered=ordered).start() as run:
+    with started(mapped(source(3000), kind, fn, concurrency=3, ordered=ordered), kind) as run:
         assert sorted(drained(run)) == list(range(3000))
     assert calls.peak <= 3
 
@@ -129,17 +141,22 @@ def test_never_above_the_limit(kind, ordered):
 @pytest.mark.parametrize("kind", LIVE)
 @pytest.mark.parametrize(("concurrency", "prefetch"), [(1, 1), (3, 2), (2, 7)])
 def test_backpressure(kind, concurrency, prefetch):
-    """With no consumer, prefetch + concurrency calls begin and not one more."""
+    """With no consumer, prefetch + concurrency calls begin and not one more.
+
+    From a process of its own, a few results are on their way besides.
+    """
     calls = Calls()
     fn = stage(kind, calls=calls)
     chain = mapped(source(200), kind, fn, concurrency=concurrency, prefetch=prefetch)
-    with chain.start() as run:
+    with started(chain, kind) as run:
         items = iter(run)
         calls.wait_begun(prefetch + concurrency)
         quiet(run)
         held = calls.begun
         got = drained(items)
-    assert (held, got) == (prefetch + concurrency, list(range(200)))
+    away = _ON_THE_WAY if kind.startswith("isolated") else 0
+    assert got == list(range(200))
+    assert prefetch + concurrency <= held <= prefetch + concurrency + away
 
 
 def test_backpressure_of_an_inline_stage():
@@ -155,11 +172,11 @@ def test_backpressure_of_an_inline_stage():
     assert (held, got) == (6, list(range(200)))
 
 
-@pytest.mark.parametrize("kind", LIVE)
+@pytest.mark.parametrize("kind", HERE)
 def test_lowered_prefetch_adds_nothing(kind):
     """Held results may exceed a lowered bound until they drain; nothing is added meanwhile."""
     calls = Calls()
-    with mapped(source(200), kind, stage(kind, calls=calls), prefetch=30).start() as run:
+    with started(mapped(source(200), kind, stage(kind, calls=calls), prefetch=30), kind) as run:
         items = iter(run)
         calls.wait_begun(31)
         quiet(run)
@@ -181,12 +198,13 @@ def test_exception_of_the_user(kind):
     def result(item):
         return 10 // (item - 60)
 
-    with mapped(source(100), kind, stage(kind, result=result), concurrency=3).start() as run:
+    with started(mapped(source(100), kind, stage(kind, result=result), concurrency=3), kind) as run:
         outcomes = [delivered(run) for _ in range(2)]
     assert [len(got) for got, _ in outcomes] == [60, 60]
     assert [type(error.__cause__) for _, error in outcomes] == [ZeroDivisionError] * 2
-    words = {"loky": "executor", "cluster": "dask"}
-    assert [error.executor for _, error in outcomes] == [words.get(kind, kind)] * 2
+    word = kind.removeprefix("isolated ")
+    word = {"loky": "executor", "cluster": "dask"}.get(word, word)
+    assert [error.executor for _, error in outcomes] == [word] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,7 +212,7 @@ def test_exception_of_the_user(kind):
 def test_cancel_in_mid_epoch(kind, taken):
     """After `break` the next epoch is whole: no leftover, nothing missing."""
     calls = Calls()
-    with mapped(source(200), kind, stage(kind, calls=calls), concurrency=4).start() as run:
+    with started(mapped(source(200), kind, stage(kind, calls=calls), concurrency=4), kind) as run:
         for _ in range(10):
             items = iter(run)
             got = finished(lambda items=items: [next(items) for _ in range(taken)])
@@ -209,7 +227,7 @@ def test_cancel_with_calls_in_progress(kind):
     gate, calls = Gate(), Calls()
     epoch = []
     fn = stage(kind, gate=lambda _: gate if len(epoch) == 1 else None, calls=calls)
-    with mapped(source(50), kind, fn, concurrency=3).start() as run:
+    with started(mapped(source(50), kind, fn, concurrency=3), kind) as run:
         epoch.append(1)
         items = iter(run)
         calls.wait_running(3)
@@ -270,12 +288,12 @@ def test_dropping_an_old_iterator_cancels_nothing_of_the_new_epoch():
         assert drained(new) == list(range(30))
 
 
-@pytest.mark.parametrize("kind", LIVE)
+@pytest.mark.parametrize("kind", HERE)
 def test_busy_time_of_a_cancelled_call_that_never_began(kind):
     """A call that was handed over but cancelled before it began counts no time."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda item: gate if item == 0 else None, calls=calls)
-    with mapped(source(20), kind, fn, concurrency=4).start() as run:
+    with started(mapped(source(20), kind, fn, concurrency=4), kind) as run:
         items = iter(run)
         calls.wait_begun(1)
         items.close()
@@ -294,7 +312,7 @@ def test_close_names_the_stage_that_does_not_end(kind, caplog):
         held.open()
         go.wait()
 
-    run = mapped(source(5), kind, stage(kind, result=result)).start()
+    run = started(mapped(source(5), kind, stage(kind, result=result)), kind)
     items = iter(run)
     held.wait()
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
@@ -309,7 +327,7 @@ def test_close_in_mid_epoch_ends_the_iterator(kind):
     """Closing from another thread ends the loop that waits."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    run = mapped(source(5), kind, fn).start()
+    run = started(mapped(source(5), kind, fn), kind)
     items = iter(run)
     calls.wait_running(1)
 
@@ -330,11 +348,11 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
     """Breaking off does not wait for calls; a coroutine is cancelled where it awaits."""
     gate, calls = Gate(), Calls()
     fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with mapped(source(5), kind, fn, concurrency=2).start() as run:
+    with started(mapped(source(5), kind, fn, concurrency=2), kind) as run:
         items = iter(run)
         calls.wait_running(2)
         items.close()
-        if kind != "coroutine":
+        if not kind.endswith("coroutine"):
             gate.open()
         calls.wait_running(0)
         assert calls.begun == 2

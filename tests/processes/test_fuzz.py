@@ -10,25 +10,11 @@ import pytest
 
 import nbpipe
 from tests.gates import finished
+from tests.processes.work import add, is_wanted, split
 
-ITEMS = 400
+ITEMS = 300
 MOST = 1000
 EPOCHS = 3
-
-
-def add(n):
-    """Give the next number."""
-    return n + 1
-
-
-def is_wanted(n):
-    """Drop every third number."""
-    return n % 3 != 0
-
-
-def split(n):
-    """Give up to three numbers for one."""
-    return [n * 10 + k for k in range(n % 4)]
 
 
 def pick(rng, chain, expected):
@@ -71,7 +57,7 @@ class Disturber:
     def _disturb(self):
         stages = self.run.stages
         placed = [name for name, stage in stages.items() if stage.executor == "process"]
-        while not self.over.wait(self.rng.random() * 0.01):
+        while not self.over.wait(self.rng.random() * 0.05):
             for stage in stages.values():
                 if "concurrency" in stage.knobs:
                     stage.concurrency = 1 + self.rng.randrange(4)

@@ -158,11 +158,13 @@ def test_worker_init_that_fails(on_error):
     assert "no licence" in str(causes[-1])
 
 
-def test_worker_init_that_dies():
-    """A worker that dies while it begins ends the epoch, too."""
-    with placed(10, lambda n: n, worker_init=lambda: os._exit(5)).start() as run:
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_worker_init_that_dies(on_error):
+    """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
+    chain = placed(10, lambda n: n, worker_init=lambda: os._exit(5), on_error=on_error)
+    with chain.start() as run:
         got, error = delivered(run)
-    assert got == []
+    assert (got, isinstance(error, nbpipe.StageError)) == ([], True)
     assert "exit code 5" in str(error)
 
 

@@ -66,3 +66,18 @@ def draw(n, rng):
         float(rng.random()),
         nbpipe.worker_info().seed,
     )
+
+
+def add(n):
+    """Give the next number."""
+    return n + 1
+
+
+def is_wanted(n):
+    """Drop every third number."""
+    return n % 3 != 0
+
+
+def split(n):
+    """Give up to three numbers for one."""
+    return [n * 10 + k for k in range(n % 4)]

@@ -17,7 +17,7 @@ from nbpipe.metrics import StageStats
 from nbpipe.stage import CONSUMER
 from nbpipe.tune import case
 from nbpipe.view import Snapshot, snapshot, snapshot_key
-from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, rounded
+from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, WorkersPart, rounded
 from tests.gates import finished
 from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 
@@ -49,6 +49,7 @@ def test_file_for_the_front_end(at_now):
     [
         (Snapshot, lambda found: found),
         (StagePart, lambda found: found["stages"][2]),
+        (WorkersPart, lambda found: found["stages"][4]["workers"]),
         (KnobPart, lambda found: found["stages"][2]["knobs"][0]),
         (FailurePart, lambda found: found["failures"][0]),
     ],

@@ -47,6 +47,43 @@ def test_every_knob_has_a_row(box):
     }
 
 
+@pytest.fixture
+def shared():
+    """Give a run in which three stages share their workers."""
+    pipe = (
+        nbpipe.source(range(100), name="files")
+        .map(abs, name="decode", executor="process", concurrency=2)
+        .map(float, name="widen", executor="process")
+        .batch(4, executor="process")
+    )
+    with pipe.start() as run:
+        yield run
+
+
+def test_shared_knob_has_one_row(shared):
+    """A concurrency that stages share is there once; only the last of them has a prefetch."""
+    box = shared.controls()
+    values = {name: slider.value for name, (slider, _) in rows(box).items()}
+    told = [cell.tooltip for cell in box.children[1].children[3:4]]
+    box.close_all()
+    assert (values, told) == (
+        {"files prefetch": 16, "decode concurrency": 2, "batch prefetch": 2},
+        ["decode.concurrency [calls], shared by decode, widen, batch"],
+    )
+
+
+def test_shared_knob_is_turned_for_all(shared):
+    """Moving its slider turns all stages, and turning any of them moves the slider."""
+    box = shared.controls()
+    slider, number = rows(box)["decode concurrency"]
+    slider.value = 5
+    turned = [shared[name].concurrency for name in ("decode", "widen", "batch")]
+    shared["batch"].concurrency = 3
+    moved = (slider.value, number.value, len(shared.events))
+    box.close_all()
+    assert (turned, moved) == ([5, 5, 5], (3, 3, 2))
+
+
 @pytest.mark.parametrize("which", [0, 1], ids=["slider", "number"])
 def test_widget_turns_the_knob(run, box, which):
     """Moving the slider or typing a number turns the knob; the other one follows."""

@@ -11,14 +11,15 @@ export class Crew {
   );
   readonly el = h("div", { class: "crew sub" }, this.said, this.page);
 
-  update({ workers }: Stage): void {
+  update({ workers, items_out }: Stage): void {
     setHidden(this.el, workers === null);
     if (workers === null) {
       return;
     }
     const { count, starting, link } = workers;
     const memory_bytes = link === null ? workers.memory_bytes : 0; // the page shows it, too
-    setText(this.said, formatWorkers(count, starting, memory_bytes));
+    const none = count + starting === 0 && items_out === 0 ? "no workers yet" : "";
+    setText(this.said, none || formatWorkers(count, starting, memory_bytes));
     setClass(this.said, "starting", starting > 0);
     setTitle(this.said, inFull(workers));
     this.showPage(link);

@@ -24,10 +24,12 @@ afterEach(() => {
 });
 
 /** Say something else of the stage "batch", the first of a region. */
-function tell(workers: Fields | null): void {
+function tell(workers: Fields | null, more: Fields = {}): void {
   const stages = sample().stages as Fields[];
   model.tick({
-    stages: stages.map((stage) => (stage.address === "batch" ? { ...stage, workers } : stage)),
+    stages: stages.map((stage) =>
+      stage.address === "batch" ? { ...stage, workers, ...more } : stage,
+    ),
   });
   frame();
 }
@@ -55,6 +57,11 @@ describe("a stage with workers", () => {
   ])("says how many there are, or start: %o", (workers, expected) => {
     tell(workers);
     expect(said("batch")).toBe(expected);
+  });
+
+  test("says that there are none yet before its first item", () => {
+    tell({ ...CREW, count: 0 }, { items_out: 0 });
+    expect(said("batch")).toBe("no workers yet");
   });
 
   test("keeps the line for them while they start and when they are there", () => {

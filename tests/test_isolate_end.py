@@ -1,0 +1,451 @@
+"""How epochs and runs in a process of their own end: errors, kills, interrupts, the exit."""
+
+import gc
+import os
+import signal
+import threading
+import traceback
+import weakref
+
+import psutil
+import pytest
+
+import nbpipe
+from nbpipe.errors import RunClosedError, StageError, StageTimeoutError, WorkerDiedError
+from tests.gates import Calls, Gate, delivered, drained, finished, stage
+from tests.test_run_process import script
+
+LEAST_S = 30.0  # a process that should be gone is gone by then
+
+
+def numbers(count=40):
+    """Begin a chain of numbers."""
+    return nbpipe.source(range(count))
+
+
+def child(run):
+    """Give the process of a run that has begun."""
+    return psutil.Process(run._machine.pid)
+
+
+def is_gone(process):
+    """Wait for the end of a process that is not our child."""
+    gone, _ = psutil.wait_procs([process], timeout=LEAST_S)
+    return bool(gone) or process.status() == psutil.STATUS_ZOMBIE
+
+
+# -- errors -------------------------------------------------------------------------------
+def fails_at(place):
+    """Make a function that fails at one item."""
+
+    def fails(item):
+        if item == place:
+            raise KeyError(f"bad {item}")
+        return item
+
+    return fails
+
+
+def test_an_error_surfaces_in_order():
+    """A failed item ends the epoch after every earlier one; the next epoch works."""
+    with numbers().map(fails_at(17), concurrency=4).start(isolate=True) as run:
+        ends = [delivered(run) for _ in range(2)]
+        for got, error in ends:
+            assert (got, type(error)) == (list(range(17)), StageError)
+        assert run.status().state == "failed"
+    error = ends[1][1]
+    assert (error.stage, error.path, error.executor) == ("fails", 17, "thread")
+    assert "epoch 1" in error.__notes__[0]
+
+
+def test_the_cause_keeps_its_traceback():
+    """The exception of the user's function is the cause, with the lines it went through."""
+    with numbers().map(fails_at(3)).start(isolate=True) as run:
+        _, error = delivered(run)
+    cause = error.__cause__
+    lines = "".join(traceback.format_exception(cause))
+    assert (type(cause), cause.args) == (KeyError, ("bad 3",))
+    assert 'raise KeyError(f"bad {item}")' in lines
+    assert "isolated" not in "".join(traceback.format_exception_only(error))
+
+
+def test_the_error_is_that_of_a_plain_run():
+    """Message, notes and status are the same as without a process."""
+    said = []
+    for isolate in (False, True):
+        with numbers().map(fails_at(5)).start(isolate=isolate) as run:
+            got, error = delivered(run)
+            said.append((got, str(error), error.__notes__, run.status().error))
+    assert said[0] == said[1]
+
+
+def test_a_source_that_fails():
+    """A source's own exception names the source of the pipeline."""
+
+    def items():
+        yield 1
+        raise OSError("gone")
+
+    with nbpipe.source(items).start(isolate=True) as run:
+        got, error = delivered(run)
+    assert (got, error.stage, type(error.__cause__)) == ([1], "source", OSError)
+
+
+def test_a_timeout_keeps_its_type():
+    """Errors with a type of their own are raised as that."""
+    gate = Gate()
+
+    def waits(item):
+        gate.wait()
+        return item
+
+    chain = numbers().map(waits, executor="process", timeout_s=0.3)
+    with chain.start(isolate=True) as run:
+        got, error = delivered(run)
+        gate.open()
+    assert (got, type(error)) == ([], StageTimeoutError)
+
+
+# -- kills --------------------------------------------------------------------------------
+def test_killed_in_mid_epoch():
+    """A process that is killed is named after the items that came; the next epoch has another."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda item: gate if item == 5 else None, calls=calls)
+    with numbers().map(fn, name="work").start(isolate=True) as run:
+        items = iter(run)
+        got = [next(items) for _ in range(5)]
+        calls.wait_begun(6)
+        pid = run._machine.pid
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError) as caught:
+            finished(next, items)
+        gate.open()
+        assert got == list(range(5))
+        assert f"(process {pid}) died by SIGKILL" in str(caught.value)
+        assert "'source > work'" in str(caught.value)
+        assert drained(run) == list(range(40))
+        assert run._machine.pid != pid
+
+
+@pytest.mark.parametrize("how", ["os._exit(7)", "ctypes.string_at(0)"])
+def test_a_stage_that_ends_its_process(how):
+    """A stage that takes the process down ends the epoch with what the system says of it."""
+
+    def deadly(item):
+        if item == 20:
+            exec(f"import ctypes, os; {how}", {})
+        return item
+
+    with numbers().map(deadly).start(isolate=True) as run:
+        ends = [delivered(run) for _ in range(2)]
+    word = "with exit code 7" if "exit" in how else "by SIGSEGV"
+    for got, error in ends:
+        assert got == list(range(len(got)))
+        assert (len(got) <= 20, word in str(error)) == (True, True)
+
+
+def test_killed_between_epochs():
+    """A process that was killed while nobody iterated is replaced without a word."""
+    with numbers().map(abs).start(isolate=True) as run:
+        first = drained(run)
+        for _ in range(2):
+            os.kill(run._machine.pid, signal.SIGKILL)
+            assert drained(run) == first == list(range(40))
+
+
+def test_knobs_pause_and_seeds_outlive_the_process():
+    """The process that replaces another has the knobs, the seed and the epochs of the run."""
+
+    def draw(item, rng):
+        return int(rng.integers(1 << 40))
+
+    chain = numbers().shuffle().map(draw)
+    with chain.start(seed=5) as run:
+        plain = [drained(run) for _ in range(2)]
+    with chain.start(seed=5, isolate=True) as run:
+        first = drained(run)
+        run["draw"].concurrency = 3
+        os.kill(run._machine.pid, signal.SIGKILL)
+        assert [first, drained(run)] == plain
+        assert run.stats()["draw"].concurrency == 3
+
+
+def test_asked_while_dead():
+    """A run whose process was killed gives what it last said, at once."""
+    chain = numbers(100_000).map(fails_at(3), name="f", on_error="skip")
+    with chain.start(isolate=True) as run:
+        drained(run)
+        known, rows, past = run.failures(), run.stats(), run.history()
+        process = child(run)
+        process.kill()
+        assert is_gone(process)
+        assert (run.failures(), run.stats()["f"].items_out) == (known, rows["f"].items_out)
+        run.pause()
+        run.resume()
+        assert (run.history(), past[-1]["stage"]) == (past, "consumer")
+        assert len(drained(run)) == 99_999
+        assert len(run.history()) > len(past)
+
+
+def test_asked_while_stuck():
+    """A process that does not answer is not waited for; what it last said stands."""
+    with numbers().map(abs).start(isolate=True) as run:
+        drained(run)
+        rows = run.stats()
+        child(run).suspend()
+        run["abs"].concurrency = 2
+        found = finished(run.stats)
+        child(run).resume()
+        assert found["abs"].items_out == rows["abs"].items_out
+        assert len(drained(run)) == 40
+
+
+def test_a_stuck_process_is_killed_at_the_close():
+    """Closing does not wait for a process that does not answer."""
+    run = numbers().map(abs).start(isolate=True)
+    drained(run)
+    process = child(run)
+    process.suspend()
+    finished(lambda: run.close(0))
+    assert is_gone(process)
+
+
+# -- the end of a run ---------------------------------------------------------------------
+def test_close_in_mid_epoch():
+    """Closing ends the loop, the process and its workers; closing again does nothing."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda item: gate, calls=calls)
+    chain = numbers().map(fn, name="work", executor="process", concurrency=2)
+    run = chain.start(isolate=True)
+    iter_ = iter(run)
+    calls.wait_running(2)
+    process = child(run)
+    left = [process, *process.children(recursive=True)]
+    gate.open()
+    run.close()
+    run.close()
+    assert [is_gone(one) for one in left] == [True] * len(left)
+    assert len(left) >= 3
+    with pytest.raises(RunClosedError):
+        iter(run)
+    assert list(iter_) == []
+
+
+def test_a_stage_that_does_not_return_is_named(caplog):
+    """A stage still inside user code when the run is closed is named, and ends all the same."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda item: gate, calls=calls)
+    run = numbers().map(fn, name="work").start(isolate=True)
+    items = iter(run)
+    calls.wait_running(1)
+    process = child(run)
+    run.close(0.1)
+    gate.open()
+    assert "still inside user code: work" in caplog.text
+    assert (is_gone(process), list(items)) == (True, [])
+
+
+def test_closed_before_it_began():
+    """A run that is closed at once leaves nothing."""
+    for _ in range(5):
+        numbers().start(isolate=True).close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("nbpipe-isolated")]
+
+
+def test_a_process_that_cannot_be_started(monkeypatch):
+    """The start returns; the first item says why there is no process."""
+    monkeypatch.setenv("NBPIPE_START_METHOD", "teleport")
+    with numbers().start(isolate=True) as run:
+        assert list(run.stats()) == ["source", "consumer"]
+        with pytest.raises(nbpipe.errors.WorkerStartError, match="teleport"):
+            drained(run)
+        monkeypatch.undo()
+        assert drained(run) == list(range(40))
+
+
+def test_a_forgotten_run_ends_its_process():
+    """A run that nobody holds any more is closed."""
+    run = numbers().map(abs).start(isolate=True)
+    drained(run)
+    process, gone = child(run), weakref.ref(run)
+    del run
+    gc.collect()
+    assert (gone(), is_gone(process)) == (None, True)
+
+
+def test_a_dropped_iterator_gives_its_epoch_up():
+    """What an iterator left is given up with it; the run goes on."""
+    with numbers().map(abs).start(isolate=True) as run:
+        items = iter(run)
+        next(items)
+        del items
+        gc.collect()
+        assert (run.status().state, drained(run)) == ("cancelled", list(range(40)))
+
+
+def test_a_pipeline_holds_no_more_than_it_may():
+    """With a loop that takes nothing, what is made is what the stages may hold, and two items."""
+    calls = Calls()
+    fn = stage("thread", calls=calls)
+    chain = numbers(200).map(fn, name="work", concurrency=3, prefetch=4)
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        next(items)
+        most = 1 + 4 + 3 + 2
+        calls.wait_begun(most)
+        run.stats()
+        run["work"].prefetch = 14  # so that ten more, and no others, follow
+        calls.wait_begun(most + 10)
+        run.stats()
+        assert calls.begun == most + 10
+
+
+# -- processes of their own ---------------------------------------------------------------
+INTERRUPTED = """
+    import threading
+    import nbpipe
+
+    def slow(item):
+        if item == 5 and not opened.exists():
+            print("waiting", flush=True)
+            while not opened.exists():
+                threading.Event().wait(0.01)
+        return item
+
+    import pathlib, tempfile
+    folder = tempfile.TemporaryDirectory()
+    opened = pathlib.Path(folder.name) / "opened"
+    run = nbpipe.source(range(100)).map(slow, executor={executor!r}).start(isolate=True)
+    pids = set()
+    got = []
+    try:
+        for item in run:
+            got.append(item)
+            pids.add(run._machine.pid)
+    except KeyboardInterrupt:
+        opened.touch()
+        print("interrupted", got == list(range(len(got))))
+    print(list(run) == list(range(100)), run.epoch, pids == {{run._machine.pid}})
+    run.close()
+    folder.cleanup()
+    print([t.name for t in threading.enumerate()])
+"""
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_interrupt(executor):
+    """The stop button ends the loop, not the process; the next epoch is whole."""
+    code, out, err = script(INTERRUPTED.format(executor=executor), interrupt=True)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["interrupted True", "True 1 True", "['MainThread']"]
+
+
+def test_interrupts_at_any_moment():
+    """Interrupted at many random moments, a run still iterates, with the process it had."""
+    code, out, err = script("""
+        import _thread, random, sys, threading, time
+        import nbpipe
+
+        rng, armed = random.Random(3), threading.Semaphore(0)
+
+        def disturb():
+            for _ in range(200):
+                armed.acquire()
+                time.sleep(rng.random() * 0.006)
+                _thread.interrupt_main()
+
+        chain = nbpipe.source(range(300)).map(lambda n: n, concurrency=2)
+        run = chain.batch(3, collate=list).start(isolate=True)
+        list(run)
+        pid = run._machine.pid
+        threading.Thread(target=disturb, daemon=True).start()
+        interrupts = 0
+        while interrupts < 200:
+            try:
+                armed.release()
+                while True:
+                    for batch in run:
+                        run["batch"].prefetch = 1 + batch[0] % 7
+                        run.stats()
+            except KeyboardInterrupt:
+                interrupts += 1
+        got = [n for batch in run for n in batch]
+        print(got == list(range(300)), run._machine.pid == pid, sys.getswitchinterval())
+        run.close()
+        print([t.name for t in threading.enumerate() if t.name.startswith("nbpipe")])
+    """)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["True True 0.005", "[]"]
+
+
+@pytest.mark.parametrize("where", ["begun", "waiting", "not begun"])
+def test_interpreter_exit(where):
+    """An interpreter that ends with a live run ends quickly and quietly, and its process too."""
+    code, out, err = script(f"""
+        import nbpipe
+        run = nbpipe.source(lambda: iter(int, 1)).map(abs, concurrency=2).start(isolate=True)
+        if {where!r} != "not begun":
+            items = iter(run)
+        if {where!r} == "waiting":
+            next(items)
+        print(run._machine.pid)
+    """)
+    assert (code, err) == (0, "")
+    assert not psutil.pid_exists(int(out)) or int(out) == 0
+
+
+def test_the_parent_is_killed():
+    """A process whose parent was killed is gone, and so are the workers that it started."""
+    code, out, _ = script("""
+        import os, signal
+        import nbpipe
+        import psutil
+        chain = nbpipe.source(range(100)).map(abs, executor="process", concurrency=2)
+        run = chain.start(isolate=True)
+        items = iter(run)
+        next(items)
+        one = psutil.Process(run._machine.pid)
+        print(*[p.pid for p in (one, *one.children(recursive=True))], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    left = [psutil.Process(int(pid)) for pid in out.split() if psutil.pid_exists(int(pid))]
+    assert (code, len(out.split()) >= 3) == (-signal.SIGKILL, True)
+    assert [is_gone(one) for one in left] == [True] * len(left)
+
+
+def test_a_fork_has_no_part_in_it():
+    """In a forked process the run refuses, and goes on where it was started."""
+    code, out, err = script("""
+        import os, sys, warnings
+        import nbpipe
+        warnings.simplefilter("ignore")
+        run = nbpipe.source(range(30)).map(abs).start(isolate=True)
+        items = iter(run)
+        first = next(items)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                iter(run)
+            except nbpipe.errors.RunClosedError:
+                run.close()
+                os._exit(3)
+            os._exit(4)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        print([first, *items] == list(range(30)), list(run) == list(range(30)))
+        run.close()
+    """)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["3", "True True"]
+
+
+def test_without_a_fork_server():
+    """A fresh interpreter holds the pipeline where there is no fork server."""
+    code, out, err = script("""
+        import os
+        os.environ["NBPIPE_START_METHOD"] = "spawn"
+        import nbpipe
+        chain = nbpipe.source(range(30)).map(lambda n: n + 1)
+        with chain.start(isolate=True) as run:
+            print(list(run) == list(range(1, 31)), run._machine.pid != os.getpid())
+    """)
+    assert (code, out, err) == (0, "True True\n", "")

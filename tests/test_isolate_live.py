@@ -1,0 +1,352 @@
+"""A run in a process of its own is looked at and turned like any other."""
+
+import asyncio
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import nbpipe
+from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
+from nbpipe.stage import CONSUMER
+from nbpipe.tune.past import ticks_of
+from tests.gates import Calls, Gate, delivered, drained, stage
+
+MIDDLE = 3  # a value that no knob has by itself
+
+
+def held(gate, calls, *, kind="thread", count=100, **knobs):
+    """Make a chain whose calls are counted here and wait at a gate."""
+    plain = stage("thread", gate=lambda _: gate, calls=calls)
+
+    async def waits(item):
+        return await asyncio.to_thread(plain, item)
+
+    fn = waits if kind == "coroutine" else plain
+    executor = None if kind == "coroutine" else kind
+    return nbpipe.source(range(count)).map(fn, name="work", executor=executor, **knobs)
+
+
+# -- knobs --------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["thread", "coroutine", "process"])
+def test_a_limit_goes_up_in_mid_epoch(kind):
+    """A knob that is turned here lets more calls begin there, at once."""
+    gate, calls = Gate(), Calls()
+    with held(gate, calls, kind=kind, concurrency=1).start(isolate=True) as run:
+        items = iter(run)
+        seen = []
+        for limit in (1, 2, 5):
+            run["work"].concurrency = limit
+            calls.wait_running(limit)
+            seen.append(calls.peak)
+        gate.open()
+        assert (drained(items), seen) == (list(range(100)), [1, 2, 5])
+
+
+def test_a_limit_goes_down_in_mid_epoch():
+    """After a limit was lowered, no call begins before enough others have ended."""
+    gates, calls = [Gate() for _ in range(20)], Calls()
+    fn = stage("thread", gate=lambda item: gates[item], calls=calls)
+    chain = nbpipe.source(range(20)).map(fn, name="work", concurrency=6)
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        calls.wait_running(6)
+        run["work"].concurrency = 2
+        run.stats()  # answered after the knob was turned
+        for gate in gates[:5]:
+            gate.open()
+        calls.wait_begun(7)
+        calls.wait_running(2)
+        begun = calls.begun
+        for gate in gates[5:]:
+            gate.open()
+        assert (begun, drained(items)) == (7, list(range(20)))
+
+
+def test_knobs_tuned_before_the_start_are_what_the_process_begins_with():
+    """Values live in the stages here: what was tuned before is in force there."""
+    gate, calls = Gate(), Calls()
+    chain = held(gate, calls)
+    chain["work"].concurrency = MIDDLE
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        calls.wait_running(MIDDLE)
+        limits = run.stats()["work"].concurrency, chain["work"].knob("concurrency").default
+        gate.open()
+        assert (len(drained(items)), limits) == (100, (MIDDLE, 1))
+
+
+def test_runs_that_share_a_stage_share_its_knobs():
+    """One knob turns isolated runs and plain ones, of pipelines made from one another."""
+    gates, calls = [Gate() for _ in range(3)], [Calls() for _ in range(3)]
+    shared = nbpipe.source(range(50)).map(abs, name="shared")
+    runs = []
+    for gate, counted, isolate in zip(gates, calls, (True, True, False), strict=True):
+        fn = stage("thread", gate=lambda _, gate=gate: gate, calls=counted)
+        runs.append(shared.map(fn, name="work").start(isolate=isolate))
+    for run in runs:
+        run["shared"].prefetch = MIDDLE
+    found = {run.stats()["shared"].prefetch for run in runs}
+    for run in runs:
+        run.close()
+    assert found <= {MIDDLE, 8}
+    assert shared["shared"].prefetch == MIDDLE
+
+
+def test_a_changed_knob_is_an_event_of_the_run():
+    """Who turned what, and why, is on record here."""
+    with nbpipe.source(range(9)).map(abs).start(isolate=True) as run:
+        run["abs"].knob("concurrency").set(4, by="panel", why="trial")
+        drained(run)
+        (event,) = run.events
+        assert (event.knob, event.old, event.new, event.by) == ("abs.concurrency", 1, 4, "panel")
+        assert run.stats()["abs"].concurrency == 4
+
+
+def test_a_knob_is_quick_while_large_items_cross():
+    """What is told to the process does not wait for the items on their way."""
+    gate, calls = Gate(), Calls()
+    small = stage("thread", gate=lambda item: gate if item else None, calls=calls)
+    chain = nbpipe.source(range(8)).map(small, name="work")
+    chain = chain.map(lambda n: bytes(40_000_000), name="large")
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        next(items)
+        run["work"].concurrency = 5
+        calls.wait_running(5)
+        gate.open()
+        assert len(drained(items)) == 7
+
+
+# -- pause and stop -----------------------------------------------------------------------
+def test_pause_and_resume():
+    """Paused, no further call begins there; resumed, everything goes on."""
+    gates, calls = [Gate() for _ in range(40)], Calls()
+    fn = stage("thread", gate=lambda item: gates[item], calls=calls)
+    chain = nbpipe.source(range(40)).map(fn, name="work", concurrency=2)
+    with chain.start(isolate=True) as run:
+        items = iter(run)
+        calls.wait_running(2)
+        run.pause()
+        for gate in gates:
+            gate.open()
+        calls.wait_running(0)
+        begun, state = calls.begun, run.status().state
+        run.resume()
+        assert (begun, state, drained(items)) == (2, "paused", list(range(40)))
+
+
+def test_paused_before_the_first_epoch():
+    """A run that is paused before it began begins when it is resumed."""
+    calls = Calls()
+    fn = stage("thread", calls=calls)
+    with nbpipe.source(range(5)).map(fn, name="work").start(isolate=True) as run:
+        run.pause()
+        items = iter(run)
+        run.stats()
+        begun = calls.begun
+        run.resume()
+        assert (begun, drained(items)) == (0, list(range(5)))
+
+
+def test_stop_from_another_thread():
+    """A loop that waits ends when the run is stopped; the next epoch is whole."""
+    gate, calls = Gate(), Calls()
+    with held(gate, calls, count=10).start(isolate=True) as run:
+        stopper = threading.Thread(target=lambda: (calls.wait_running(1), run.stop()))
+        stopper.start()
+        assert (drained(run), run.stopped) == ([], True)
+        stopper.join()
+        gate.open()
+        assert drained(run) == list(range(10))
+
+
+# -- looking in ---------------------------------------------------------------------------
+def test_stats_have_the_shape_of_a_plain_run():
+    """The rows are the same, before the first epoch and after it."""
+    chain = nbpipe.source(range(50)).shuffle().map(abs).batch(4, collate=list)
+    with chain.start() as plain, chain.start(isolate=True) as run:
+        before = list(plain.stats()), list(run.stats())
+        drained(plain), drained(run)
+        ours, theirs = plain.stats(), run.stats()
+        assert before[0] == before[1] == list(ours) == list(theirs)
+        counted = [(row.items_in, row.items_out, row.errors) for row in theirs.values()]
+    assert counted == [(row.items_in, row.items_out, row.errors) for row in ours.values()]
+
+
+def test_history_has_rows_of_all_stages_and_of_the_loop():
+    """Each time in the history has one row for each stage, and one for the loop."""
+    chain = nbpipe.source(range(500)).map(lambda n: sum(range(20_000)), name="work")
+    with chain.start(isolate=True) as run:
+        for _ in range(2):
+            drained(run)
+        rows = run.history()
+        names = [[row["stage"] for row in tick] for tick in ticks_of(rows)]
+        assert all(name == ["source", "work", CONSUMER] for name in names)
+        assert {row["epoch"] for row in rows} == {0, 1}
+
+
+def test_diagnose_status_and_plot():
+    """What reads a run reads this one: diagnosis, state, picture."""
+    chain = nbpipe.source(range(300)).map(lambda n: sum(range(30_000)), name="work")
+    with chain.start(isolate=True) as run:
+        before = run.status().state
+        drained(run)
+        status = run.status()
+        assert (before, status.state, status.delivered) == ("ready", "finished", 300)
+        assert "work" in str(run.diagnose())
+        assert "work" in str(run.plot())
+        while status.cpu_cores is None:
+            drained(run)
+            status = run.status()
+        assert 0.1 < status.cpu_cores < 8
+
+
+def test_workers_of_a_stage_are_seen_through_the_process():
+    """`run["work"]` tells the process ids of workers that the other process started."""
+    chain = nbpipe.source(range(40)).map(lambda _: os.getpid(), name="w", executor="process")
+    chain = chain.map(lambda pid: (pid, os.getpid()), name="pair")
+    with chain.start(isolate=True) as run:
+        assert run["w"].pids == ()
+        pids = {pid for pid, _ in drained(run)}
+        assert (set(run["w"].pids), run["w"].workers) == (pids, 1)
+        assert run["w"].memory_bytes > 0
+        with pytest.raises(ArgumentError, match="follow the stage's concurrency"):
+            run["w"].workers = 3
+    assert run["w"].pids == ()
+
+
+def test_failures_travel():
+    """Items that were skipped are remembered, with where, what and why."""
+
+    def picky(item):
+        if item % 4 == 1:
+            raise ValueError(f"no {item}")
+        return item
+
+    chain = nbpipe.source(range(12)).map(picky, on_error="skip")
+    with chain.start(isolate=True) as run:
+        got = drained(run)
+        failures = run.failures()
+        again = run.failures()
+        errors = run.stats()["picky"].errors
+    assert got == [n for n in range(12) if n % 4 != 1]
+    assert [(one.path, one.error) for one in failures] == [
+        (n, f"ValueError: no {n}") for n in (1, 5, 9)
+    ]
+    assert "in picky" in failures[0].traceback
+    assert (again, errors, run.failures()) == (failures, 3, failures)
+
+
+def test_prints_are_whole_lines_here(capfd):
+    """What stages print in several threads appears here, line by line, before the epoch ends."""
+
+    def noisy(item):
+        print("item", item, "of", "many")
+        return item
+
+    with nbpipe.source(range(50)).map(noisy, concurrency=4).start(isolate=True) as run:
+        drained(run)
+        lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"item {n} of many" for n in range(50))
+
+
+def test_log_records_are_logged_here(caplog):
+    """What a stage logs in the other process is a record of this one."""
+
+    def warns(item):
+        logging.getLogger("mine").warning("item %d", item)
+        return item
+
+    with nbpipe.source([7]).map(warns).start(isolate=True) as run:
+        drained(run)
+    assert [(r.name, r.getMessage()) for r in caplog.records] == [("mine", "item 7")]
+
+
+# -- what is sent -------------------------------------------------------------------------
+def test_an_executor_object_is_refused_by_name():
+    """An executor of this process cannot go along; the stage is named, and the way out."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        chain = nbpipe.source(range(3)).map(abs, executor=pool)
+        with pytest.raises(ArgumentError, match=r"stage 'abs' has an executor object \(ThreadPool"):
+            chain.start(isolate=True)
+
+
+def test_what_cannot_be_pickled_is_named():
+    """The stage and the variable are named at the start, and nothing is left behind."""
+    lock = threading.Lock()
+    chain = nbpipe.source(range(3)).map(lambda n: (lock, n), name="locks")
+    with pytest.raises(UnpicklableError, match=r"stage 'locks' .* 'lock' \(_thread.lock\)"):
+        chain.start(isolate=True)
+
+
+def test_a_source_that_cannot_be_pickled_is_named():
+    """A source's function is looked at as well."""
+    with Path(os.devnull).open() as file:
+        chain = nbpipe.source(lambda: iter(file))
+        with pytest.raises(UnpicklableError, match=r"stage 'source' .* 'file'"):
+            chain.start(isolate=True)
+
+
+def test_large_data_is_named(caplog):
+    """A stage that takes much along is named once."""
+    data = bytes(3_000_000)
+    with nbpipe.source([1]).map(lambda n: len(data) + n, name="f").start(isolate=True) as run:
+        assert drained(run) == [3_000_001]
+    assert "variable" not in caplog.text
+    assert "stage 'f' sends 3 MB" in caplog.text
+
+
+def test_a_changed_function_is_sent_after_a_cell():
+    """After a cell was run, the next epoch has the functions as they are then."""
+    space = {}
+    exec("def inner(n):\n    return n + 1\ndef outer(n):\n    return inner(n)", space)
+    with nbpipe.source(range(3)).map(space["outer"]).start(isolate=True) as run:
+        first = drained(run)
+        pid = run._machine.pid
+        exec("def inner(n):\n    return n + 10", space)
+        run.renew_functions()
+        assert (first, drained(run), run._machine.pid) == ([1, 2, 3], [10, 11, 12], pid)
+
+
+def test_knobs_stay_after_functions_were_sent_again():
+    """The chain that is built again begins with the values in force, and paused if it was."""
+    space = {}
+    exec("def f(n):\n    return n + 1", space)
+    exec("def g(n):\n    return f(n)", space)
+    chain = nbpipe.source(range(3)).map(space["g"])
+    with chain.start(isolate=True) as run:
+        drained(run)
+        run["g"].concurrency = MIDDLE
+        exec("def f(n):\n    return n + 2", space)
+        run.renew_functions()
+        got = drained(run)
+        assert (got, run.stats()["g"].concurrency) == ([2, 3, 4], MIDDLE)
+
+
+class Vanishing:
+    """Can be pickled, and not loaded anywhere."""
+
+    def __reduce__(self):
+        return unload, ()
+
+
+def unload():
+    """Fail where it is called."""
+    raise ImportError("no module of that kind here")
+
+
+def test_a_pipeline_that_cannot_be_built_there():
+    """What fails when the stages are loaded there is said at the first item, of every epoch."""
+    vanishing = Vanishing()
+    chain = nbpipe.source(range(3)).map(lambda n: (vanishing, n), name="f")
+    with chain.start(isolate=True) as run:
+        said = [delivered(run)[1] for _ in range(2)]
+    for error in said:
+        assert isinstance(error, WorkerStartError)
+        assert "ImportError: no module of that kind here" in str(error)
+        assert isinstance(error.__cause__, ImportError)

@@ -1,0 +1,151 @@
+"""Workers in what is shown: how many, who shares them, and what that leaves out elsewhere."""
+
+import concurrent.futures
+from dataclasses import replace
+
+import pytest
+
+import nbpipe
+from nbpipe.metrics import StageStats
+from nbpipe.stage import addresses
+from nbpipe.stats import worker_count
+from nbpipe.view import snapshot
+from nbpipe.view.picture import picture_html
+from nbpipe.view.words import picture_text, worker_words
+from tests.gates import finished
+from tests.view.fakes import FakeWatched, photographs
+from tests.view.test_picture import Reader
+
+PAGE = "http://127.0.0.1:8787/status"
+
+
+def stage_of(run, address):
+    """Give a stage as a snapshot of the run has it."""
+    return next(one for one in snapshot(run)["stages"] if one["address"] == address)
+
+
+def idle(pipe, **changes):
+    """Give a run of a pipeline that never ran; `changes` are in the stats of its last stage."""
+    stages = addresses(pipe.chain)
+    rows = dict.fromkeys(stages, StageStats())
+    rows[next(reversed(rows))] = StageStats(**changes)
+    return FakeWatched(stages, rows)
+
+
+def test_region():
+    """The first has workers and calls, the last the queue; the others name the first."""
+    run = photographs()
+    run.rows["normalise"] = replace(run.rows["normalise"], running=2, queued=3)
+    first, last = (stage_of(run, name) for name in ("batch", "normalise"))
+    assert [
+        (one["shares"], one["running"], one["queued"], one["bound"]) for one in (first, last)
+    ] == [
+        (None, 2, 0, 0),
+        ("batch", 0, 3, 4),
+    ]
+    assert (first["workers"], last["workers"]) == (
+        {"count": 2, "starting": 1, "memory_bytes": 310_000_000, "link": None},
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(PAGE, PAGE), ("javascript:alert(1)", None), (7, None), (None, None)]
+)
+def test_link(given, expected):
+    """The page of the workers is given where it is one of the web."""
+    run = photographs()
+    run.now = replace(run.now, links={} if given is None else {"batch": given})
+    assert stage_of(run, "batch")["workers"]["link"] == expected
+
+
+def test_threads_are_no_workers():
+    """Stages whose calls the run's own threads do have no workers, and share none."""
+    found = snapshot(photographs())["stages"][:4]
+    assert [(stage["workers"], stage["shares"]) for stage in found] == [(None, None)] * 4
+
+
+@pytest.mark.parametrize(("workers", "known"), [(0, False), (3, True)])
+def test_executor_that_says_nothing_of_its_workers(workers, known):
+    """Of an executor of the user's own, the workers are shown where they are known."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        run = idle(nbpipe.source(range(3)).map(abs, executor=pool), workers=workers)
+    assert (stage_of(run, "abs")["workers"] is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("count", "starting", "memory_bytes", "expected"),
+    [
+        (0, 0, 0, "no workers"),
+        (0, 1, 0, "starting 1 worker"),
+        (2, 2, 5_000_000, "starting 2 workers"),
+        (4, 1, 5_000_000, "4 workers, 1 starting"),
+        (1, 0, 0, "1 worker"),
+        (4, 0, 1_200_000_000, "4 workers, 1.2 GB"),
+    ],
+)
+def test_workers_in_words(count, starting, memory_bytes, expected):
+    """Those that only start are named; else what memory they take."""
+    assert worker_count(count, starting, memory_bytes) == expected
+
+
+def test_picture():
+    """The picture names executor and workers of a region's first stage, and who shares them."""
+    words = " ".join(Reader(picture_html(snapshot(photographs()))).words)
+    expected = ("batch, process, 2 workers, 1 starting", "map, process, with batch")
+    assert [phrase for phrase in expected if phrase not in words] == []
+
+
+def test_picture_without_links():
+    """A picture is kept longer than the page of the workers: it has no link to it."""
+    run = photographs()
+    run.now = replace(run.now, links={"batch": PAGE})
+    assert PAGE not in picture_html(snapshot(run))
+
+
+def test_text():
+    """In a terminal the workers have a column of their own."""
+    lines = picture_text(snapshot(photographs())).splitlines()
+    assert [
+        line.rstrip().endswith(("workers", "1 starting", "with batch")) for line in lines[3:]
+    ] == [
+        *(True, False, False, False, False, False),
+        *(True, True, False),
+    ]
+
+
+def test_text_without_workers():
+    """Where all calls are done in threads, nothing is said of workers."""
+    run = idle(nbpipe.source(range(3)).map(abs))
+    assert "workers" not in picture_text(snapshot(run))
+
+
+def test_empty_cells_of_a_region():
+    """A stage that holds nothing has no queue, one that shares its workers no calls."""
+    rows = picture_html(snapshot(photographs())).split("<tr>")
+    found = {
+        name: [f'data-l="{cell}"' in row for cell in ("queue", "calls")]
+        for row in rows
+        for name in ("batch", "normalise")
+        if f"<b>{name}</b>" in row
+    }
+    assert found == {"batch": [False, True], "normalise": [True, False]}
+
+
+def test_real_workers():
+    """Of a run with worker processes, they are shown while they are there."""
+    pipe = (
+        nbpipe.source(range(100), name="files")
+        .map(abs, executor="process", concurrency=2)
+        .map(float, executor="process")
+    )
+    with pipe.start() as run:
+        seen = [stage_of(run, "abs")]
+        epoch = iter(run)
+        finished(next, epoch)
+        seen.append(stage_of(run, "abs"))
+        shares = stage_of(run, "float")["shares"]
+        epoch.close()
+    seen.append(stage_of(run, "abs"))
+    assert [one["workers"]["count"] in range(1, 3) for one in seen] == [False, True, False]
+    assert (shares, worker_words(seen[-1])) == ("abs", "no workers")
