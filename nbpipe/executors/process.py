@@ -13,6 +13,7 @@ import psutil
 
 from ..errors import ExecutorBrokenError, WorkerDiedError, WorkerStartError
 from .base import Answer, Caller, Job, Program
+from .blocks import Blocks
 from .launch import Worker
 from .shipping import LARGE_BYTES, Shipped, ship, warn_if_large
 from .slot import LEAVE_S, Children, Slot
@@ -20,6 +21,7 @@ from .worker import Settings
 
 LOG = logging.getLogger("nbpipe")
 _RSS_S = 1.0  # resident memory is read no more often than this
+_RING_SHARE = 4  # of the machine's memory, shared memory may take this part
 _MANY = 4  # times the cores: more workers than this only take memory
 _warned = [False]
 
@@ -32,7 +34,8 @@ class ProcessCaller(Caller):
         limit: gives the calls that may be in progress at once, now.
         copy: results are copied out of shared memory.
         max_items: a worker is replaced after so many items, or None.
-        budget_bytes: shared memory that results and inputs may take together [bytes].
+        budget_bytes: shared memory that all workers may take together [bytes]; a quarter of
+            the machine's memory where not given.
     """
 
     retries_of_deaths = 2
@@ -43,12 +46,13 @@ class ProcessCaller(Caller):
         limit: Callable[[], int],
         copy: bool = True,
         max_items: int | None = None,
-        budget_bytes: int = 1 << 30,
+        budget_bytes: int | None = None,
     ) -> None:
         self._limit = limit
         self._copy = copy
         self._max_items = max_items
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = budget_bytes or psutil.virtual_memory().total // _RING_SHARE
+        self._blocks = Blocks()
         self._lock = threading.Lock()
         self._shipping = threading.Lock()
         self._shipped: Shipped | None = None
@@ -159,9 +163,10 @@ class ProcessCaller(Caller):
         return next(number for number in range(count) if number not in taken)
 
     def _started(self, slot: Slot) -> Slot:
-        settings: Settings = {"number": slot.number, "budget_bytes": self._budget_bytes}
+        each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
+        settings: Settings = {"number": slot.number, "budget_bytes": each_bytes}
         try:
-            slot.start(settings, copy=self._copy)
+            slot.start(settings, copy=self._copy, blocks=self._blocks)
         except BaseException:
             with self._lock:
                 self._slots.discard(slot)

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from ..errors import StageTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
 from .base import Answer, Job
+from .blocks import Blocks
 from .channel import Channel
 from .launch import Worker, launch
 from .shipping import Shipped
@@ -43,6 +44,7 @@ class Slot:
         self._worker: Worker | None = None
         self._channel: Channel | None = None
         self._digest = ""
+        self._epoch = -1
         self._rests_since_s = 0.0
 
     @property
@@ -50,10 +52,13 @@ class Slot:
         """Process id of the worker; 0 before it was started."""
         return self._worker.pid if self._worker is not None else 0
 
-    def start(self, settings: Settings, *, copy: bool) -> None:
+    def start(self, settings: Settings, *, copy: bool, blocks: Blocks) -> None:
         """Start the process; it works on the first job as soon as it can."""
         worker = launch(ENTRY, pickle.dumps(settings))
-        self._channel = Channel(worker.connection, copy=copy, budget_bytes=settings["budget_bytes"])
+        budget_bytes = settings["budget_bytes"]
+        self._channel = Channel(
+            worker.connection, copy=copy, budget_bytes=budget_bytes, blocks=blocks
+        )
         self._worker = worker
         if not self.usable:  # killed while it started
             worker.kill()
@@ -107,6 +112,10 @@ class Slot:
         Raises:
             WorkerStartError: it could not be loaded there, or `worker_init` failed.
         """
+        assert self._channel is not None
+        if self._epoch != job.epoch or self._digest != shipped.digest:
+            self._epoch = job.epoch
+            self._channel.renew()
         if self._digest == shipped.digest:
             return
         self._send(job, ("program", shipped.data))

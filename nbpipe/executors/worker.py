@@ -36,7 +36,7 @@ def serve(connection: Connection, argument: bytes) -> None:
     """Do jobs until the other end closes the pipe."""
     settings: Settings = pickle.loads(argument)  # noqa: S301  our own parent's
     worker.NUMBER[0] = settings["number"]
-    channel = Channel(connection, copy=True, budget_bytes=settings["budget_bytes"])
+    channel = Channel(connection, copy=False, budget_bytes=settings["budget_bytes"])
     streams = [Forwarded(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
     desk = _Desk(channel)

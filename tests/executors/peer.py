@@ -59,6 +59,7 @@ def fork(channel):
         del view
         os._exit(0)
     os.waitpid(pid, 0)
+    channel.send("dropped")
     for _ in range(4):
         channel.recv()
     channel.send(np.unique(view).tolist())
