@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import itertools
 import logging
 import pickle
@@ -64,15 +63,9 @@ class Link:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._gone = self._closed = False
-        self._teller = self._thread(self._tell, "tell")
-        self._hearer = self._thread(self._hear, "hear")
+        self._teller = _thread(self._tell, "nbpipe-isolated-tell")
+        self._hearer = _thread(self._hear, "nbpipe-isolated-hear")
         self._teller.start()
-
-    def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        context = contextvars.copy_context()  # prints belong to the cell that started the run
-        return threading.Thread(
-            target=context.run, args=(target,), name=f"nbpipe-isolated-{name}", daemon=True
-        )
 
     # -- its life -------------------------------------------------------------------------
     @property
@@ -257,3 +250,7 @@ class Link:
         self._gone = self._closed = True
         if self._connection is not None:
             self._connection.close()  # not the channel, which would hang up for the other one
+
+
+def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+    return threading.Thread(target=target, name=name, daemon=True)

@@ -58,7 +58,7 @@ def test_slider_starts_and_ends_workers(open_cells):
         page.page.keyboard.press("ArrowLeft")
     wait_workers(page, 2)
     running = page.is_running(2)
-    psutil.wait_procs(during, timeout=END_S, callback=lambda worker: during.remove(worker))
+    psutil.wait_procs(during, timeout=END_S, callback=during.remove)
     page.finish(2, "stop-workers")
     assert (running, len(before), len(during)) == (True, 2, 2)
 

@@ -142,6 +142,15 @@ def test_a_result_larger_than_the_budget():
     assert got == [True] * 3
 
 
+def test_views_beyond_the_budget():
+    """Views that are held take no more shared memory than allowed: what follows is copied."""
+    with placed(40, filled, copy=False).start(memory="64 MB") as run:
+        kept = drained(run)
+        again = drained(run)
+    assert [is_whole(n, array) for n, array in enumerate(kept)] == [True] * 40
+    assert [is_whole(n, array) for n, array in enumerate(again)] == [True] * 40
+
+
 FULL = """
     import resource, sys
     import numpy as np

@@ -156,11 +156,12 @@ export class SimulatedRun {
 
   private stage(spec: Spec): Stage {
     const running = this.state === "running";
+    const working = running && !(this.starting_s > 0 && OUTSIDE.has(spec.executor));
     const concurrency = knobOf(spec, "concurrency");
     const at = this.specs.indexOf(spec);
     const isInner = this.specs[at + 1]?.shares === (spec.shares ?? spec.address);
     const prefetch = isInner ? 0 : knobOf(spec, "prefetch");
-    const busy = running ? Math.min(0.97, (this.rate() * spec.cost_s) / concurrency) : 0;
+    const busy = working ? Math.min(0.97, (this.rate() * spec.cost_s) / concurrency) : 0;
     const after = at > 2;
     const rest = 1 - busy;
     return {
@@ -172,9 +173,9 @@ export class SimulatedRun {
       items_per_s: running ? this.rate() / (spec.batches ? BATCH : 1) : 0,
       mean_per_s: (this.rate() * 0.9) / (spec.batches ? BATCH : 1),
       busy,
-      starved: running && after ? rest : 0,
-      blocked: running && !after ? rest * 0.9 : 0,
-      waiting: !running ? 1 : after ? 0 : rest * 0.1,
+      starved: working && after ? rest : 0,
+      blocked: working && !after ? rest * 0.9 : 0,
+      waiting: !working ? 1 : after ? 0 : rest * 0.1,
       running: running && spec.shares === null ? Math.round(concurrency * busy) : 0,
       concurrency,
       queued: after ? Math.round(prefetch * 0.1) : prefetch,

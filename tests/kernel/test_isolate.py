@@ -1,0 +1,104 @@
+"""A pipeline in a process of its own, in a real kernel: cells, prints, the stop button, the panel."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.kernel.client import Client
+from tests.kernel.test_processes import interrupt_all
+
+PREPARE = """
+import os, threading
+import nbpipe
+def start(fn, count=6, **options):
+    return nbpipe.source(range(count)).map(fn, name="fn", **options).start(isolate=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Run a kernel of the version that is installed."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        client = Client(Path(folder), "")
+        try:
+            client.run(PREPARE)
+            yield client
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def notebook(client) -> Iterator[Client]:
+    """Return the kernel, with no run left of other tests."""
+    client.heard.clear()
+    yield client
+    client.run("if 'run' in globals(): run.close()")
+
+
+def test_functions_of_cells(notebook):
+    """Functions, classes and globals of cells go along; what a later cell changes does, too."""
+    notebook.run("SCALE = 1\ndef helper(n): return n * SCALE")
+    notebook.run("def work(n): return helper(n)\nrun = start(work)")
+    printed = [notebook.run("print(list(run), run._machine.pid)")]
+    notebook.run("SCALE = 10")
+    printed.append(notebook.run("print(list(run), run._machine.pid)"))
+    notebook.run("def helper(n): return n * SCALE + 1")
+    printed.append(notebook.run("print(list(run), run._machine.pid)"))
+    assert [text.split("] ")[0] for text in printed] == [
+        "[0, 1, 2, 3, 4, 5",
+        "[0, 10, 20, 30, 40, 50",
+        "[1, 11, 21, 31, 41, 51",
+    ]
+    assert len({text.split("] ")[1] for text in printed}) == 1
+
+
+def test_prints_appear_in_the_cell(notebook):
+    """Lines that stages print stand in the cell that iterates, whole."""
+    notebook.run("run = start(lambda n: print('item', n, 'done'), count=40, concurrency=4)")
+    for _ in range(2):
+        lines = notebook.run("got = list(run)").splitlines()
+        assert sorted(lines) == sorted(f"item {n} done" for n in range(40))
+
+
+def test_the_stop_button(notebook):
+    """An interrupt of all processes ends the cell; the process lives on, the next epoch is whole."""
+    notebook.run("run = start(lambda n: n, 10**9)")
+    cell = notebook.execute(
+        "pid = 0\nfor n in run:\n"
+        "    if n == 100: pid = run._machine.pid; print('begun', flush=True)"
+    )
+    notebook.printed(cell, "begun\n")
+    interrupt_all(notebook)
+    reply = notebook.reply(cell)["content"]
+    again = notebook.run(
+        "from itertools import islice; got = list(islice(run, 50))\n"
+        "print(got == list(range(50)), run._machine.pid == pid)"
+    )
+    assert (reply["ename"], again) == ("KeyboardInterrupt", "True True\n")
+    assert "Traceback" not in notebook.log.read_text()
+
+
+def test_a_cell_that_is_run_again(notebook):
+    """The process of the run that the cell started before is gone."""
+    code = "run = start(lambda n: n); _ = list(run); print(run._machine.pid)"
+    cell = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
+    pids = []
+    for _ in range(2):
+        request = notebook.send("execute_request", cell)
+        notebook.reply(request)
+        notebook.printed(request, "\n")
+        pids.append(int(notebook.output(request).splitlines()[-1]))
+    assert (psutil.pid_exists(pids[0]), psutil.pid_exists(pids[1])) == (False, True)
+
+
+def test_what_a_cell_shows_of_the_run(notebook):
+    """The snapshot that the panel draws has the stages and their numbers."""
+    notebook.run("run = start(lambda n: n); _ = list(run)")
+    printed = notebook.run(
+        "from nbpipe.view.snapshot import snapshot\n"
+        "shown = snapshot(run); print(shown['state'], [s['address'] for s in shown['stages']])"
+    )
+    assert printed == "finished ['source', 'fn']\n"
