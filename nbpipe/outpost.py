@@ -21,7 +21,7 @@ from .executors.surroundings import hold_threads
 from .isolate.freight import Unpacked, Values, set_values
 from .isolate.handover import taken_over
 from .isolate.output import Lines, Records
-from .isolate.report import Report, Workers
+from .isolate.report import Report, Workers, seen_s
 from .iterator import EpochIterator
 from .live_stage import LiveStage
 from .metrics import Row
@@ -39,8 +39,7 @@ def serve(connection: Connection, argument: bytes) -> None:
     settings = pickle.loads(argument)  # noqa: S301  our own parent's
     control = Channel(taken_over(connection))
     data = Channel(connection, budget_bytes=settings["budget_bytes"])
-    streams = [Lines(control, name) for name in ("stdout", "stderr")]
-    sys.stdout, sys.stderr = streams
+    sys.stdout, sys.stderr = (Lines(control, name) for name in ("stdout", "stderr"))
     logging.getLogger().addHandler(Records(control))
     loaded = Loaded()
     gate = Gate(loaded, data)
@@ -51,10 +50,15 @@ def serve(connection: Connection, argument: bytes) -> None:
     finally:
         loaded.close(0)
         with contextlib.suppress(OSError):
-            for stream in streams:
-                stream.flush()
+            _flush()
         data.close()
         control.close()
+
+
+def _flush() -> None:
+    """Show what was printed without the end of its line."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 @final
@@ -207,6 +211,8 @@ class Gate:
 
     def _send(self, token: int, answer: Answer) -> None:
         kind, value = answer
+        if kind != "items":
+            _flush()
         try:
             self._data.send((token, kind, value))
         except (EOFError, OSError):
@@ -272,7 +278,7 @@ class Desk:
         self._control.send(answer)
         return what
 
-    def _look(self, seen_s: float | None) -> Report | None:
+    def _look(self, seen: float | None) -> Report | None:
         run = self._loaded.run
         if run is None:
             return None
@@ -280,10 +286,9 @@ class Desk:
         del rows[CONSUMER]
         failures = run.failures()
         status = run.status()
-        unseen = (failures[-1].when_s if failures else None) != seen_s
         return Report(
             stats=rows,
-            failures=failures if unseen else None,
+            failures=failures if seen_s(failures) != seen else None,
             cpu_cores=status.cpu_cores,
             held_bytes=status.held_bytes,
             workers={

@@ -185,6 +185,8 @@ def test_asked_while_dead():
         assert (run.history(), past[-1]["stage"]) == (past, "consumer")
         assert len(drained(run)) == 99_999
         assert len(run.history()) > len(past)
+        assert [one.epoch for one in run.failures()] == [0, 1]
+        assert run.stats()["f"].items_out == 2 * 99_999
 
 
 def test_asked_while_stuck():
@@ -321,8 +323,8 @@ INTERRUPTED = """
     try:
         for item in run:
             got.append(item)
-            pids.add(run._machine.pid)
     except KeyboardInterrupt:
+        pids.add(run._machine.pid)
         opened.touch()
         print("interrupted", got == list(range(len(got))))
     print(list(run) == list(range(100)), run.epoch, pids == {{run._machine.pid}})

@@ -95,6 +95,17 @@ def test_runs_that_share_a_stage_share_its_knobs():
     assert shared["shared"].prefetch == MIDDLE
 
 
+def test_stages_that_share_their_workers_share_a_knob_there_as_well():
+    """A concurrency that is set on one stage of a region is set on all of them, here and there."""
+    chain = nbpipe.source(range(20)).map(abs, executor="process").map(float, executor="process")
+    with chain.start(isolate=True) as run:
+        drained(run)
+        run["float"].concurrency = 2
+        rows = run.stats()
+        assert (run["abs"].concurrency, rows["abs"].concurrency) == (2, 2)
+        assert (rows["float"].concurrency, rows["abs"].workers) == (2, 1)
+
+
 def test_a_changed_knob_is_an_event_of_the_run():
     """Who turned what, and why, is on record here."""
     with nbpipe.source(range(9)).map(abs).start(isolate=True) as run:
@@ -253,6 +264,18 @@ def test_prints_are_whole_lines_here(capfd):
     assert sorted(lines) == sorted(f"item {n} of many" for n in range(50))
 
 
+def test_a_line_without_an_end_is_printed_when_the_epoch_ends(capfd):
+    """What was printed last is not held back for want of a newline."""
+
+    def dot(item):
+        print(".", end="")
+        return item
+
+    with nbpipe.source(range(5)).map(dot).start(isolate=True) as run:
+        drained(run)
+        assert capfd.readouterr().out.strip() == "....."
+
+
 def test_log_records_are_logged_here(caplog):
     """What a stage logs in the other process is a record of this one."""
 
@@ -299,6 +322,15 @@ def test_large_data_is_named(caplog):
         assert drained(run) == [3_000_001]
     assert "variable" not in caplog.text
     assert "stage 'f' sends 3 MB" in caplog.text
+
+
+def test_a_large_source_is_named(caplog):
+    """Data in memory that is the source is named as well; it is sent once."""
+    with nbpipe.source([bytes(600_000)] * 2 + [bytes(2_000_000)]).start(isolate=True) as run:
+        assert [len(one) for one in drained(run)] == [600_000, 600_000, 2_000_000]
+    assert "source 'source' is sent to the process of the run, once: a list of 2.6 MB" in (
+        caplog.text
+    )
 
 
 def test_a_changed_function_is_sent_after_a_cell():

@@ -57,7 +57,12 @@ def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageS
     """Add the workers of a region to the row of its first stage."""
     regions = scheduler.regions
     caller = regions.caller(address)
-    if caller is None or regions.head(address) != address:
+    if caller is None:
+        return row
+    if not row.items_out and caller.starting >= max(1, caller.workers):
+        # Their calls are in progress, but nothing is inside a function yet.
+        row = dataclasses.replace(row, busy=0.0, starved=0.0, blocked=0.0, waiting=1.0)
+    if regions.head(address) != address:
         return row
     return dataclasses.replace(
         row,

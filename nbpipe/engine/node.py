@@ -193,7 +193,7 @@ class Node(ABC):
         done = len(results)
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.tally is not None:
-            spent -= self._settle_tally(task.tally, now_ns)
+            spent -= self._settle_tally(task.tally, now_ns, spent if task.away_ns else 0)
         lane.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
         lane.counters.items_in += task.inputs or self.inputs(done)
         if task.retried:
@@ -223,7 +223,8 @@ class Node(ABC):
         """Give the number of inputs that `results` results of a task stand for."""
         return results
 
-    def _settle_tally(self, tally: list[list[int]], now_ns: int) -> int:
+    def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
+        """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
         spent = 0
         parts = zip(self.rest_lanes, self.rest_budgets, tally, strict=True)
         for lane, budget, (calls, results, busy_ns) in parts:
@@ -231,7 +232,8 @@ class Node(ABC):
                 lane.account(now_ns, STARVED)
                 lane.learn(busy_ns, calls, now_ns)
                 counters = lane.counters
-                counters.starved_ns = max(0, counters.starved_ns - busy_ns)
+                taken_ns = max(busy_ns, away_ns)
+                counters.starved_ns = max(0, counters.starved_ns - taken_ns)
                 counters.items_in += calls
                 counters.items_out += results
                 budget.seen += calls

@@ -141,6 +141,8 @@ class DaskCaller(Caller):
         link: address of Dask's dashboard, or None.
     """
 
+    retries_of_deaths = 1  # Dask also gives up an innocent item that waited beside a poisonous one
+
     def __init__(self, spec: DaskExecutor) -> None:
         self._spec = spec
         self._client = spec.client

@@ -54,6 +54,8 @@ class ProcessCaller(Caller):
         self._budget_bytes = budget_bytes or psutil.virtual_memory().total // _RING_SHARE
         self._blocks = Blocks()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._errors: list[BaseException] = []  # of workers that could not be started
         self._shipping = threading.Lock()
         self._shipped: Shipped | None = None
         self._program: Program | None = None
@@ -61,7 +63,8 @@ class ProcessCaller(Caller):
         self._idle: list[Slot] = []
         self._slots: set[Slot] = set()
         self._leaving: list[Worker] = []
-        self._closed = False
+        self._waiting = self._starting = 0
+        self._closed = self._reaped = False
         self._memory = (0.0, 0)
 
     # -- what is sent ---------------------------------------------------------------------
@@ -117,38 +120,69 @@ class ProcessCaller(Caller):
             WorkerStartError: worker after worker died before it had an item.
         """
         shipped = self._current(job.program)
-        for last in (False,) * self.retries_of_deaths + (True,):
-            slot = self._take(job)
+        tries = 0
+        while True:
             try:
-                slot.load(job, shipped)
+                slot = self._take(job, shipped)
+                return self._loaded(slot, job, shipped)
             except WorkerDiedError as error:
-                self._give_back(slot)
-                if last:
+                tries += 1
+                if tries > self.retries_of_deaths:
                     raise WorkerStartError(
                         f"workers of {job.program.label!r} die before their first item: {error}"
                     ) from error
-            except BaseException:
-                self._give_back(slot)
-                raise
-            else:
-                break
+
+    def _loaded(self, slot: Slot, job: Job, shipped: Shipped) -> Slot:
+        try:
+            slot.load(job, shipped)
+        except BaseException:
+            self._give_back(slot)
+            raise
         return slot
 
-    def _take(self, job: Job) -> Slot:
+    def _take(self, job: Job, shipped: Shipped) -> Slot:
+        """Give a worker that has nothing to do; where there is none, have one started.
+
+        Whichever is free first is taken, so that nobody waits for a new worker in vain.
+        """
         while True:
-            with self._lock:
-                if self._closed:
-                    raise ExecutorBrokenError(
-                        f"the workers of {job.program.label!r} are closed", stage=job.program.label
-                    )
-                slot = self._idle.pop() if self._idle else Slot(self._free_number())
-                self._slots.add(slot)
-                slot.freed.clear()
-            if not slot.pid:
-                return self._started(slot)
+            with self._changed:
+                slot = self._next_idle(job, shipped)
             if not slot.rested() or slot.is_alive():
                 return slot
             self._drop(slot)
+
+    def _next_idle(self, job: Job, shipped: Shipped) -> Slot:
+        """Wait for a worker; under the lock. One is being started for each who waits."""
+        self._waiting += 1
+        try:
+            while not self._idle:
+                self._check_open(job)
+                if self._starting < self._waiting:
+                    self._start(job, shipped)
+                self._changed.wait()
+        finally:
+            self._waiting -= 1
+        slot = self._idle.pop()
+        slot.freed.clear()
+        return slot
+
+    def _check_open(self, job: Job) -> None:
+        if self._closed:
+            raise ExecutorBrokenError(
+                f"the workers of {job.program.label!r} are closed", stage=job.program.label
+            )
+        if self._errors:
+            raise self._errors.pop()
+
+    def _start(self, job: Job, shipped: Shipped) -> None:
+        """Have a worker started, in a thread of its own; under the lock."""
+        slot = Slot(self._free_number())
+        self._slots.add(slot)
+        self._starting += 1
+        threading.Thread(
+            target=self._started, args=(slot, job, shipped), name="nbpipe-start", daemon=True
+        ).start()
 
     def _free_number(self) -> int:
         taken = {slot.number for slot in self._slots}
@@ -162,26 +196,29 @@ class ProcessCaller(Caller):
             )
         return next(number for number in range(count) if number not in taken)
 
-    def _started(self, slot: Slot) -> Slot:
+    def _started(self, slot: Slot, job: Job, shipped: Shipped) -> None:
         each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
         settings: Settings = {"number": slot.number, "budget_bytes": each_bytes}
         try:
             slot.start(settings, copy=self._copy, blocks=self._blocks)
-        except BaseException:
-            with self._lock:
-                self._slots.discard(slot)
-            raise
-        return slot
+            slot.load(job, shipped)
+        except BaseException as error:
+            with self._changed:
+                self._errors.append(error)
+        with self._changed:
+            self._starting -= 1
+        self._give_back(slot)
 
     def _give_back(self, slot: Slot) -> None:
         most = self._max_items
         worn = most is not None and slot.items >= most
         with self._lock:
-            surplus = len(self._slots) > self._limit()
+            surplus = len(self._slots) > self._limit() and not self._waiting
             keep = slot.usable and not worn and not surplus and not self._closed
             if keep:
                 self._idle.append(slot)
                 slot.rest()
+                self._changed.notify()
         if not keep:
             self._drop(slot)
 
@@ -190,10 +227,11 @@ class ProcessCaller(Caller):
             self._slots.discard(slot)
             self._leaving = [worker for worker in self._leaving if worker.wait(0) is None]
             worker = slot.leave()
-            if worker is not None and self._closed:
-                worker.kill()
             if worker is not None:
                 self._leaving.append(worker)
+                if self._reaped:  # nobody waits for it any more
+                    worker.kill()
+            self._changed.notify_all()  # there is room for another
 
     def trim(self) -> None:
         """Let workers go that a lowered limit leaves without work."""
@@ -221,7 +259,7 @@ class ProcessCaller(Caller):
         """Resident memory of the workers [bytes]; what they share is counted in each."""
         read_s, known = self._memory
         now_s = monotonic()
-        if now_s - read_s > _RSS_S:
+        if not known or now_s - read_s > _RSS_S:
             known = sum(map(_resident_bytes, self.pids))
             self._memory = now_s, known
         return known
@@ -229,12 +267,15 @@ class ProcessCaller(Caller):
     # -- the end --------------------------------------------------------------------------
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; those still at work after `timeout_s` are killed."""
-        with self._lock:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
             idle, self._idle = self._idle, []
+            for slot in self._slots:
+                if not slot.ready:
+                    slot.kill()
         for slot in idle:
             self._drop(slot)
-        with self._lock:
-            self._closed = True
         deadline_s = monotonic() + timeout_s
         with self._lock:
             busy = list(self._slots)
@@ -250,6 +291,7 @@ class ProcessCaller(Caller):
         """Wait for workers that were told to leave; kill those that do not."""
         with self._lock:
             leaving, self._leaving = self._leaving, []
+            self._reaped = True
         deadline_s = monotonic() + LEAVE_S
         for worker in leaving:
             if worker.wait(max(0.0, deadline_s - monotonic())) is None:

@@ -14,7 +14,7 @@ from ..knobs import Knob
 from .link import Link
 
 MOST = 64  # items that cross at once, where they are small and the loop waits for them
-_PATIENCE = 8  # answers in a row for which it did not wait, before fewer cross
+_IN_A_ROW = 4  # answers that say the same, before more cross
 
 
 @final
@@ -93,7 +93,7 @@ class Passage(Iterator[Any]):
         self._program = 0
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
-        self._idle = 0  # answers in a row for which the loop did not wait
+        self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
 
     def __next__(self) -> Any:
         """Wait for the next item.
@@ -131,10 +131,13 @@ class Passage(Iterator[Any]):
         """Let more cross at once where the loop waits for it, and fewer where it does not."""
         knob = self._crossing.ready
         waits = bool(self._crossing.consumer.waits_since_ns)
-        self._idle = 0 if waits else self._idle + 1
-        if waits and more:
+        self._hungry = self._hungry + 1 if waits and more else 0
+        self._sated = 0 if waits else self._sated + 1
+        if self._hungry == _IN_A_ROW:
+            self._hungry = 0
             knob.set(min(2 * knob.value + 1, MOST - 1))
-        elif self._idle > _PATIENCE:
+        elif self._sated == 2 * _IN_A_ROW:
+            self._sated = 0
             knob.set(knob.value // 2)
 
     def _ask(self) -> None:

@@ -240,11 +240,6 @@ class Unpacked:
         self._clients.clear()
 
 
-def values_of(chain: Chain) -> Values:
-    """Give the values of all knobs."""
-    return {place: knob.value for place, knob in knobs_of(chain)}
-
-
 def knobs_of(chain: Chain) -> Iterator[tuple[tuple[str, str], Knob]]:
     """Give all knobs with their places."""
     for address, stage in addresses(chain).items():

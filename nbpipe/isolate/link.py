@@ -177,6 +177,8 @@ class Link:
         with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
             while (order := self._orders.get()) is not _END:
                 self._control.send(order)
+        if self._closed:
+            self._hang_up()  # it may have started only after it was given up
 
     def _hear(self) -> None:
         """Take in what the process says, until it is gone."""
@@ -238,12 +240,15 @@ class Link:
                 worker.kill()
             worker.wait(LEAVE_S)
         self._orders.put(_END)
+        self._hang_up()
+        for thread in (self._teller, self._hearer):
+            with contextlib.suppress(RuntimeError):  # it never began, or it is this one
+                thread.join(LEAVE_S)
+
+    def _hang_up(self) -> None:
         for channel in (self.data, self._control):
             if channel is not None:
                 channel.close()
-        for thread in (self._teller, self._hearer):
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(LEAVE_S)
 
     def disown(self) -> None:
         """Let go of it in a process that was forked: it is the other one's."""

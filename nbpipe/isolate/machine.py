@@ -8,19 +8,21 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any, final
 
+from ..engine.failures import KEPT
 from ..engine.machine import Machine, keep
 from ..engine.record import Record
 from ..engine.scheduler import Scheduler
 from ..executors.base import Answer, Caller, Job
+from ..executors.shipping import Shipped
 from ..failure import Failure
 from ..knobs import Knob
 from ..metrics import Row, StageStats
 from ..operations import Source
 from ..stage import CONSUMER, Chain, Stage, addresses
 from .crossing import MOST, Crossing
-from .freight import Values, shipped, split, values_of, warn_of_size
+from .freight import Values, knobs_of, shipped, split, warn_of_size
 from .link import ANSWER_S, Link, NoAnswerError
-from .report import Report, Workers, report_before, shifted, together
+from .report import Past, Report, Workers, report_before, seen_s, shifted, together
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
@@ -51,9 +53,11 @@ class IsolatedMachine(Machine):
         self._record = record
         self._seed = seed
         self._there, here = split(chain)
-        self._freight = shipped(self._there)
-        warn_of_size(self._there, self._freight)
-        self._report = report_before(self._there, seed=seed, memory_bytes=memory_bytes)
+        freight = shipped(self._there)
+        warn_of_size(self._there, freight)
+        self._knobs = dict(knobs_of(self._there))
+        self._blank = report_before(self._there, seed=seed, memory_bytes=memory_bytes)
+        self._report = self._blank
         self._title = " > ".join(addresses(chain))
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
         self._crossing = Crossing(self._current, record.consumer, ready, self._look)
@@ -63,36 +67,41 @@ class IsolatedMachine(Machine):
         ready.watch(lambda _: scheduler.refresh())
         self._lock = threading.Lock()
         self._stale = self._paused = self._closed = False
-        self._program = 0
+        self._program, self._digest = 0, ""
         self._told: Values = {}
-        self._asked: tuple[float, Future[Any]] | None = None
+        self._question: tuple[float, Future[Any]] | None = None
         self._looked_s = 0.0
         self._rows: list[Row] = []
-        self._rows_before: list[Row] = []
-        self._link = self._linked()
+        self._past = Past()
+        self._link = self._linked(freight)
 
     # -- the process ----------------------------------------------------------------------
-    def _linked(self) -> Link:
+    def _linked(self, freight: Shipped) -> Link:
         """Start a process, and have the chain built there."""
         link = Link(self._title, memory_bytes=self.limit_bytes)
-        self._load(link)
+        self._load(link, freight)
         if self._paused:
             link.asked("pause", True)  # noqa: FBT003
         return link
 
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, freight: Shipped) -> None:
         self._program += 1
-        self._told = values = values_of(self._there)
-        order = (self._program, self._freight.data, values, self._seed, self.limit_bytes)
+        self._digest = freight.digest
+        self._told = values = self._values()
+        order = (self._program, freight.data, values, self._seed, self.limit_bytes)
         self._loading = link.asked("load", *order)
+
+    def _values(self) -> Values:
+        return {place: knob.value for place, knob in self._knobs.items()}
 
     def _current(self) -> tuple[Link, int]:
         """Give the process for an epoch, and the number of the program that it is to run."""
         with self._lock:
             old = self._link
             if old.gone and not self._closed:
-                self._rows_before, self._rows = self._rows_before + self._rows, []
-                self._link = self._linked()
+                self._past = self._past.after(self._report, self._rows)
+                self._report, self._rows = self._blank, []
+                self._link = self._linked(shipped(self._there))
             link, program = self._link, self._program
         if link is not old:
             old.close(0)
@@ -114,10 +123,9 @@ class IsolatedMachine(Machine):
         if self._stale:
             self._stale = False
             freight = shipped(self._there)
-            if freight.digest != self._freight.digest:
-                self._freight = freight
+            if freight.digest != self._digest:
                 with self._lock:
-                    self._load(self._link)
+                    self._load(self._link, freight)
         return self._crossing.begin()
 
     def cancel(self, ticket: int) -> None:
@@ -127,7 +135,7 @@ class IsolatedMachine(Machine):
     def refresh(self) -> None:
         """Send the values of the knobs that were turned."""
         with self._lock:
-            values = values_of(self._there)
+            values = self._values()
             changed = {place: new for place, new in values.items() if self._told[place] != new}
             self._told = values
             if changed:
@@ -165,17 +173,22 @@ class IsolatedMachine(Machine):
         """Give what the process says of itself now, or what it last said."""
         if not self._loaded:
             return self._report
-        now_s = monotonic()
-        asked = self._asked
-        if asked is None or asked[1].done():  # else one question is enough
-            last = self._report.failures
-            asked = now_s, self._link.asked("look", last[-1].when_s if last else None)
-            self._asked = asked
+        since_s, question = self._asked()
         with contextlib.suppress(NoAnswerError):
-            found: Report | None = self._link.wait(asked[1], max(0.0, asked[0] + ANSWER_S - now_s))
+            left_s = max(0.0, since_s + ANSWER_S - monotonic())
+            found: Report | None = self._link.wait(question, left_s)
             if found is not None:
                 self._report, self._looked_s = found.following(self._report), monotonic()
         return self._report
+
+    def _asked(self) -> tuple[float, Future[Any]]:
+        """Give a question and its time: a new one, unless one waits for its answer for long."""
+        known = self._question
+        if known is not None and not known[1].done() and monotonic() - known[0] > _FRESH_S:
+            return known
+        question = self._link.asked("look", seen_s(self._report.failures))
+        self._question = asked = monotonic(), question
+        return asked
 
     def _lately(self) -> Report:
         fresh = monotonic() - self._looked_s < _FRESH_S
@@ -183,11 +196,11 @@ class IsolatedMachine(Machine):
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Give the stats of every stage, as the process says or last said."""
-        return dict(self._look().stats)
+        return self._past.with_counts(self._look().stats)
 
     def failures(self) -> tuple[Failure, ...]:
         """Give the last failed items."""
-        return self._look().failures or ()
+        return (*self._past.failures, *(self._look().failures or ()))[-KEPT:]
 
     def caller(self, address: str) -> Caller | None:
         """Give what serves a stage from outside its run's threads."""
@@ -219,7 +232,7 @@ class IsolatedMachine(Machine):
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = shifted(self._link.ask("history") or [], ours)
-        return together([*self._rows_before, *self._rows], ours)
+        return together([*self._past.rows, *self._rows], ours)
 
 
 @final

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter_ns
 
+from ..engine.failures import KEPT
 from ..engine.look import stats
 from ..engine.scheduler import Scheduler
 from ..failure import Failure
 from ..metrics import Row, StageStats
 from ..stage import Chain, addresses
 
+_COUNTERS = ("items_in", "items_out", "errors", "retries", "bytes_out")
+_ROWS_KEPT = 50_000
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
 
 
@@ -53,6 +56,11 @@ class Report:
         return dataclasses.replace(self, failures=before.failures)
 
 
+def seen_s(failures: tuple[Failure, ...] | None) -> float | None:
+    """Say which failures are known, so that they need not be sent again."""
+    return failures[-1].when_s if failures else None
+
+
 def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Report:
     """Give the report of a pipeline that has done nothing yet.
 
@@ -64,6 +72,40 @@ def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Repor
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
     return Report(rows, (), None, None, dict.fromkeys(served, Workers()))
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What processes that died have left.
+
+    Attributes:
+        counts: stats whose counters go on, by address.
+        failures: the last failed items.
+        rows: of the history.
+    """
+
+    counts: Mapping[str, StageStats] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    rows: Sequence[Row] = ()
+
+    def after(self, last: Report, rows: Sequence[Row]) -> Past:
+        """Give the past once another process has died."""
+        return Past(
+            self.with_counts(last.stats),
+            (*self.failures, *(last.failures or ()))[-KEPT:],
+            [*self.rows, *rows][-_ROWS_KEPT:],
+        )
+
+    def with_counts(self, rows: Mapping[str, StageStats]) -> dict[str, StageStats]:
+        """Let counters go on where those before ended."""
+        if not self.counts:
+            return dict(rows)
+        return {name: _added(row, self.counts[name]) for name, row in rows.items()}
+
+
+def _added(row: StageStats, before: StageStats) -> StageStats:
+    sums = {name: getattr(row, name) + getattr(before, name) for name in _COUNTERS}
+    return dataclasses.replace(row, **sums)
 
 
 # -- history ------------------------------------------------------------------------------

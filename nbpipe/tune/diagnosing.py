@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..metrics import Row, StageStats
 from ..operations import Call
+from ..stats import worker_count
 from ..text import shortened
 from ..units import format_count, format_share
 from ..watch import Status, Watched
@@ -39,9 +40,21 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     if status.state != "running":
         return Diagnosis(None, "not started", "iterate the run, then look again")
     case = Case.of(watched.stages, stats, status, span_s(watched, status))
+    starts = _starting(stats)
+    if starts is not None:
+        return starts
     if is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
     return _worthwhile(watched, patient(case, decide(case)), watched.history)
+
+
+def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
+    """Say which workers only start: before their first result nothing else limits."""
+    for address, row in stats.items():
+        if row.starting >= max(1, row.workers) and not row.items_out:
+            text = f"{shown(address)} is {worker_count(row.workers, row.starting, 0)}"
+            return Diagnosis(address, text, "its items come when they are there")
+    return None
 
 
 def is_early(case: Case) -> bool:

@@ -45,7 +45,7 @@ def alive(processes):
 
 def test_slider_starts_and_ends_workers(open_cells):
     """The slider is moved in mid-epoch: workers are started, and sent away again."""
-    page = open_cells(SETUP, RUN, train("stop-workers"), KERNEL)
+    page = open_cells(SETUP, RUN, train("stop-workers") + "; print(*run['slow'].pids)", KERNEL)
     kernel = kernel_of(page, 3)
     start(page)
     wait_workers(page, 2)
@@ -58,9 +58,10 @@ def test_slider_starts_and_ends_workers(open_cells):
         page.page.keyboard.press("ArrowLeft")
     wait_workers(page, 2)
     running = page.is_running(2)
-    psutil.wait_procs(during, timeout=END_S, callback=during.remove)
     page.finish(2, "stop-workers")
-    assert (running, len(before), len(during)) == (True, 2, 2)
+    kept = {int(pid) for pid in page.said(2).split()[1:]}
+    left = alive([worker for worker in during if worker.pid not in kept])
+    assert (running, len(before), len(during), len(kept), left) == (True, 2, 4, 2, [])
 
 
 def test_stop_button_leaves_the_workers(open_cells):

@@ -13,25 +13,24 @@ distributed = pytest.importorskip("distributed")
 
 QUIET = {
     "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.scheduler.allowed-failures": 1,
     "distributed.comm.timeouts.connect": "5s",
     "distributed.worker.memory.terminate": False,
 }
 
 
 @contextmanager
-def cluster(*, processes=False, workers=2, threads=1, **options):
+def cluster(*, processes=False, workers=2, threads=1, allowed_failures=1):
     """Give a client of a cluster; workers in this process take a moment, processes seconds."""
+    failures = {"distributed.scheduler.allowed-failures": allowed_failures}
     before = set(threading.enumerate())
     with (
-        dask.config.set(QUIET),
+        dask.config.set(QUIET | failures),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=threads,
             processes=processes,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
-            **options,
         ) as local,
         distributed.Client(local) as client,
     ):

@@ -234,16 +234,17 @@ def test_worker_that_is_killed_costs_nothing(client, tmp_path):
     assert got == list(range(40))
 
 
-def test_item_that_kills_every_worker_is_skipped(client):
+def test_item_that_kills_every_worker_is_skipped():
     """A poisonous item is named; the others come."""
-    chain = nbpipe.source(range(12)).map(
-        kill_on_seven, executor=client, concurrency=2, name="m", on_error="skip"
-    )
-    with chain.start() as run:
-        got = drained(run, seconds=RESTARTS_S)
-        (failure,) = run.failures()
+    with cluster(processes=True, allowed_failures=0) as client:
+        chain = nbpipe.source(range(12)).map(
+            kill_on_seven, executor=client, name="m", on_error="skip"
+        )
+        with chain.start() as run:
+            got = drained(run, seconds=RESTARTS_S)
+            (failure,) = run.failures()
     assert (got, failure.path) == ([n for n in range(12) if n != 7], 7)
-    assert "WorkerDiedError" in failure.error
+    assert ("WorkerDiedError" in failure.error, failure.attempts) == (True, 2)
 
 
 def test_cluster_is_scaled_in_mid_epoch(client):

@@ -1,4 +1,4 @@
-"""A pipeline in a process of its own, in a real kernel: cells, prints, the stop button, the panel."""
+"""A pipeline in a process of its own, in a real kernel: cells, prints, stop button, panel."""
 
 import tempfile
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_prints_appear_in_the_cell(notebook):
 
 
 def test_the_stop_button(notebook):
-    """An interrupt of all processes ends the cell; the process lives on, the next epoch is whole."""
+    """An interrupt of all processes ends the cell; the next epoch is whole, in the same process."""
     notebook.run("run = start(lambda n: n, 10**9)")
     cell = notebook.execute(
         "pid = 0\nfor n in run:\n"

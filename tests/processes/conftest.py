@@ -9,13 +9,20 @@ from tests.gates import drained
 from tests.leaks import GRACE_S
 from tests.processes.marks import Bell, Counter, Gate
 
+START_S = 50.0
+
 
 @pytest.fixture(autouse=True, scope="module")
 def server():
     """Start the fork server before the first test, so that none of them is taken to leave it."""
-    drained(nbpipe.source([0]).map(int, executor="process"))
+    start_server()
     yield
     stop_server()
+
+
+def start_server():
+    """Start the fork server; it takes its time where torch was loaded."""
+    drained(nbpipe.source([0]).map(int, executor="process"), START_S)
 
 
 @pytest.fixture(autouse=True)

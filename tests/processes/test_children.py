@@ -9,14 +9,9 @@ import pytest
 
 import nbpipe
 from tests.gates import drained
+from tests.processes.chain import placed
 
 METHODS = multiprocessing.get_all_start_methods()
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 def test_a_command():

@@ -7,12 +7,7 @@ import pytest
 
 import nbpipe
 from tests.gates import delivered, drained
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
+from tests.processes.chain import placed
 
 
 def failure_of(fn, **options):

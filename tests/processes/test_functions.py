@@ -11,13 +11,8 @@ import pytest
 
 import nbpipe
 from tests.gates import delivered, drained, finished
+from tests.processes.chain import placed
 from tests.processes.work import LARGE_BYTES, Counted
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 def test_captured_data_is_sent_once(bell):

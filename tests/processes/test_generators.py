@@ -1,6 +1,7 @@
 """`flat_map` in workers: children come as they are made, no more than are wanted."""
 
 import os
+import signal
 from itertools import count, islice
 
 import pytest
@@ -168,6 +169,27 @@ def test_killed_in_the_middle_of_a_generator(tmp_path, after, on_error):
     with placed(range(4), work, prefetch=2, on_error=on_error).start() as run:
         got = drained(run)
     assert got == [(n, k) for n in range(4) for k in range(8)]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_the_generator_that_others_wait_for_is_killed(bell, gate, limit):
+    """Workers of generators that wait for their turn do not keep the first from going on."""
+
+    def work(n):
+        bell.ring(n)
+        if n == 0:
+            gate.wait()
+        for k in range(30):
+            yield n, k
+
+    with placed(range(5), work, prefetch=2, concurrency=3).start() as run:
+        items = iter(run)
+        pids = dict(bell.wait(3))
+        run["fn"].concurrency = limit
+        os.kill(pids[0], signal.SIGKILL)
+        gate.open()
+        got = drained(items)
+    assert got == [(n, k) for n in range(5) for k in range(30)]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import threading
-from collections import Counter
 from itertools import count, takewhile
 
 import numpy as np
@@ -13,9 +12,10 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained, finished, quiet
+from tests.gates import drained, finished, quiet
 from tests.leaks import GRACE_S
-from tests.processes.work import Ringing, poison_exit, poison_kill, poison_segmentation_fault
+from tests.processes.chain import placed
+from tests.processes.work import Ringing
 
 MANY = 100  # kills in one epoch
 HUGE_BYTES = 300_000_000
@@ -32,19 +32,9 @@ def end(pids):
     assert not alive
 
 
-def placed(chain, fn, **options):
-    """Append a stage of processes named "fn"."""
-    return chain.map(fn, name="fn", executor="process", **{"concurrency": 2, **options})
-
-
-def numbers(count):
-    """Begin a chain of numbers."""
-    return nbpipe.source(range(count))
-
-
 def test_killed_between_epochs():
     """Workers killed between two epochs are replaced, and cost nothing."""
-    with placed(numbers(50), lambda n: n).start() as run:
+    with placed(50, lambda n: n).start() as run:
         first = drained(run)
         pids = run["fn"].pids
         end(pids)
@@ -57,7 +47,7 @@ def test_killed_between_epochs():
 
 def test_killed_while_paused():
     """Workers killed while the run is paused are replaced when it goes on."""
-    with placed(numbers(100), lambda n: n, prefetch=1).start() as run:
+    with placed(100, lambda n: n, prefetch=1).start() as run:
         items = iter(run)
         got = [finished(next, items)]
         run.pause()
@@ -75,7 +65,7 @@ def test_killed_while_nobody_consumes(bell):
         bell.ring(n)
         return n
 
-    with placed(numbers(30), work, prefetch=3).start() as run:
+    with placed(30, work, prefetch=3).start() as run:
         items = iter(run)
         rung = bell.wait(5)
         quiet(run)
@@ -94,7 +84,7 @@ def test_killed_at_work(bell, gate):
         gate.wait()
         return n
 
-    with placed(numbers(10), work).start() as run:
+    with placed(10, work).start() as run:
         items = iter(run)
         (_, first), (_, second) = bell.wait(2)
         end([first])
@@ -119,7 +109,7 @@ def test_killed_while_writing_a_huge_result(bell, after_s, copy):
             threading.Event().wait(after_s)  # somewhere in the copying
             kill_now(pid)
 
-    with placed(numbers(4), work, concurrency=1, copy=copy).start() as run:
+    with placed(4, work, concurrency=1, copy=copy).start() as run:
         killer = threading.Thread(target=kill)
         killer.start()
         got = drained(run, SLOW_S)
@@ -193,8 +183,8 @@ def test_a_hundred_kills_in_one_epoch(ordered):
             n += 0
         return n
 
-    chain = placed(
-        nbpipe.source(items, prefetch=1), work, concurrency=3, prefetch=2, ordered=ordered
+    chain = nbpipe.source(items, prefetch=1).map(
+        work, name="fn", executor="process", concurrency=3, prefetch=2, ordered=ordered
     )
     with chain.start() as run:
         killer = Killer(run, held=12)
@@ -215,134 +205,6 @@ def test_a_hundred_kills_in_one_epoch(ordered):
     assert (got if ordered else sorted(got)) == list(range(len(got)))
 
 
-POISONS = {
-    poison_exit: "exit code 3",
-    poison_segmentation_fault: "SIGSEGV",
-    poison_kill: "SIGKILL",
-}
-
-
-def poisoned(poison, bell=None):
-    """Make a function that meets a poison in item 5."""
-
-    def work(n):
-        if n == 5:
-            if bell is not None:
-                bell.ring(n)
-            poison(n)
-        return n
-
-    return work
-
-
-@pytest.mark.parametrize("poison", POISONS)
-def test_a_poison_item_is_named(bell, poison):
-    """An item that kills every worker is given to three, then named, with how they died."""
-    with placed(numbers(20), poisoned(poison, bell)).start() as run:
-        got, error = delivered(run)
-        rung = bell.wait(3)
-        quiet(run)
-        (failure,) = run.failures()
-    assert got == list(range(5))
-    assert (type(error), error.stage, error.path) == (nbpipe.WorkerDiedError, "fn", 5)
-    assert (error.executor, failure.path, failure.attempts) == ("process", 5, 3)
-    assert POISONS[poison] in str(error)
-    assert len({pid for _, pid in rung}) == 3
-
-
-@pytest.mark.parametrize(
-    ("poison", "ordered"), [*[(poison, True) for poison in POISONS], (poison_exit, False)]
-)
-def test_a_poison_item_is_skipped(poison, ordered):
-    """With on_error="skip" it is left out, its neighbours in the same job come all the same."""
-    chain = placed(numbers(200), poisoned(poison), on_error="skip", ordered=ordered)
-    with chain.start() as run:
-        got, error = delivered(run)
-        failures = [(failure.path, failure.attempts) for failure in run.failures()]
-        row = run.stats()["fn"]
-    assert error is None
-    assert (row.items_in, row.items_out, row.errors, row.retries) == (200, 199, 1, 2)
-    assert sorted(got) == [n for n in range(200) if n != 5]
-    assert failures == [(5, 3)]
-
-
-@pytest.mark.parametrize(("then", "rest"), [("skip", [6, 7, 8, 9]), ("raise", [])])
-def test_a_poison_item_with_retry(then, rest):
-    """Deaths have tries of their own; after them `then` decides."""
-    retry = nbpipe.Retry(2, then=then)
-    with placed(numbers(10), poisoned(poison_exit), on_error=retry).start() as run:
-        got, error = delivered(run)
-    assert got == [*range(5), *rest]
-    assert isinstance(error, nbpipe.WorkerDiedError) == (then == "raise")
-
-
-def test_a_worker_that_dies_once(tmp_path):
-    """An item whose worker dies once is done by the next one, and nobody hears of it."""
-
-    def work(n):
-        mark = tmp_path / str(n)
-        if n % 7 == 3 and not mark.exists():
-            mark.touch()
-            os._exit(1)
-        return n
-
-    with placed(numbers(40), work).start() as run:
-        got = drained(run)
-        failures = run.failures()
-    assert (got, failures) == (list(range(40)), ())
-
-
-def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
-    """Items that shared a job with a poison item are worked on again, not left out or doubled."""
-
-    def work(n):
-        bell.ring(n)
-        if n == 150:
-            os._exit(1)
-        return n
-
-    with placed(numbers(300), work, concurrency=1, on_error="skip").start() as run:
-        got = drained(run)
-        calls = Counter(word for word, _ in bell.rings())
-    assert got == [n for n in range(300) if n != 150]
-    assert calls.keys() == set(range(300))
-    assert max(calls[n] for n in got) <= 2
-
-
-def test_poison_in_a_region():
-    """Of stages that share a worker, the one that the worker died in is named."""
-
-    def first(n):
-        return n + 1
-
-    def second(n):
-        if n == 4:
-            os._exit(9)
-        return n * 10
-
-    chain = numbers(10).map(first, executor="process").map(second, executor="process")
-    with chain.start() as run:
-        got, error = delivered(run)
-    assert got == [10, 20, 30]
-    assert (error.stage, error.path) == ("second", 3)
-    assert "exit code 9" in str(error)
-
-
-def test_budget_counts_deaths():
-    """Deaths count against `max_failures` as exceptions do."""
-
-    def work(n):
-        if n % 2:
-            os._exit(1)
-        return n
-
-    chain = placed(numbers(20), work, on_error="skip", max_failures=2)
-    with chain.start() as run:
-        got, error = delivered(run)
-    assert isinstance(error, nbpipe.FailureBudgetError)
-    assert got == [n for n in range(len(got) * 2) if n % 2 == 0]
-
-
 def test_killed_while_it_begins(bell, gate):
     """A worker that is killed while it prepares itself is replaced: the epoch goes on."""
 
@@ -350,7 +212,7 @@ def test_killed_while_it_begins(bell, gate):
         bell.ring()
         gate.wait()
 
-    with placed(numbers(10), lambda n: n, worker_init=init).start() as run:
+    with placed(10, lambda n: n, worker_init=init).start() as run:
         items = iter(run)
         end([pid for _, pid in bell.wait(2)])
         bell.wait(2)
@@ -368,7 +230,12 @@ def test_killed_while_it_is_sent_a_large_item(bell):
         n, word, array = item
         return n, word, array.size, int(array.min()), int(array.max())
 
-    with placed(numbers(4).map(make, prefetch=1), work, concurrency=1).start() as run:
+    with (
+        nbpipe.source(range(4))
+        .map(make, prefetch=1)
+        .map(work, name="fn", executor="process")
+        .start() as run
+    ):
         items = iter(run)
         got = [finished(next, items)]
 
@@ -392,7 +259,7 @@ def test_other_signals(bell, gate, number):
         gate.wait()
         return n
 
-    with placed(numbers(6), work).start() as run:
+    with placed(6, work).start() as run:
         items = iter(run)
         (_, pid), _ = bell.wait(2)
         os.kill(pid, number)

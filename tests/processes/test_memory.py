@@ -13,6 +13,7 @@ import pytest
 
 import nbpipe
 from tests.gates import drained
+from tests.processes.chain import placed
 from tests.processes.script import ROOT, ran
 
 MB = 1_000_000
@@ -23,12 +24,6 @@ ALONE = (
     f"dd if=/dev/zero of={SHARED_MEMORY}/filler bs=4k count=1 status=none &&"
 )
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="shared memory as on Linux")
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 def filled(n, size_bytes=4 * MB):

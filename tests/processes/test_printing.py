@@ -4,16 +4,10 @@ import sys
 
 import pytest
 
-import nbpipe
 from tests.gates import drained
+from tests.processes.chain import placed
 
 LONG_BYTES = 10_000_000
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import nbpipe
 from nbpipe.executors.surroundings import seed_item
 from tests.gates import drained
+from tests.processes.chain import placed
+from tests.processes.conftest import start_server
 from tests.processes.script import ran
 
 FILES = Path("/proc/self/fd")
@@ -19,14 +20,8 @@ def server(server):
     """Load torch before the first test: the fork server starts anew with it."""
     import torch
 
-    drained(nbpipe.source([0]).map(int, executor="process"))
+    start_server()
     return torch
-
-
-def placed(count, fn, **options):
-    """Make a chain of numbers and one stage of processes named "fn"."""
-    options = {"concurrency": 2, **options}
-    return nbpipe.source(range(count)).map(fn, name="fn", executor="process", **options)
 
 
 def test_one_thread_in_each_worker():

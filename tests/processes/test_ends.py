@@ -1,0 +1,172 @@
+"""The end of workers: with their run, however and whenever that ends."""
+
+import gc
+import os
+import threading
+import weakref
+
+import psutil
+import pytest
+
+from tests.gates import drained, finished
+from tests.leaks import GRACE_S
+from tests.processes.chain import placed
+
+
+def processes(run):
+    """Give the workers of a run."""
+    return [psutil.Process(pid) for pid in run["fn"].pids]
+
+
+def alive(workers):
+    """Give those that do not end."""
+    return psutil.wait_procs(workers, timeout=GRACE_S)[1]
+
+
+def test_workers_end_with_their_run():
+    """`close` leaves no worker, in mid-epoch either."""
+    run = placed(100, lambda n: n, prefetch=2).start()
+    items = iter(run)
+    finished(next, items)
+    workers = processes(run)
+    finished(run.close)
+    assert (len(workers) > 0, [one.is_running() for one in workers]) == (
+        True,
+        [False] * len(workers),
+    )
+    assert run["fn"].pids == ()
+
+
+def test_a_run_that_is_dropped():
+    """A run that nobody holds any more takes its workers with it."""
+    run = placed(100, lambda n: n, prefetch=1).start()
+    items = iter(run)
+    finished(next, items)
+    workers, died = processes(run), weakref.ref(run)
+    del run, items
+    gc.collect()
+    assert (died(), alive(workers)) == (None, [])
+
+
+def test_an_exception_in_the_loop():
+    """One epoch of a pipeline takes its workers with it when the loop fails."""
+    workers = []
+
+    def train():
+        for _, pid in placed(100, lambda n: (n, os.getpid())):
+            workers.append(psutil.Process(pid))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        finished(train)
+    gc.collect()
+    assert (len(workers), alive(workers)) == (1, [])
+
+
+def test_break_out_of_a_pipeline():
+    """One epoch of a pipeline takes its workers with it when the loop is left."""
+    for n, pid in placed(100, lambda n: (n, os.getpid())):
+        worker = psutil.Process(pid)
+        if n == 5:
+            break
+    assert alive([worker]) == []
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03, 0.1])
+def test_close_while_workers_start(gate, after_s):
+    """A run that is closed while its workers start leaves none of them, though they never end."""
+
+    def work(n):
+        gate.wait()
+        return n
+
+    run = placed(10, work, concurrency=3).start()
+    items = iter(run)
+    threading.Event().wait(after_s)  # somewhere in the start
+    finished(lambda: run.close(timeout_s=0))
+    del items
+    assert run["fn"].pids == ()
+
+
+def test_many_short_lives():
+    """Runs that are closed at any moment, one after the other, leave nothing behind."""
+    counts = []
+    for taken in range(12):
+        run = placed(50, lambda n: n, concurrency=3).start()
+        items = iter(run)
+        counts.append(len(finished(lambda items=items, n=taken: [next(items) for _ in range(n)])))
+        finished(lambda run=run: run.close(timeout_s=0))
+        del items, run
+    assert counts == list(range(12))
+
+
+def test_close_while_paused(bell):
+    """A paused run closes at once, with its workers."""
+    run = placed(50, bell.ring, prefetch=1).start()
+    items = iter(run)
+    bell.wait()
+    run.pause()
+    finished(run.close)
+    del items
+    assert (run.closed, run["fn"].pids) == (True, ())
+
+
+def test_close_in_another_thread(gate, bell):
+    """Closed from elsewhere, the loop that waits for an item ends."""
+
+    def work(n):
+        bell.ring(n)
+        gate.wait()
+        return n
+
+    run = placed(50, work).start()
+    items = iter(run)
+
+    def close():
+        bell.wait(2)
+        run.close(timeout_s=0)
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    got = drained(items)
+    closer.join()
+    assert (got, run["fn"].pids) == ([], ())
+
+
+def test_a_worker_that_is_stopped():
+    """A worker that hears nothing any more is killed when the run closes."""
+    with placed(10, lambda n: n).start() as run:
+        drained(run)
+        workers = processes(run)
+        for worker in workers:
+            worker.suspend()
+    assert (len(workers) > 0, alive(workers)) == (True, [])
+
+
+def test_a_thread_that_a_stage_leaves_behind():
+    """A thread of user code does not keep a worker from leaving."""
+
+    def work(n):
+        threading.Thread(target=threading.Event().wait).start()
+        return n
+
+    with placed(4, work).start() as run:
+        got = drained(run)
+        workers = processes(run)
+    assert (got, alive(workers)) == ([0, 1, 2, 3], [])
+
+
+def test_an_exit_hook_of_user_code(tmp_path):
+    """What user code registered for the exit of its process is called when a worker leaves."""
+
+    def work(n):
+        import atexit
+
+        atexit.register((tmp_path / str(n)).touch)
+        return n
+
+    with placed(3, work, concurrency=1).start() as run:
+        drained(run)
+        workers = processes(run)
+    assert alive(workers) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
