@@ -242,10 +242,10 @@ def stats_of(
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
     """Give busy, starved and blocked as shares of slot-time; their sum is at most 1."""
     slot_ns = new.slot_ns - old.slot_ns
-    parts = (
-        new.busy_ns - old.busy_ns,
-        new.starved_ns - old.starved_ns,
-        new.blocked_ns - old.blocked_ns,
+    parts = (  # what was booked for running calls may be taken back: none falls below 0
+        max(0, new.busy_ns - old.busy_ns),
+        max(0, new.starved_ns - old.starved_ns),
+        max(0, new.blocked_ns - old.blocked_ns),
     )
     whole = max(slot_ns, sum(parts), 1)
     busy, starved, blocked = (part / whole for part in parts)

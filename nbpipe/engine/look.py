@@ -30,7 +30,7 @@ def look(scheduler: Scheduler, now_ns: int) -> list[tuple[Lane, int, int]]:
             waiting[id(node.lane)] = node.queued()
     spent: dict[int, int] = {}
     for task in scheduler.at_work():
-        if task.started_ns and not task.ended_ns:
+        if task.started_ns and not task.ended_ns and not task.node.shares_workers:
             key = id(task.node.lane)
             spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
     return [

@@ -71,6 +71,11 @@ class Node(ABC):
 
     chunk_ns = CHUNK_NS
 
+    @property
+    def shares_workers(self) -> bool:
+        """Whether its tasks go through several stages elsewhere: none is busy all that time."""
+        return False
+
     def __init__(
         self, lane: Lane, epoch: Epoch, *, ordered: bool = True, remote: bool = False
     ) -> None:

@@ -93,6 +93,11 @@ class RegionNode(MapNode):
         self.region = region
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
+    @property
+    def shares_workers(self) -> bool:
+        """Whether its tasks go through several stages elsewhere."""
+        return bool(self.rest_lanes)
+
     def chunk(self, room: int, available: int) -> int:
         """Give the number of items to send at once: a fair share of what may be held.
 
@@ -186,7 +191,17 @@ class RegionNode(MapNode):
             else:
                 self._take_answer(task, answer, tally)
                 return
-        self._give(task, [region.failure(entry, error, attempts)])
+        failure = region.failure(entry, error, attempts)
+        self._count(entry, region.program.stages.index(failure.record.stage), tally)
+        self._give(task, [failure])
+
+    def _count(self, entry: Entry, place: int, tally: list[list[int]]) -> None:
+        """Count an item that did not come back from the stage at `place`."""
+        items = len(entry[1]) if self.gather else 1
+        for row in tally[: place + 1]:
+            row[0] += items
+        for row in tally[:place]:
+            row[1] += items
 
     def _take_answer(self, task: Task, answer: Answer, tally: list[list[int]]) -> None:
         for row, more in zip(tally, answer.tally, strict=True):

@@ -112,15 +112,23 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     load = next(load for load in case.loads if load.share >= top - 0.01)
     calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
     name = shown(load.address)
-    text = f"{name} limits: busy {format_share(load.share)}, {calls}{case.wait}"
+    busy = f"busy {format_share(load.share - load.away)}"
+    if load.away >= _FAR:
+        busy = f"{busy}, {format_share(load.away)} on the way to its workers"
+    text = f"{name} limits: {busy}, {calls}{case.wait}"
     if load.away > load.share / 2:
-        text = f"{text}; most of that is the way to a worker and back"
-        return Diagnosis(load.address, text, _NEARER)
+        own = case.stages[load.host].executor == "process"
+        return Diagnosis(load.address, text, _NEARER if own else _FULL_CLUSTER)
     if load.knob is None:
         return Diagnosis(load.address, text, _without_knob(load))
     return _with_knob(case, load, load.knob, text)
 
 
+_FAR = 0.1  # a way that takes less of the time is not worth a word
+_FULL_CLUSTER = (
+    "its calls wait for a free worker, or are short for the way: give the cluster more workers, or "
+    "let a call do more, a batch instead of a sample"
+)
 _NEARER = (
     "let a call do more: batch in the workers, or let neighbouring stages share them; large "
     "results travel faster with copy=False; what takes microseconds is faster in a thread"
@@ -161,7 +169,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     value = wanted_concurrency(case, load, knob)
     if computes is not False and value > case.cores:
         if knob.value >= case.cores:
-            return Diagnosis(address, text, _enough(case, knob, value, sure=computes is True))
+            return Diagnosis(address, text, _enough(case, load, knob, value, sure=computes is True))
         value = case.cores
     if value <= knob.value:
         most = f"concurrency {knob.value} is the most there is"
@@ -177,10 +185,12 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
 
 
-def _enough(case: Case, knob: Knob, value: int, *, sure: bool) -> str:
+def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> str:
     if sure or value <= knob.value:
         return f"{knob.value} calls at once are enough for {case.cores} cores: {_CHEAPER}"
-    return f"where its calls wait, try concurrency {value}; where they compute, {_CHEAPER}"
+    threads = case.locked and case.stages[load.host].executor == "thread"
+    cure = f'use executor="process", or {_CHEAPER}' if threads else _CHEAPER
+    return f"where its calls wait, try concurrency {value}; where they compute, {cure}"
 
 
 def futile(found: Diagnosis, old: int, new: int) -> Diagnosis:
