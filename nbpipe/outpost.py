@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from .engine.task import Entry
-from .errors import ArgumentTypeError, UnpicklableError, WorkerStartError
+from .errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from .executors.channel import Channel
 from .executors.remote_errors import pack_error
 from .executors.shipping import load
@@ -75,6 +75,7 @@ class Loaded:
         self._number = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
+        self._beginning = threading.Lock()
         self.paused = False
 
     def load(
@@ -95,8 +96,8 @@ class Loaded:
             self._number, self._error = number, error
             self._changed.notify_all()
 
-    def get(self, number: int) -> Run:
-        """Wait for the run with this number, or a later one.
+    def begin(self, number: int, epoch: int) -> EpochIterator:
+        """Start an epoch of the run with this number, once it was built.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -108,8 +109,11 @@ class Loaded:
                     "the pipeline could not be built in the process of the run: "
                     f"{type(self._error).__name__}: {self._error}"
                 ) from self._error
-        assert self.run is not None
-        return self.run
+        with self._beginning:  # a run is closed before it begins an epoch, or after
+            if self.run is None:
+                raise RunClosedError("the run was closed")
+            self.run.set_epoch(epoch)
+            return iter(self.run)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Let no further call start, or let them go on."""
@@ -124,7 +128,8 @@ class Loaded:
 
     def close(self, timeout_s: float) -> None:
         """End the run."""
-        run, self.run = self.run, None
+        with self._beginning:
+            run, self.run = self.run, None
         if run is not None:
             run.close(timeout_s)
         if self._unpacked is not None:
@@ -184,11 +189,9 @@ class Gate:
         self._late.clear()
         with self._lock:
             self._token, self._epoch = token, None
-        run = self._loaded.get(program)
-        run.set_epoch(number)
         if token <= self._ended:
             return
-        epoch = iter(run)
+        epoch = self._loaded.begin(program, number)
         with self._lock:
             self._epoch = epoch
             ended = token <= self._ended

@@ -21,6 +21,7 @@ from .worker import Settings
 
 LOG = logging.getLogger("nbpipe")
 _RSS_S = 1.0  # resident memory is read no more often than this
+_TOTAL_BYTES = int(psutil.virtual_memory().total)
 _RING_SHARE = 4  # of the machine's memory, shared memory may take this part
 _MANY = 4  # times the cores: more workers than this only take memory
 _warned = [False]
@@ -51,7 +52,7 @@ class ProcessCaller(Caller):
         self._limit = limit
         self._copy = copy
         self._max_items = max_items
-        self._budget_bytes = budget_bytes or psutil.virtual_memory().total // _RING_SHARE
+        self._budget_bytes = budget_bytes or _TOTAL_BYTES // _RING_SHARE
         self._blocks = Blocks()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -72,6 +73,8 @@ class ProcessCaller(Caller):
         """Pickle the program: workers get it with their next job if it has changed."""
         self.renew()
         self._current(program)
+        with self._lock:
+            self._errors.clear()
 
     def renew(self) -> None:
         """Pickle the program again with the next job: a cell may have changed a function."""
@@ -203,8 +206,10 @@ class ProcessCaller(Caller):
             slot.start(settings, copy=self._copy, blocks=self._blocks)
             slot.load(job, shipped)
         except BaseException as error:
+            slot.usable = False
             with self._changed:
-                self._errors.append(error)
+                if self._waiting:
+                    self._errors.append(error)
         with self._changed:
             self._starting -= 1
         self._give_back(slot)
