@@ -12,7 +12,7 @@ import psutil
 
 GRACE_S = 5.0
 # Threads that packages keep for the life of the process.
-KEPT_THREADS = ("IPythonHistorySaving", "pytest_timeout", "tqdm_monitor")
+KEPT_THREADS = ("IPythonHistorySaving", "pytest_timeout", "tqdm_monitor", "Dask-Offload")
 # Files that packages keep open once loaded.
 KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
 # Helper processes that are started once for all: of the standard library, and our fork server.

@@ -6,6 +6,7 @@ A `Gate` or `Calls` that is pickled into a worker becomes a `Remote`: its method
 import contextlib
 import itertools
 import os
+import socket
 import threading
 from multiprocessing.connection import Client, Listener
 
@@ -20,6 +21,7 @@ class Post:
         self._listener = Listener(authkey=b"test")
         self._objects = {}
         self._threads = []
+        self._connections = []
         self._closing = False
         self._start(self._accept)
 
@@ -39,10 +41,10 @@ class Post:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError):  # a worker that was killed while it connected
+                if self._closing:
+                    return
                 continue
-            if self._closing:
-                connection.close()
-                return
+            self._connections.append(connection)
             self._start(self._serve, connection)
 
     def _serve(self, connection):
@@ -58,12 +60,19 @@ class Post:
     def close(self):
         """End all threads; the workers are gone by now."""
         self._closing = True
-        with contextlib.suppress(OSError, EOFError):
-            Client(self._listener.address, authkey=b"test").close()  # wakes `accept`
+        _hang_up(self._listener._listener._socket)
         self._threads[0].join(_GRACE_S)
         self._listener.close()
-        for thread in self._threads[1:]:  # they end with the workers
+        for connection in self._connections:  # workers of a pool that goes on keep theirs
+            _hang_up(connection)
+        for thread in self._threads[1:]:
             thread.join(_GRACE_S)
+
+
+def _hang_up(connection):
+    """Wake who waits for a message, or for a connection."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class Remote:

@@ -55,6 +55,8 @@ def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "photos" in (ROOT / page).read_text(encoding="utf-8"):
         write_photos(Path("photos"))
+    if "distributed" in (ROOT / page).read_text(encoding="utf-8"):
+        pytest.importorskip("distributed")
     namespace = {"__name__": "page"}
     reports = []
     for language, code, line in blocks(page):

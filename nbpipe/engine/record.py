@@ -201,16 +201,3 @@ def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
         return record.sample(now_ns, epoch, look(engine, now_ns), last=last)
 
     return sample
-
-
-def knob_watcher(scheduler: Scheduler, record: Record) -> Callable[[KnobChange], None]:
-    """Give what a knob calls when it was turned."""
-    reference = weakref.ref(scheduler)  # knobs outlive runs
-
-    def changed(change: KnobChange) -> None:
-        record.events.append(change)
-        engine = reference()
-        if engine is not None:
-            engine.refresh()
-
-    return changed

@@ -42,8 +42,9 @@ class Ticker:
     def start(self) -> None:
         """Start the thread at the first epoch; called without the lock."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
+            thread.start()
+            self._thread = thread  # `close` may come at any moment
 
     def _serve(self) -> None:
         while not self._leave.wait(_PERIOD_S):

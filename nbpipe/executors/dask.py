@@ -26,7 +26,7 @@ from .shipped import Cargo, Children, opened
 if TYPE_CHECKING:
     from distributed import Client
 
-SCATTER_FROM_BYTES = 100_000  # from here on, it took less time
+SCATTER_FROM_BYTES = 300_000  # from about here on it takes less time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class DaskExecutor:
     Attributes:
         client: a `distributed.Client`; it is never closed here.
         scatter: put what the function captures on the workers once, instead of sending it with
-            every call; "auto" does so from 100 kB on.
+            every call; "auto" does so from 300 kB on.
         scale: `run["decode"].workers = n` may change the size of the client's cluster.
         resources: what each call needs of a worker, as in `Client.submit`.
         priority: of the calls among other work of the cluster, as in `Client.submit`.

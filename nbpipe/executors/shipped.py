@@ -17,7 +17,7 @@ from .payload import Payload, packed
 from .remote_errors import PackedError, pack_error
 from .shipping import Shipped, load, ship
 
-KEPT_PROGRAMS = 8
+KEPT_PROGRAMS = 4
 
 
 class Own(threading.local):

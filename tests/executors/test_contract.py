@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
 KINDS = ("thread", "coroutine", "inline", "isolated inline", *AWAY, *ISOLATED)
 LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their own
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
+SMALL = ("loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
 EXECUTORS = {}
 _ON_THE_WAY = 3  # results between a process of its own and the consumer
 
@@ -24,13 +26,14 @@ def executors():
     distributed, loky = pytest.importorskip("distributed"), pytest.importorskip("loky")
     quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
     with (
-        distributed.LocalCluster(1, processes=False, threads_per_worker=20, **quiet) as local,
-        distributed.LocalCluster(2, processes=True, threads_per_worker=10, **quiet) as cluster,
+        distributed.LocalCluster(1, processes=False, threads_per_worker=8, **quiet) as local,
+        distributed.LocalCluster(2, processes=True, threads_per_worker=4, **quiet) as cluster,
         distributed.Client(local) as here,
         distributed.Client(cluster) as there,
-        loky.ProcessPoolExecutor(max_workers=4) as pool,
+        loky.ProcessPoolExecutor(max_workers=8) as pool,
     ):
-        list(pool.map(abs, range(4)))  # its processes start with the first work
+        list(pool.map(abs, range(8)))  # processes and threads start with the first work
+        here.gather(here.map(time.sleep, [0.1] * 8, pure=False))
         EXECUTORS.update(loky=pool, dask=here, cluster=there)
         yield
         EXECUTORS.clear()
@@ -56,22 +59,29 @@ def source(count):
     return nbpipe.source(range(count))
 
 
+def few(count, kind, least=40):
+    """Give a number of items that takes no time: on Dask a call costs milliseconds."""
+    return max(least, count // 10) if kind in SMALL else count
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("knobs", [(1, 1), (1, 8), (4, 1), (16, 16)])
 def test_order(kind, knobs):
     """Items come in the order of the input, epoch after epoch."""
     concurrency, prefetch = knobs
-    chain = mapped(source(500), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
+    count = few(500, kind)
+    chain = mapped(source(count), kind, stage(kind), concurrency=concurrency, prefetch=prefetch)
     with started(chain, kind) as run:
-        assert [drained(run) for _ in range(2)] == [list(range(500))] * 2
+        assert [drained(run) for _ in range(2)] == [list(range(count))] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_completion_order(kind):
     """In completion order nothing is lost or doubled."""
-    chain = mapped(source(500), kind, stage(kind), ordered=False, concurrency=4)
+    count = few(500, kind)
+    chain = mapped(source(count), kind, stage(kind), ordered=False, concurrency=4)
     with started(chain, kind) as run:
-        assert sorted(drained(run)) == list(range(500))
+        assert sorted(drained(run)) == list(range(count))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,9 +93,13 @@ def test_filter_and_flat_map(kind):
     executor = {} if word == "inline" else {"concurrency": 3}
     if word != "coroutine":
         executor["executor"] = EXECUTORS.get(word, word)
-    chain = source(300).filter(kept, name="keep", **executor).flat_map(many, name="m", **executor)
+    chain = (
+        source(few(300, kind))
+        .filter(kept, name="keep", **executor)
+        .flat_map(many, name="m", **executor)
+    )
     with started(chain, kind) as run:
-        assert drained(run) == [n for n in range(300) if n % 3 for _ in range(n % 4)]
+        assert drained(run) == [n for n in range(few(300, kind)) if n % 3 for _ in range(n % 4)]
 
 
 @pytest.mark.parametrize("kind", LIVE)
@@ -96,13 +110,14 @@ def test_limit_goes_up_in_mid_epoch(kind):
     with started(mapped(source(100), kind, fn, concurrency=1), kind) as run:
         items = iter(run)
         seen = []
-        for limit in (1, 2, 7, 20):
+        limits = (1, 2, 4) if kind in SMALL else (1, 2, 7, 20)
+        for limit in limits:
             run["work"].concurrency = limit
             calls.wait_running(limit)
             seen.append((calls.begun, calls.peak))
         gate.open()
         assert drained(items) == list(range(100))
-    assert seen == [(1, 1), (2, 2), (7, 7), (20, 20)]
+    assert seen == [(limit, limit) for limit in limits]
 
 
 @pytest.mark.parametrize("kind", LIVE)
@@ -131,10 +146,10 @@ def test_limit_goes_down_in_mid_epoch(kind):
 @pytest.mark.parametrize("ordered", [True, False])
 def test_never_above_the_limit(kind, ordered):
     """However fast calls end, no more are in progress than allowed."""
-    calls = Calls()
+    calls, count = Calls(), few(3000, kind)
     fn = stage(kind, calls=calls)
-    with started(mapped(source(3000), kind, fn, concurrency=3, ordered=ordered), kind) as run:
-        assert sorted(drained(run)) == list(range(3000))
+    with started(mapped(source(count), kind, fn, concurrency=3, ordered=ordered), kind) as run:
+        assert sorted(drained(run)) == list(range(count))
     assert calls.peak <= 3
 
 
@@ -213,7 +228,7 @@ def test_cancel_in_mid_epoch(kind, taken):
     """After `break` the next epoch is whole: no leftover, nothing missing."""
     calls = Calls()
     with started(mapped(source(200), kind, stage(kind, calls=calls), concurrency=4), kind) as run:
-        for _ in range(10):
+        for _ in range(few(10, kind, least=2)):
             items = iter(run)
             got = finished(lambda items=items: [next(items) for _ in range(taken)])
             assert got == list(range(taken))
