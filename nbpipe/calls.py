@@ -184,9 +184,7 @@ def place(
     inner = Stage(
         above.spec, name=above.name, named=above.named, placement=above.placement, shared=shared
     )
-    stage = Stage(
-        spec, name=name, named=named, placement=placement, prefetch=held, shared=shared
-    )
+    stage = Stage(spec, name=name, named=named, placement=placement, prefetch=held, shared=shared)
     return (*chain[:-1], inner, stage)
 
 

@@ -3,6 +3,7 @@
 A `Gate` or `Calls` that is pickled into a worker becomes a `Remote`: its methods run in the test.
 """
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -89,6 +90,9 @@ class Remote:
         if method.startswith("__"):
             raise AttributeError(method)
         return lambda *args: self._ask(method, args)
+
+    async def wait_async(self):
+        await asyncio.to_thread(self._ask, "wait", ())
 
     def _ask(self, method, args):
         connection = _connection(self._address)

@@ -91,9 +91,7 @@ def test_one_concurrency_for_all():
 def test_another_concurrency_is_refused():
     """A region has one limit: another value names the way out."""
     chain = placed(source(), ("map", pid, {}), concurrency=2)
-    with pytest.raises(
-        nbpipe.ArgumentError, match=r"in the workers of pid.*region=False"
-    ):
+    with pytest.raises(nbpipe.ArgumentError, match=r"in the workers of pid.*region=False"):
         placed(chain, ("map", pids, {}), concurrency=3)
 
 
