@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
@@ -214,12 +215,19 @@ class Run:
         training = self._training
         trains = training is not None and not training.ended
         ours = training is not None and (trains or self._life.owner is training.thread)
-        return self._life.status(
+        status = self._life.status(
             trains=trains,
             epochs=(training.total, training.begun) if training is not None and ours else None,
             total=self._total(),
             units=self._units,
         )
+        return replace(status, links=self._links())
+
+    def _links(self) -> dict[str, str]:
+        away = [address for address, stage in self._stages.items() if stage.placement is not None]
+        callers = {address: self._machine.caller(address) for address in away}
+        links = {address: caller.link for address, caller in callers.items() if caller is not None}
+        return {address: link for address, link in links.items() if link}
 
     def _total(self) -> int | None:
         try:

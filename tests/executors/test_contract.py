@@ -318,7 +318,7 @@ def test_busy_time_of_a_cancelled_call_that_never_began(kind):
     assert busy_s < 40  # the clock's own value, booked by mistake, is the machine's uptime
 
 
-@pytest.mark.parametrize("kind", ("thread", "coroutine", "process", "loky", *ISOLATED))
+@pytest.mark.parametrize("kind", ["thread", "coroutine", "process", "loky", *ISOLATED])
 def test_close_names_the_stage_that_does_not_end(kind, caplog):
     """A stage still inside user code is named; a thread is left alone, a process killed.
 
