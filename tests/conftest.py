@@ -9,6 +9,8 @@ import pytest
 from tests import post
 from tests.leaks import Held, find_leaks
 
+collect_ignore = ["jobs"]  # run by hand: they need what the other tests do without
+
 hypothesis.settings.register_profile("nbpipe", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("nbpipe")
 
