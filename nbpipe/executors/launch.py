@@ -201,10 +201,10 @@ def launch(entry: str, argument: bytes) -> Worker:
         ArgumentError: NBPIPE_START_METHOD names no way to start one.
     """
     start = _start_method()
-    hold_standard_descriptors()
     key = bytes(current_process().authkey)
     order = pickle.dumps((entry, argument, surroundings.capture(), key))
     try:
+        hold_standard_descriptors()
         worker = start()
     except OSError as error:  # files, memory or processes have run out
         raise WorkerStartError(f"no worker process could be started: {error}") from error

@@ -7,6 +7,7 @@ What arrives looks as if it had been raised here: its traceback names the lines 
 from __future__ import annotations
 
 import copyreg
+import functools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -202,6 +203,8 @@ class _ErrorPickler(Pickler):
         if isinstance(obj, BaseException) and _is_plain(type(obj)):
             state = object.__getstate__(obj)
             return _blank, (type(obj), obj.args), state, None, None, _set_state
+        if isinstance(obj, BaseException) and _is_taken_over(type(obj)):
+            return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)
 
 
@@ -217,8 +220,16 @@ def _is_plain(kind: Any) -> bool:
         isinstance(kind.__init__, FunctionType)
         and base.__basicsize__ == Exception.__basicsize__
         and not any(isinstance(getattr(kind, name, None), FunctionType) for name in _HOOKS)
-        and kind not in copyreg.dispatch_table
+        and (kind not in copyreg.dispatch_table or _is_taken_over(kind))
     )
+
+
+def _is_taken_over(kind: type) -> bool:
+    """Tell what tblib, which Dask loads, has registered: it follows causes and tracebacks, too."""
+    reducer = copyreg.dispatch_table.get(kind)
+    while isinstance(reducer, functools.partial):
+        reducer = reducer.func
+    return str(getattr(reducer, "__module__", "")).startswith("tblib")
 
 
 def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:

@@ -561,3 +561,17 @@ def test_arrives_as_something_else():
             return dict, ()
 
     assert "it arrived as dict" in here(Odd("x")).__notes__[0]
+
+
+def test_what_dask_registers_changes_nothing():
+    """Dask has exceptions pickled with their tracebacks and causes; ours travel as before."""
+    pytest.importorskip("distributed")
+    one, other = ValueError("one"), KeyError("other")
+    one.__context__, other.__context__ = other, one
+    one.me = one
+    back = here(one)
+    assert (type(back), back.__context__.__context__ is back, back.me is back) == (
+        ValueError,
+        True,
+        True,
+    )

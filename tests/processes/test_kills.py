@@ -250,7 +250,7 @@ def test_killed_while_it_is_sent_a_large_item(bell):
     assert got == [(n, "sent", LARGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGABRT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGABRT])
 def test_other_signals(bell, gate, number):
     """A worker that is told to end, by whatever signal, is replaced as a killed one is."""
 
