@@ -22,7 +22,7 @@ from .task import Entry
 
 Begun = Callable[[int], object]
 Hand = Callable[[list[Any]], object]
-_PATIENCE_NS = 5_000_000  # results wait no longer for those that are sent with them
+_PATIENCE_NS = 25_000_000  # results wait no longer for those that are sent with them
 
 
 @dataclass(frozen=True, slots=True)

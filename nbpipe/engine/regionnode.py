@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .program import RegionProgram
     from .steps import Step
 
-ROUND_TRIP_NS = 1_000_000  # a job of cheap items should take about this long
+ROUND_TRIP_NS = 10_000_000  # a job of several items should take about this long
+ROUND_TRIP_BYTES = 1 << 21  # nor should its results be larger: all are held at once
+DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
 _LOT = 4  # so many items at once are worth waiting for
 _BROKEN = (ExecutorBrokenError, WorkerStartError)
 
@@ -110,7 +112,9 @@ class RegionNode(MapNode):
         most = min(room, available, share)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
-        return max(1, min(most, CHUNK_MAX, int(ROUND_TRIP_NS / max(1.0, self.busy_ns))))
+        in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
+        in_size = ROUND_TRIP_BYTES / max(1.0, lane.item_bytes)
+        return max(1, min(most, CHUNK_MAX, int(in_time), int(in_size)))
 
     def comes_in_lots(self, slow_ns: int) -> bool:
         """Say whether several items are sent at once: then the consumer takes them so, too."""
@@ -221,7 +225,7 @@ class RegionExpandNode(ExpandNode):
 
     __slots__ = ()
 
-    chunk_ns = ROUND_TRIP_NS
+    chunk_ns = DRAW_NS
 
     def work(self, task: Task) -> None:
         """Draw up to the quota; say how many are wanted, so that no more are made."""

@@ -248,7 +248,7 @@ def test_a_job_that_turns_slow_hands_over_what_it_has():
         if item == 200:
             gate.wait()
         elif item > 180:
-            time.sleep(0.006)
+            time.sleep(0.03)
         return item
 
     chain = nbpipe.source(range(240), prefetch=64).map(work, executor="process", prefetch=60)
