@@ -47,12 +47,12 @@ class Wire(ABC):
         """Wait until something can be read, or the other end is gone."""
 
     def send_fd(self, fd: int) -> None:
-        """Send a file descriptor."""
-        raise NotImplementedError
+        """Send a file descriptor; only where `shares`."""
+        raise TypeError(f"{type(self).__name__} carries no file descriptors")
 
     def recv_fd(self) -> int | None:
-        """Read a file descriptor; None where this process may not open any more."""
-        raise NotImplementedError
+        """Read a file descriptor, where `shares`; None where this process may open no more."""
+        raise TypeError(f"{type(self).__name__} carries no file descriptors")
 
     @abstractmethod
     def hang_up(self) -> None:
