@@ -30,7 +30,6 @@ _importable: set[tuple[object, ...]] = set()  # modules found so far, and what w
 _AT_HOME: WeakSet[type] = WeakSet()  # classes of this process that others know
 _RECEIVED: WeakSet[type] = WeakSet()  # classes of other processes
 _FULL = 6  # parts of what a reducer may give
-_unimportable: set[str] = set()
 CACHED: Any = type(functools.lru_cache(len))
 
 
@@ -131,7 +130,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         module = sys.modules.get(name)
         if module is None or name == "__main__" or importable(name) or _is_registered(name):
             return
-        _unimportable.add(name)
         with contextlib.suppress(ValueError):  # registered under another name
             cloudpickle.register_pickle_by_value(module)
             self._registered.append(module)
@@ -178,11 +176,6 @@ def by_reference(obj: object) -> bool:
     for part in str(getattr(obj, "__qualname__", "")).split("."):
         found = getattr(found, part, None)
     return found is obj and importable(name) and not _is_registered(name)
-
-
-def sent_by_value() -> tuple[str, ...]:
-    """Name the modules whose classes plain pickle must not look up elsewhere, as known so far."""
-    return ("__main__", *_unimportable, *cloudpickle.list_registry_pickle_by_value())
 
 
 def _is_registered(name: str) -> bool:
