@@ -88,6 +88,14 @@ class CacheError(NbpipeError, RuntimeError):
     """A cache folder belongs to another chain, or cannot be read."""
 
 
+class ExportError(NbpipeError, RuntimeError):
+    """A pipeline cannot be written as a module; names the culprit, its use and the way out."""
+
+
+class ModuleEditedError(ExportError):
+    """The file holds what export did not write, so it is not replaced; shows the difference."""
+
+
 class UnpicklableError(ArgumentTypeError):
     """Something cannot be sent to another process; the message names it and the way out."""
 

@@ -23,9 +23,9 @@ FLOORS = (
     "knobs tree describe text metrics seeding worker index_order sampler digest cache",
     "operations placement stage region order lengths outline collate failure",
     "executors transfer ranks",
-    "open_runs stats watch tune view remote kernel export widgets",
+    "open_runs stats watch tune exported view remote kernel export widgets",
     "engine inline isolate iterator training live_stage run outpost",
-    "calls appending peek pipeline source joins progress loader __init__",
+    "calls appending peek pipeline source joins progress loading loader __init__",
     "display ipython lab cli",
 )
 # `__init__` registers the rich display when a kernel is running.

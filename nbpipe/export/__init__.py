@@ -1,0 +1,1 @@
+"""Export: a tuned pipeline becomes a module of plain Python."""
