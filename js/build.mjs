@@ -10,7 +10,7 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "..", "nbpipe", "widgets", "static");
 const LIMIT_BYTES = 150_000; // it is sent whole for each widget
 const TARGET = ["chrome117", "firefox120", "safari17.4"];
-const SHEETS = ["panel", "head", "table", "meters", "knob", "chart", "narrow"];
+const SHEETS = ["panel", "head", "table", "meters", "knob", "export", "chart", "narrow"];
 
 /** A file of uPlot's. */
 function ofUplot(name) {

@@ -37,6 +37,7 @@ from .errors import (
 from .failure import Failure
 from .joins import concat, interleave, mix, zip  # noqa: A004  the field's word
 from .knobs import Knob, KnobChange
+from .loading import load
 from .metrics import StageStats
 from .operations import Retry
 from .pipeline import Pipeline
@@ -87,6 +88,7 @@ __all__ = [
     "__version__",
     "concat",
     "interleave",
+    "load",
     "mix",
     "progress",
     "source",

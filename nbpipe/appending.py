@@ -38,14 +38,18 @@ from .placement import Placement
 from .sampler import default_rank
 from .stage import (
     CONSUMER,
+    LONGEST_NAME,
     Chain,
     Stage,
     auto_name,
+    clean_name,
     fingerprint,
+    given,
+    numbered,
+    taken_names,
 )
 
 SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
-_LONGEST_NAME = 100
 
 
 def check_name(what: str, name: object) -> str:
@@ -54,10 +58,10 @@ def check_name(what: str, name: object) -> str:
     Raises:
         ArgumentError: empty, too long, not printable, with a slash, or reserved.
     """
-    usable = isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+    usable = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
     if not usable or "/" in str(name):
         raise ArgumentError(
-            f"{what} name must be a printable str of 1 to {_LONGEST_NAME} characters without "
+            f"{what} name must be a printable str of 1 to {LONGEST_NAME} characters without "
             f"'/', got {name!r}"
         )
     if name == CONSUMER:
@@ -68,21 +72,13 @@ def check_name(what: str, name: object) -> str:
 
 
 def _name(chain: Chain, label: str, fn: object, name: str | None) -> tuple[str, bool]:
-    taken = _taken(chain)
+    taken = taken_names(chain)
     if name is not None:
         check_name(label, name)
         _refuse_taken(label, name, taken)
         return name, True
     found = label if fn is None else auto_name(fn, label, len(chain))
-    found = "".join(c if c.isprintable() and c != "/" else "_" for c in found)[:_LONGEST_NAME]
-    return _numbered(found, taken), False
-
-
-def _taken(chain: Chain) -> set[str]:
-    """Give the names of a chain, those in the branches of its routes included."""
-    routes = [stage for stage in chain if isinstance(stage.spec, Route)]
-    inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
-    return inside | {stage.name for stage in chain}
+    return numbered(clean_name(found), taken), False
 
 
 def _refuse_taken(label: str, name: str, taken: set[str]) -> None:
@@ -91,13 +87,6 @@ def _refuse_taken(label: str, name: str, taken: set[str]) -> None:
             f"{label} name must be new in its pipeline, got {name!r}, which is taken; "
             f"leave it out, or choose another (taken: {', '.join(sorted(taken))})"
         )
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    found, number = name, 2
-    while found in taken or found == CONSUMER:
-        found, number = f"{name}_{number}", number + 1
-    return found
 
 
 def _default_prefetch(chain: Chain) -> int:
@@ -130,7 +119,10 @@ def batch(
             chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
         )
     held = BATCHES if prefetch is None else prefetch
-    return (*chain, Stage(spec, name=stage_name, named=named, prefetch=held))
+    return (
+        *chain,
+        Stage(spec, name=stage_name, named=named, prefetch=held, given=given(prefetch=prefetch)),
+    )
 
 
 def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch:
@@ -183,9 +175,14 @@ def _batch_placement(
     return placement
 
 
-def _plain(chain: Chain, spec: Operation, prefetch: int | None = None) -> Chain:
+def _plain(
+    chain: Chain,
+    spec: Operation,
+    prefetch: int | None = None,
+    words: frozenset[str] = frozenset(),
+) -> Chain:
     name, named = _name(chain, spec.label, None, None)
-    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch))
+    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words))
 
 
 def unbatch(chain: Chain) -> Chain:
@@ -205,7 +202,7 @@ def shuffle(chain: Chain, seed: int, buffer_size: int | None, prefetch: int | No
     if buffer_size is not None:
         buffer_size = whole("shuffle buffer_size", buffer_size, minimum=1, unit="items")
         held = _default_prefetch(chain) if prefetch is None else prefetch
-        return _plain(chain, Shuffle(seed, buffer_size), held)
+        return _plain(chain, Shuffle(seed, buffer_size), held, given(prefetch=prefetch))
     plan = index_plan(chain)
     if plan is None:
         raise ArgumentError(
@@ -230,6 +227,7 @@ def _not_indexed(chain: Chain) -> str:
 
 def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) -> Chain:
     """Append a shard stage."""
+    words = given(rank=rank, world_size=world_size)
     if rank is None and world_size is None:
         known = default_rank()
         if known is None:
@@ -245,9 +243,8 @@ def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) ->
     world = whole("shard world_size", world_size, minimum=1, unit="ranks")
     if tail not in ("pad", "drop", "uneven"):
         raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-    return _plain(
-        chain, Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
-    )
+    spec = Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
+    return _plain(chain, spec, words=words)
 
 
 def take(chain: Chain, n: int) -> Chain:
@@ -324,6 +321,8 @@ def _renamed(stage: Stage, name: str, limits: dict[int, Knob]) -> Stage:
         concurrency=knobs.get("concurrency"),
         prefetch=knobs.get("prefetch"),
         shared=shared,
+        given=stage.given,
+        made_at=stage.made_at,
     )
     if limit is not None:
         limits[id(limit)] = copy.knobs["concurrency"]
@@ -341,7 +340,7 @@ def route(
     """Append a route stage."""
     spec = Route(key=function("route key", key), values=tuple(branches))
     stage_name, named = _name(chain, "route", None, name)
-    taken = {*_taken(chain), stage_name}
+    taken = {*taken_names(chain), stage_name}
     inputs = tuple(_apart(branch, taken) for branch in branches.values())
     return (*chain, Stage(spec, name=stage_name, named=named, inputs=inputs))
 
@@ -352,7 +351,7 @@ def _apart(branch: Chain, taken: set[str]) -> Chain:
     for stage in branch:
         if stage.named:
             _refuse_taken("route branch", stage.name, taken)
-        names.append(_numbered(stage.name, taken))
+        names.append(numbered(stage.name, taken))
         taken.add(names[-1])
     if names == [stage.name for stage in branch]:
         return branch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from .region import joined
 from .stage import (
     Chain,
     Stage,
+    given,
     is_async_generator_function,
     is_coroutine_function,
     wants_rng,
@@ -74,6 +76,7 @@ def call(
         executor=str(executor),
         concurrency=1 if knobs[0] is None else knobs[0],
         prefetch=prefetch if knobs[1] is None else knobs[1],
+        given=given(concurrency=knobs[0], prefetch=knobs[1]),
     )
     return (*chain, stage)
 
@@ -109,29 +112,29 @@ def placement_of(name: str, executor: object, options: Mapping[str, Any]) -> Pla
         ArgumentError: an option out of range, or one for processes only.
     """
     where = placed(name, executor)
-    given = {word: options.get(word, default) for word, default in _PROCESS_OPTIONS.items()}
+    asked = {word: options.get(word, default) for word, default in _PROCESS_OPTIONS.items()}
     if where is None:
-        _refuse_process_options(name, given)
+        _refuse_process_options(name, asked)
         return None
-    most = given["max_items_per_worker"]
-    if given["worker_init"] is not None:
-        function(f"{name} worker_init", given["worker_init"])
+    most = asked["max_items_per_worker"]
+    if asked["worker_init"] is not None:
+        function(f"{name} worker_init", asked["worker_init"])
     if most is not None:
-        given["max_items_per_worker"] = whole(
+        asked["max_items_per_worker"] = whole(
             f"{name} max_items_per_worker", most, minimum=1, unit="items"
         )
     for word in ("copy", "region"):
-        given[word] = flag(f"{name} {word}", given[word])
+        asked[word] = flag(f"{name} {word}", asked[word])
     if where[0] != "process":
-        _refuse_process_options(name, given | {"region": True, "worker_init": None})
-    return Placement(*where, **given)
+        _refuse_process_options(name, asked | {"region": True, "worker_init": None})
+    return Placement(*where, **asked)
 
 
-def _refuse_process_options(name: str, given: Mapping[str, Any]) -> None:
+def _refuse_process_options(name: str, asked: Mapping[str, Any]) -> None:
     for word, default in _PROCESS_OPTIONS.items():
-        if given[word] != default:
+        if asked[word] != default:
             raise ArgumentError(
-                f"{name} {word} is an option of worker processes, got {given[word]!r}; use "
+                f"{name} {word} is an option of worker processes, got {asked[word]!r}; use "
                 'executor="process", or leave it out'
             )
 
@@ -171,21 +174,31 @@ def place(
 ) -> Chain:
     """Append a stage outside the run's threads: with workers of its own, or those above it."""
     held = prefetch_else if prefetch is None else prefetch
+    stage = functools.partial(
+        Stage,
+        spec,
+        name=name,
+        named=named,
+        placement=placement,
+        given=given(concurrency=concurrency, prefetch=prefetch),
+    )
     above = joined(chain, spec, placement)
     if above is None:
         limit = 1 if concurrency is None else concurrency
-        stage = Stage(
-            spec, name=name, named=named, placement=placement, concurrency=limit, prefetch=held
-        )
-        return (*chain, stage)
+        return (*chain, stage(concurrency=limit, prefetch=held))
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and isinstance(spec, Call) and not isinstance(above.spec, Batch):
         held = above.knobs["prefetch"].value
     inner = Stage(
-        above.spec, name=above.name, named=above.named, placement=above.placement, shared=shared
+        above.spec,
+        name=above.name,
+        named=above.named,
+        placement=above.placement,
+        shared=shared,
+        given=above.given,
+        made_at=above.made_at,
     )
-    stage = Stage(spec, name=name, named=named, placement=placement, prefetch=held, shared=shared)
-    return (*chain[:-1], inner, stage)
+    return (*chain[:-1], inner, stage(prefetch=held, shared=shared))
 
 
 def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from .display import RunDisplay
+from .export.history import History
 from .kernel import Pump
 from .knobs import Knob
 from .run import Run, started
@@ -63,9 +64,10 @@ def load_ipython_extension(ip: Any) -> None:
     ip.events.register("post_run_cell", rules.end)
     ip.display_formatter.ipython_display_formatter.for_type(Run, display.show)
     started.append(rules.adopt)
-    key = _key_of_request(ip)
-    if key is not None:
-        rules.enter(key)
+    request = _request(ip)
+    History.of(ip).listen(None if request is None else request[1])
+    if request is not None:
+        rules.enter(request[0])
 
 
 def unload_ipython_extension(ip: Any) -> None:
@@ -76,6 +78,7 @@ def unload_ipython_extension(ip: Any) -> None:
         ip.events.unregister("post_run_cell", rules.end)
         ip.display_formatter.ipython_display_formatter.pop(Run, None)
         started.remove(rules.adopt)
+        History.of(ip).rest()
 
 
 class _Execution:
@@ -206,14 +209,15 @@ def _key(cell: Cell) -> _Key:
     return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
 
 
-def _key_of_request(ip: Any) -> _Key | None:
-    """Give the cell that is running now: the one that imports nbpipe began before the rules."""
+def _request(ip: Any) -> tuple[_Key, str] | None:
+    """Give the cell that is running now, and its code; it has begun before the rules."""
     try:
         request = ip.get_parent()
         if request["header"]["msg_type"] != "execute_request":
             return None
         cell_id = request.get("metadata", {}).get("cellId")
-        return ("id", str(cell_id)) if cell_id else ("text", str(request["content"]["code"]))
+        code = str(request["content"]["code"])
+        return ("id", str(cell_id)) if cell_id else ("text", code), code
     except (AttributeError, KeyError, TypeError):  # no kernel of ipykernel's
         return None
 

@@ -87,7 +87,9 @@ def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PRE
 
 def _joined(spec: Operation, pipes: Sequence[Pipeline], prefetch: int | None = None) -> Pipeline:
     inputs = tuple(pipe.chain for pipe in pipes)
-    return Pipeline((Stage(spec, name=spec.label, prefetch=prefetch, inputs=inputs),))
+    words = frozenset() if prefetch in (None, PREFETCH) else frozenset({"prefetch"})
+    stage = Stage(spec, name=spec.label, prefetch=prefetch, inputs=inputs, given=words)
+    return Pipeline((stage,))
 
 
 def _several(word: str, pipes: object) -> Sequence[Pipeline]:

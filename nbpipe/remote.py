@@ -2,21 +2,26 @@
 
 Whatever shows a run in a browser speaks this protocol: `{"op": "set", "id": 7, "stage": "decode",
 "knob": "concurrency", "value": 8}` is answered by `{"type": "ack", "id": 7, "ok": true,
-"value": 8}`, where `value` is the value in force. Handlers may run in any thread and do not block.
+"value": 8}`, where `value` is the value in force. Handlers may run in any thread and do not block:
+`{"op": "export", "id": 8, "path": "loader.py", "overwrite": false}` is acknowledged at once; what
+became of it is told later, as `{"type": "exported", "id": 8, "ok": true, "path": "/home/..", ...}`.
 """
 
 from __future__ import annotations
 
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, TypedDict, final
 
-from .errors import ArgumentError, NbpipeError, RunClosedError
+from .errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
 from .knobs import Knob, KnobChange
 from .text import shortened
-from .view.snapshot import LINE, NAME, Snapshot, Target, plain, snapshot
+from .view.bounded import LINE, NAME, line, plain
+from .view.snapshot import Snapshot, Target, snapshot
 from .watch import Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
@@ -24,7 +29,12 @@ _MOST_VIEWS = 64
 _LONGEST = 64  # characters of a view's name
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
+_LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
+_LONGEST_TOLD, _LONGEST_REFUSAL = 4096, 8000  # characters of a path that was written, of a refusal
+_MOST_NOTES = 50
 _GONE = "this run is closed; start another with pipe.start()"
+_LOST = "this run is gone, nothing holds it any more; type: pipe.export({path!r})"
+_BUSY = "this run is being exported already; wait until that is done"
 
 
 class Ack(TypedDict, total=False):
@@ -35,6 +45,24 @@ class Ack(TypedDict, total=False):
     ok: bool
     value: int | None
     error: str
+
+
+class Exported(TypedDict, total=False):
+    """What became of an export: the file and notes, or why there is none, which may be long.
+
+    With `edited`, the file holds what export did not write: it asks for `overwrite`.
+    """
+
+    type: str
+    id: int
+    ok: bool
+    path: str
+    notes: list[str]
+    error: str
+    edited: bool
+
+
+Later = Callable[[Exported], object]
 
 
 @final
@@ -83,10 +111,11 @@ class Remote:
         return self._run()
 
     def _actions(self, state: str) -> list[str]:
+        export = ["export"] if self._run() is not None else []
         if state == "closed":
-            return []
+            return export
         going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
-        return [*going, *(["undo"] if self._done else [])]
+        return [*going, *(["undo"] if self._done else []), *export]
 
     def _undo_target(self) -> Target | None:
         with self._lock:
@@ -97,25 +126,33 @@ class Remote:
         return {"stage": address, "knob": name, "value": last.value}
 
     # -- reaching in ----------------------------------------------------------------------
-    def handle(self, message: object) -> Ack:
-        """Do what a message from a browser asks for, and answer it; never raises."""
+    def handle(self, message: object, later: Later = lambda _: None) -> Ack:
+        """Do what a message from a browser asks for, and answer it; never raises.
+
+        Args:
+            message: what came.
+            later: called in another thread with what became of an export.
+        """
         number = message.get("id") if isinstance(message, Mapping) else None
         known = number if isinstance(number, int) and not isinstance(number, bool) else 0
         ack: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
         try:
             if not isinstance(message, Mapping):
                 raise ArgumentError(f"a message must be an object, got {_shown(message)}")
-            ack["value"] = self._do(message)
+            ack["value"] = self._do(message, known, later)
         except NbpipeError as error:
             ack["ok"] = False
             ack["error"] = str(error)[:LINE]
             ack["value"] = self._in_force(message)
         return ack
 
-    def _do(self, message: Mapping[Any, Any]) -> int | None:
+    def _do(self, message: Mapping[Any, Any], number: int, later: Later) -> int | None:
         op = message.get("op")
         if op == "set":
             return self._set(message)
+        if op == "export":
+            self._export(message, number, later)
+            return None
         plain: dict[object, Callable[[Watched], object]] = {
             "pause": lambda run: run.pause(),
             "resume": lambda run: run.resume(),
@@ -125,7 +162,7 @@ class Remote:
         action = plain.get(op) if isinstance(op, str) else None
         if action is None:
             raise ArgumentError(
-                f"op must be one of set, {', '.join(map(str, plain))}, got {_shown(op)}"
+                f"op must be one of set, export, {', '.join(map(str, plain))}, got {_shown(op)}"
             )
         action(self._open_run())
         return None
@@ -139,6 +176,23 @@ class Remote:
             )
         self._open_run()
         return knob.set(message.get("value"), by=self._by)  # type: ignore[arg-type]
+
+    def _export(self, message: Mapping[Any, Any], number: int, later: Later) -> None:
+        path, overwrite = _module_path(message.get("path")), message.get("overwrite", False)
+        if not isinstance(overwrite, bool):
+            raise ArgumentError(f"overwrite must be true or false, got {_shown(overwrite)}")
+        run = self._run()
+        if run is None:
+            raise RunClosedError(_LOST.format(path=path))
+        with _exporting_lock:
+            if run in _exporting:
+                raise RunError(_BUSY)
+            _exporting.add(run)
+        threading.Thread(
+            target=lambda: later(_exported(run, number, path, overwrite=overwrite)),
+            name="nbpipe-export",
+            daemon=True,
+        ).start()
 
     def undo(self) -> None:
         """Set the knob that was changed last back to the value before.
@@ -212,6 +266,50 @@ def _noting(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
             one._noted(knob, change)
 
     return noted
+
+
+_exporting: weakref.WeakSet[Watched] = weakref.WeakSet()
+_exporting_lock = threading.Lock()
+
+
+def _module_path(path: object) -> str:
+    """Check the path of a module that a browser sent."""
+    if not isinstance(path, str):
+        raise ArgumentError(f"path must be a text, got {_shown(path)}")
+    if not path.isprintable() or len(path) > _LONGEST_PATH or not path.endswith(".py"):
+        raise ArgumentError(
+            "path must be that of a module, as 'loader.py': printable, at most "
+            f"{_LONGEST_PATH} characters, with .py at its end; got {_shown(path)}"
+        )
+    return path
+
+
+def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Exported:
+    """Export a run, and say what became of it; takes some seconds."""
+    told: Exported = {"type": "exported", "id": number, "ok": False, "edited": False}
+    told |= {"path": "", "notes": [], "error": ""}
+    try:
+        written = run.export(path, overwrite=overwrite)
+        told["path"] = plain(str(written.path))[:_LONGEST_TOLD]
+        told["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
+        told["ok"] = True
+    except Exception as error:  # noqa: BLE001  whoever asked hears of it
+        told["error"], told["edited"] = _refusal(error), isinstance(error, ModuleEditedError)
+    finally:
+        with _exporting_lock:
+            _exporting.discard(run)
+    return told
+
+
+def _refusal(error: Exception) -> str:
+    """Give the text of a refusal in full; of what is none, no more than where it came from."""
+    if isinstance(error, NbpipeError | OSError):
+        text = plain(str(error))
+        more = f"\n... ({len(text) - _LONGEST_REFUSAL:,} more characters)"
+        return text if len(text) <= _LONGEST_REFUSAL else text[:_LONGEST_REFUSAL] + more
+    code = traceback.extract_tb(error.__traceback__)[-1]  # its text may hold what is secret
+    place = f"{Path(code.filename).name}, line {code.lineno}"
+    return f"export failed by a mistake of nbpipe, a {type(error).__name__} in {place}"
 
 
 def _shown(value: object) -> str:

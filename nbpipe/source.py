@@ -43,7 +43,8 @@ def source(items: Any, *, name: str = "source", prefetch: int = PREFETCH) -> Pip
         _refuse(items)
         plan = IndexPlan.of(items) if _is_indexed(items) else None
         spec = Source(items=items, plan=plan)
-    stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs)
+    words = frozenset() if prefetch == PREFETCH else frozenset({"prefetch"})
+    stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs, given=words)
     return Pipeline((stage,))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields
-from types import MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, SupportsIndex
 
 from .digest import source_digest, value_digest
@@ -18,9 +19,12 @@ from .placement import Placement
 
 MAX_CONCURRENCY = 1024
 MAX_PREFETCH = 65_536
+LONGEST_NAME = 100  # characters
+_OURS = f"{__name__.partition('.')[0]}."
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
 
 Chain = tuple["Stage", ...]
+Place = tuple[CodeType, int]
 
 
 class Stage:
@@ -38,9 +42,14 @@ class Stage:
         knobs: the knobs by name.
         spec: the operation with its arguments.
         inputs: chains that this stage joins or, for `route`, its branches.
+        given: arguments of the call that made it that were given, where their values do not
+            tell: its knobs, for instance.
+        made_at: the code of the user that made it, and the place in it [bytes], or None.
     """
 
-    __slots__ = ("executor", "inputs", "knobs", "name", "named", "placement", "spec")
+    __slots__ = (
+        "executor", "given", "inputs", "knobs", "made_at", "name", "named", "placement", "spec",
+    )  # fmt: skip
 
     name: str
     named: bool
@@ -49,6 +58,8 @@ class Stage:
     spec: Operation
     inputs: tuple[Chain, ...]
     knobs: Mapping[str, Knob]
+    given: frozenset[str]
+    made_at: Place | None
 
     def __init__(
         self,
@@ -62,6 +73,8 @@ class Stage:
         inputs: tuple[Chain, ...] = (),
         placement: Placement | None = None,
         shared: Mapping[str, Knob] | None = None,
+        given: frozenset[str] = frozenset(),
+        made_at: Place | None = None,
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
         if concurrency is not None and "concurrency" not in knobs:
@@ -79,6 +92,8 @@ class Stage:
         put("placement", placement)
         put("inputs", inputs)
         put("knobs", MappingProxyType(knobs))
+        put("given", given)
+        put("made_at", made_at or _user_code())
 
     @property
     def op(self) -> str:
@@ -159,6 +174,19 @@ class Stage:
         return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
 
 
+def _user_code() -> Place | None:
+    """Give the innermost code that is under way and not ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def given(**arguments: object) -> frozenset[str]:
+    """Give the names of the arguments that are not None."""
+    return frozenset(name for name, value in arguments.items() if value is not None)
+
+
 def concurrency_knob(name: str, value: int, most: int = MAX_CONCURRENCY) -> Knob:
     """Make the knob for the calls in progress at once."""
     return Knob(f"{name}.concurrency", value, minimum=1, maximum=most, unit="calls")
@@ -224,6 +252,26 @@ def auto_name(fn: object, label: str, place: int) -> str:
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(fn).__name__)
         name = name.lower()
     return f"{label}_{place}" if name in ("", "<lambda>") else name
+
+
+def clean_name(name: str) -> str:
+    """Give an automatic name without what no name may hold."""
+    return "".join(c if c.isprintable() and c != "/" else "_" for c in name)[:LONGEST_NAME]
+
+
+def numbered(name: str, taken: Container[str]) -> str:
+    """Give an automatic name, with a number where it is taken."""
+    found, number = name, 2
+    while found in taken or found == CONSUMER:
+        found, number = f"{name}_{number}", number + 1
+    return found
+
+
+def taken_names(chain: Chain) -> set[str]:
+    """Give the names of a chain, those in the branches of its routes included."""
+    routes = [stage for stage in chain if isinstance(stage.spec, Route)]
+    inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
+    return inside | {stage.name for stage in chain}
 
 
 def is_coroutine_function(fn: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from .failure import Failure
@@ -52,6 +53,18 @@ class Status:
     links: Mapping[str, str] = field(default_factory=dict)
 
 
+class Written(Protocol):
+    """What an export says of the module that it wrote."""
+
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the module should know."""
+
+
 class Watched(Protocol):
     """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
 
@@ -91,3 +104,10 @@ class Watched(Protocol):
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
+
+    def export(self, path: str, *, overwrite: bool = False) -> Written:
+        """Write its pipeline, as it is tuned now, to a module of plain Python.
+
+        Raises:
+            ExportError: it cannot be written; nothing was.
+        """

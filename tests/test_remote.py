@@ -165,7 +165,12 @@ def test_actions_are_those_that_make_sense(run, remote):
     found.append(remote.snapshot()["actions"])
     run.close()
     found.append(remote.snapshot()["actions"])
-    assert found == [[], ["pause", "stop", "undo"], ["resume", "stop", "undo"], []]
+    assert found == [
+        ["export"],
+        ["pause", "stop", "undo", "export"],
+        ["resume", "stop", "undo", "export"],
+        ["export"],
+    ]
 
 
 def test_closed_run_refuses(run, remote):

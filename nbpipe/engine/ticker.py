@@ -26,6 +26,7 @@ class Ticker:
         self._gate.acquire()
         self.asleep = False
         self._leave = threading.Event()
+        self._entering = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def attend(self) -> None:
@@ -47,6 +48,11 @@ class Ticker:
             self._thread = thread  # `close` may come at any moment
 
     def _serve(self) -> None:
+        me = threading.current_thread()
+        with self._entering:  # an interrupt may have hidden an earlier thread from `start`
+            if self._thread not in (None, me):
+                return
+            self._thread = me
         while not self._leave.wait(_PERIOD_S):
             self._tick()
             while self.asleep and not self._leave.is_set():

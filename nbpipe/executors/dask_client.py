@@ -96,6 +96,7 @@ class Sender:
         """
         client = self._client
         await _registered(client)
+        reason: BaseException | None = None
         for _ in range(_TRIES):
             if client.status != "running":
                 break
@@ -104,6 +105,10 @@ class Sender:
             except CancelledError as error:
                 reason = error
                 self._scattered = None
+            except Exception as error:
+                if reason is None or type(error).__name__ != "KilledWorker":
+                    raise
+                reason = error  # it was sent to workers that a restart was about to end
         else:
             raise ConnectionError(f"Dask cancelled the task {_TRIES} times: {reason}")
         raise ConnectionError(f"the Dask client is {client.status}")
@@ -142,7 +147,7 @@ class Sender:
             self._scattered = program.digest, asyncio.ensure_future(self._scatter(order))
         try:
             return await asyncio.shield(self._scattered[1])
-        except OSError:  # there are no workers just now; TimeoutError is one, too
+        except Exception:  # there are no workers just now, or they are being restarted
             self._scattered = None
             return program.data
 

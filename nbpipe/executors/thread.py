@@ -97,10 +97,16 @@ class ThreadTeam(Executor):
                 if not self._seats:
                     self._desk.crashed(error)
                 return
+            except BaseException:  # interrupted: the thread has begun, or is not wanted
+                if thread.ident is None:
+                    seat.dismissed = True
+                    self._seats.discard(seat)
+                raise
             seat.thread = thread
 
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._desk.advance, seat.gate
+        seat.thread = threading.current_thread()  # `start` may have been interrupted
         work = None
         try:
             while True:

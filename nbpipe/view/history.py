@@ -8,7 +8,8 @@ from typing import TypedDict
 
 from ..metrics import Row
 from ..watch import Watched
-from .snapshot import CHANGES, ChangePart, change_parts, label, rounded
+from .bounded import label, rounded
+from .snapshot import CHANGES, ChangePart, change_parts
 
 POINTS = 600
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]

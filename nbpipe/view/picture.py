@@ -21,6 +21,7 @@ from .words import (
     call_words,
     diagnosis_line,
     error_words,
+    export_line,
     has_begun,
     headline,
     knob_words,
@@ -98,11 +99,12 @@ def _head(snapshot: Snapshot) -> str:
     state, *phrases = headline(snapshot)
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot["time_s"]))
     error = f"<p><b>Error:</b> {_escaped(snapshot['error'])}</p>" if snapshot["error"] else ""
-    said = diagnosis_line(snapshot["diagnosis"])
+    said = diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"])
+    below = "".join(f"<p>{_escaped(one)}</p>" for one in said if one)
     title = _escaped(shortened(snapshot["title"], 200))
     return (
         f"<p><b>{title}</b><br><b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))} "
-        f"<small>({at})</small></p>{error}" + (f"<p>{_escaped(said)}</p>" if said else "")
+        f"<small>({at})</small></p>{error}{below}"
     )
 
 

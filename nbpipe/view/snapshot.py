@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -16,13 +14,14 @@ from ..stage import CONSUMER, Stage
 from ..text import shortened
 from ..tune import Diagnosis, judge
 from ..watch import Status, Watched
+from .bounded import NAME, label, line, plain, rounded, seconds, share
 from .links import page_link
+from .since import ExportPart, since_export
 
 VERSION = 1
-NAME, LINE, TRACE = 200, 500, 4000  # most characters of a name, a line, a traceback
+TRACE = 4000  # most characters of a traceback
 CHANGES, FAILURES = 50, 5  # so many of the last are shown
 _WINDOW_S = 5.0  # rates are those of so many last seconds
-_MOST = 1e300  # larger numbers, and those that are none, are given as 0
 _ENOUGH = 20  # items that make the rate of these seconds a steady one
 
 
@@ -155,6 +154,7 @@ class Snapshot(TypedDict):
     actions: list[str]
     changes: list[ChangePart] | None
     failures: list[FailurePart] | None
+    export: ExportPart | None
 
 
 def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
@@ -197,6 +197,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "actions": [],
         "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
         "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
+        "export": since_export(stages),
     }
 
 
@@ -224,37 +225,6 @@ def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
         }
         for event in events
     ]
-
-
-def rounded(number: float) -> float:
-    """Give a finite number with four digits: messages are to be small."""
-    return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
-
-
-def seconds(time_s: float) -> float:
-    """Give a finite time in hundredths of a second."""
-    return round(time_s, 2) if math.isfinite(time_s) else 0.0
-
-
-def share(number: float) -> float:
-    """Give a share of 1 with three digits."""
-    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
-
-
-def line(text: str) -> str:
-    """Give text in one bounded line that can be written as UTF-8."""
-    return shortened(plain(text), LINE)
-
-
-@functools.lru_cache(maxsize=256)
-def label(text: str) -> str:
-    """Give a bounded name, its spaces kept: it is what the front end asks for."""
-    return plain(text)[:NAME]
-
-
-def plain(text: str) -> str:
-    """Give text that can be written as UTF-8: a file name may hold what cannot."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _left_s(status: Status, items_per_s: float) -> float | None:

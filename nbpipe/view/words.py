@@ -6,6 +6,7 @@ from ..stats import worker_count
 from ..text import shortened, text_table
 from ..tune import Diagnosis
 from ..units import format_bytes, format_count, format_rate, format_seconds, format_share
+from .since import ExportPart
 from .snapshot import DiagnosisPart, Snapshot, StagePart
 
 STATES = ("busy", "starved", "blocked", "waiting")
@@ -15,6 +16,8 @@ LOOP = "training loop"  # what "consumer" is called for people
 NONE = "\N{EN DASH}"
 _LEAST = 0.005  # smaller shares are left out
 _LINE = 200
+_NAME = 40
+_NAMED = 3  # so many of the knobs that were turned since an export are named
 _GOING = ("running", "paused")
 
 
@@ -29,6 +32,7 @@ def picture_text(snapshot: Snapshot) -> str:
     lines = [shortened(snapshot["title"], _LINE), ", ".join(headline(snapshot))]
     said = diagnosis_line(snapshot["diagnosis"])
     lines += [shortened(said, 2 * _LINE)] if said else []
+    lines += filter(None, [export_line(snapshot["export"])])
     return "\n".join([*lines, text_table(head, rows)])
 
 
@@ -61,6 +65,19 @@ def headline(snapshot: Snapshot) -> list[str]:
 def diagnosis_line(diagnosis: DiagnosisPart) -> str:
     """Give text and advice as one sentence."""
     return str(Diagnosis(None, diagnosis["text"], diagnosis["advice"]))
+
+
+def export_line(export: ExportPart | None) -> str:
+    """Say what was turned since the last export; nothing where nothing was."""
+    if export is None or not export["turned"]:
+        return ""
+    named = [
+        f"{shortened(one['stage'], _NAME)}.{one['knob']} {one['old']} → {one['new']}"
+        for one in export["turned"][:_NAMED]
+    ]
+    more = len(export["turned"]) - len(named)
+    rest = f" and {more} more" if more else ""
+    return f"changed since export to {shortened(export['file'])}: {', '.join(named)}{rest}"
 
 
 def state_words(shares: dict[str, float]) -> str:

@@ -13,7 +13,7 @@ import traitlets
 
 from ..errors import ArgumentError
 from ..kernel import cure
-from ..remote import Ack, Remote, Views
+from ..remote import Ack, Exported, Remote, Views
 from ..view.history import HistoryPart, history
 from ..view.snapshot import Snapshot, snapshot_key
 from ..watch import Watched
@@ -85,7 +85,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
     def _hear(self, content: object, _buffers: object) -> None:
         op = content.get("op") if isinstance(content, Mapping) else None
         if op not in ("view", "alive"):
-            self.send(dict(self._remote.handle(content)))
+            self.send(dict(self._remote.handle(content, self._tell_later)))
             return
         assert isinstance(content, Mapping)
         try:
@@ -97,6 +97,11 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         if op == "view" and self._open_views:
             self._greet()
         publisher.add(self)
+
+    def _tell_later(self, exported: Exported) -> None:
+        self.send(dict(exported))
+        if self._open_views:  # a closed run is not looked at again: what the file holds is new
+            self.publish()
 
     def _greet(self) -> None:
         run = self._remote.run

@@ -78,8 +78,10 @@ def wait_for_file(path):
 
 def pid_after_reading(path):
     """Tell a named pipe this process's id, and give it once somebody writes to another."""
-    path.with_suffix(".begun").write_text(str(os.getpid()))
-    path.read_bytes()
+    with path.with_suffix(".begun").open("w") as begun:
+        begun.write(f"{os.getpid()}\n")
+    with path.open() as gate:
+        gate.readline()
     return os.getpid()
 
 

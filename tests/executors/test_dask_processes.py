@@ -34,18 +34,39 @@ def engine():
         yield executor
 
 
+class Gate:
+    """Two named pipes: calls say in one that they have begun, and wait at the other.
+
+    Both are held open at both ends, so that no call of a worker that dies keeps anybody waiting.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        os.mkfifo(path)
+        os.mkfifo(path.with_suffix(".begun"))
+        self._gate = os.open(path, os.O_RDWR)
+        self._begun = os.fdopen(os.open(path.with_suffix(".begun"), os.O_RDWR), buffering=1)
+
+    def begun(self):
+        """Wait until a call waits; give its process's id."""
+        return int(self._begun.readline())
+
+    def open(self):
+        """Let every call pass."""
+        os.write(self._gate, b"go\n" * 100)
+
+    def close(self):
+        """Close both pipes."""
+        os.close(self._gate)
+        self._begun.close()
+
+
 @pytest.fixture
-def fifo(tmp_path):
-    """Give a named pipe that a call waits at, beside one in which it says its process's id."""
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    os.mkfifo(path.with_suffix(".begun"))
-    return path
-
-
-def begun(fifo):
-    """Wait until a call waits at a named pipe; give its process's id."""
-    return int(fifo.with_suffix(".begun").read_text())
+def gate(tmp_path):
+    """Give a gate that calls wait at."""
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.close()
 
 
 def caller_of(client, **options):
@@ -68,14 +89,14 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
     assert client.run(os.getpid) == pids
 
 
-def test_item_of_a_killed_worker_is_done_again(client, engine, fifo):
+def test_item_of_a_killed_worker_is_done_again(client, engine, gate):
     """Dask gives the item of a worker that was killed to another one."""
     caller = caller_of(client)
-    waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
-    victim = begun(fifo)
+    waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
+    victim = gate.begun()
     os.kill(victim, signal.SIGKILL)
-    begun(fifo)
-    fifo.write_bytes(b"go")
+    gate.begun()
+    gate.open()
     (survivor,) = values_of(waiting.result())
     assert survivor not in (victim, os.getpid())
 
@@ -90,7 +111,7 @@ def test_item_that_kills_every_worker_is_named(client):
     assert values_of(caller.call(job(Program(programs.double), 2))) == [4]
 
 
-def test_restart_of_the_workers_in_mid_call(client, engine, fifo):
+def test_restart_of_the_workers_in_mid_call(client, engine, gate):
     """After `client.restart()` calls in progress are done again, large captures included."""
     caller, weights = caller_of(client), np.ones(200_000)
     read = programs.pid_after_reading
@@ -98,27 +119,27 @@ def test_restart_of_the_workers_in_mid_call(client, engine, fifo):
     def work(path):
         return read(path), weights.size
 
-    waiting = engine.submit(caller.call, job(Program(work), fifo))
-    begun(fifo)
+    waiting = engine.submit(caller.call, job(Program(work), gate.path))
+    gate.begun()
     client.restart()
-    begun(fifo)
-    fifo.write_bytes(b"go")
+    gate.begun()
+    gate.open()
     ((pid, size),) = values_of(waiting.result())
     assert (size, pid in client.run(os.getpid).values()) == (200_000, True)
 
 
-def test_cluster_that_is_closed_in_mid_call(engine, fifo):
+def test_cluster_that_is_closed_in_mid_call(engine, gate):
     """Closing the cluster wakes every thread that waits."""
     with cluster(processes=True, workers=1) as client:
         caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
-        begun(fifo)
+        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
+        gate.begun()
         client.cluster.close()
         error = waiting.exception()
     assert type(error) is ExecutorBrokenError
 
 
-def test_scheduler_that_is_killed_in_mid_call(engine, fifo):
+def test_scheduler_that_is_killed_in_mid_call(engine, gate):
     """A scheduler that is gone is an error of every call, at once and later."""
     with (
         scheduler_process() as (scheduler, address),
@@ -126,8 +147,8 @@ def test_scheduler_that_is_killed_in_mid_call(engine, fifo):
         distributed.Client(address) as client,
     ):
         caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), fifo))
-        begun(fifo)
+        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
+        gate.begun()
         scheduler.kill()
         errors = [waiting.exception()]
         errors += [engine.submit(caller.call, job(Program(programs.double), 1)).exception()]

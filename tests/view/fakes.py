@@ -1,8 +1,12 @@
 """A run that never ran: fixed numbers behind the protocol that lookers know."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import nbpipe
+from nbpipe.exported import mark
 from nbpipe.failure import Failure
 from nbpipe.knobs import KnobChange
 from nbpipe.metrics import StageStats
@@ -30,6 +34,18 @@ STATUS = Status(
 )
 
 
+class Report(NamedTuple):
+    """What an export says of the module that it wrote."""
+
+    path: Path
+    notes: tuple = ()
+
+
+def written(path, *, overwrite):
+    """Stand for an export that did its work."""
+    return Report(Path("/home/ada") / path, ("a note",) if overwrite else ())
+
+
 @dataclass(eq=False)
 class FakeWatched:
     """Stands for a run; every field is what it will say."""
@@ -41,6 +57,7 @@ class FakeWatched:
     lost: tuple = ()
     past: list = field(default_factory=list)
     closed: bool = False
+    exporting: Callable = written
 
     @property
     def title(self):
@@ -66,6 +83,9 @@ class FakeWatched:
 
     def stop(self):
         self.now = replace(self.now, state="stopped")
+
+    def export(self, path, *, overwrite=False):
+        return self.exporting(path, overwrite=overwrite)
 
 
 async def read(path):
@@ -93,7 +113,8 @@ def row(busy, starved, blocked, rate, **changes):
 def photographs():
     """Give a run of six stages: decode limits, one name is hostile, one item failed.
 
-    The last two share their worker processes, of which one only starts.
+    The last two share their worker processes, of which one only starts. Two knobs were turned
+    since it was exported.
     """
     pipe = (
         nbpipe.source(range(100_000), name="files")
@@ -108,6 +129,9 @@ def photographs():
     knob.set(5)
     knob._last = EVENTS[-1]
     stages["batch"].knobs["concurrency"].set(2)
+    knobs = {knob: knob.value for stage in stages.values() for knob in stage.knobs.values()}
+    shared = stages["normalise"].knobs["concurrency"]
+    mark({**knobs, knob: 4, shared: 1}, Path("/home/ada/loader <b>.py"))
     rows = {
         "files": row(0.01, 0, 0.97, 845.2, queued=16, prefetch=16, latency_p50_s=2.1e-6),
         "read": row(

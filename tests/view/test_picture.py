@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nbpipe.view import history, snapshot
 from nbpipe.view.picture import averaged, picture_html
-from nbpipe.view.words import picture_text
+from nbpipe.view.words import export_line, picture_text
 from tests.view.fakes import FAILURE, HOSTILE, FakeWatched, photographs
 
 TAGS = {
@@ -53,6 +53,7 @@ def test_what_it_says():
         *("running", "412/1,563 batches (26 %)", "13.1 batches/s", "1 min 28 s left"),
         *("decode limits", "try concurrency", "840 items/s", "busy 97 %", "blocked 69 %"),
         *("31/32", "5/5", "4 ms / 7.5 ms", "1, 2 retried", "concurrency 16, prefetch 16"),
+        *("export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2",),
         *("training loop", "2 → 4", "item (1204, 3)", "imread", HOSTILE, "limits"),
     )
     assert [phrase for phrase in expected if phrase not in words] == []
@@ -116,14 +117,40 @@ def test_empty_run():
 
 
 def test_words():
-    """In a terminal: title, state, diagnosis and a table of the stages."""
+    """In a terminal: title, state, diagnosis, what was turned, and a table of the stages."""
     lines = picture_text(snapshot(photographs())).splitlines()
     assert lines[1].startswith("running, epoch 1 (2 of 3), 412/1,563 batches (26 %)")
     assert lines[2].startswith("decode limits: busy")
-    assert [line.split()[0] for line in lines[3:]] == [
+    assert lines[3] == (
+        "changed since export to loader <b>.py: decode.concurrency 4 → 5, batch.concurrency 1 → 2"
+    )
+    assert [line.split()[0] for line in lines[4:]] == [
         *("stage", "────────────────────────────", "files", "read", "decode", "<img"),
         *("batch", "normalise", "training"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([], ""),
+        ([1], "changed since export to loader.py: s0.concurrency 9 → 1"),
+        (
+            [1, 2, 3, 4, 5],
+            (
+                "changed since export to loader.py: s0.concurrency 9 → 1, s1.concurrency 9 → 2, "
+                "s2.concurrency 9 → 3 and 2 more"
+            ),
+        ),
+    ],
+)
+def test_export_line(values, said):
+    """Three knobs are named, the others counted; nothing is said where none was turned."""
+    turned = [
+        {"stage": f"s{place}", "knob": "concurrency", "old": 9, "new": value}
+        for place, value in enumerate(values)
+    ]
+    assert export_line({"file": "loader.py", "turned": turned}) == said
 
 
 @pytest.mark.parametrize(

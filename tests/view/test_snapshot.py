@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
+from nbpipe.exported import mark
 from nbpipe.knobs import KnobChange
 from nbpipe.metrics import StageStats
 from nbpipe.stage import CONSUMER
 from nbpipe.tune import case
 from nbpipe.view import Snapshot, snapshot, snapshot_key
-from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, WorkersPart, rounded
+from nbpipe.view.bounded import rounded
+from nbpipe.view.since import ExportPart, TurnedPart
+from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, WorkersPart
 from tests.gates import finished
 from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 
@@ -52,6 +55,8 @@ def test_file_for_the_front_end(at_now):
         (WorkersPart, lambda found: found["stages"][4]["workers"]),
         (KnobPart, lambda found: found["stages"][2]["knobs"][0]),
         (FailurePart, lambda found: found["failures"][0]),
+        (ExportPart, lambda found: found["export"]),
+        (TurnedPart, lambda found: found["export"]["turned"][0]),
     ],
 )
 def test_fields(kind, part):
@@ -99,6 +104,35 @@ def test_text_is_bounded():
         4000,
     )
     assert failure["traceback"].endswith("a\nlast")
+
+
+def test_what_was_turned_since_the_export():
+    """The file's name and each knob that differs are given, a shared one once."""
+    assert snapshot(photographs())["export"] == {
+        "file": "loader <b>.py",
+        "turned": [
+            {"stage": "decode", "knob": "concurrency", "old": 4, "new": 5},
+            {"stage": "batch", "knob": "concurrency", "old": 1, "new": 2},
+        ],
+    }
+
+
+def test_run_that_was_not_exported():
+    """Without an export there is nothing to compare with."""
+    with nbpipe.source(range(3)).map(abs).start() as run:
+        assert snapshot(run)["export"] is None
+
+
+def test_export_is_bounded():
+    """Of a long name the beginning is given, and of many knobs the first."""
+    pipe = nbpipe.source(range(3))
+    for _ in range(60):
+        pipe = pipe.map(abs)
+    with pipe.start() as run:
+        knobs = [stage.knobs["concurrency"] for stage in run.stages.values() if stage.fn]
+        mark(dict.fromkeys(knobs, 99), Path("x" * 9999 + "\udcff.py"))
+        found = snapshot(run)["export"]
+    assert (len(found["file"]), len(found["turned"])) == (200, 50)
 
 
 def test_text_that_is_not_unicode():

@@ -107,7 +107,7 @@ def test_text():
     """In a terminal the workers have a column of their own."""
     lines = picture_text(snapshot(photographs())).splitlines()
     assert [
-        line.rstrip().endswith(("workers", "1 starting", "with batch")) for line in lines[3:]
+        line.rstrip().endswith(("workers", "1 starting", "with batch")) for line in lines[4:]
     ] == [
         *(True, False, False, False, False, False),
         *(True, True, False),

@@ -1,16 +1,20 @@
 """The panel's end in the kernel: what it sends, and when."""
 
 import gc
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("anywidget")
 
 import nbpipe
+from nbpipe.exported import mark
 from nbpipe.widgets import panel as panel_module
 from nbpipe.widgets import panel_of
 from nbpipe.widgets.publisher import Publisher
+from tests.view.fakes import Report
 
 
 @pytest.fixture
@@ -102,6 +106,39 @@ def test_set_is_acknowledged(run, panel, sent):
         12,
         [{"type": "ack", "id": 1, "ok": True, "value": 12}],
     )
+
+
+def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
+    """An export is acknowledged, and its end is sent from its thread."""
+    done = threading.Event()
+    monkeypatch.setattr(
+        type(run), "export", lambda _, *given, **options: Report(Path(*given)), raising=False
+    )
+    monkeypatch.setattr(panel_module.Panel, "send", lambda _, content: note(content))
+
+    def note(content):
+        sent.append(content)
+        if content["type"] == "exported":
+            done.set()
+
+    say(panel, op="export", path="loader.py")
+    done.wait(30)
+    for thread in threading.enumerate():
+        if thread.name == "nbpipe-export":
+            thread.join(30)
+    told = {message["type"]: message["ok"] for message in sent}
+    assert told == {"ack": True, "exported": True}
+
+
+def test_closed_run_shows_its_export(run, panel, sent):
+    """A view of a closed run hears which file its knobs were written to."""
+    say(panel, op="view", view="a", open=True)
+    run.close()
+    panel.publish()
+    mark({knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}, Path("a.py"))
+    panel._tell_later({"type": "exported", "id": 1, "ok": True})
+    files = [message["snapshot"]["export"]["file"] for message in sent[-1:]]
+    assert (sent[-2]["type"], files) == ("exported", ["a.py"])
 
 
 def test_nothing_new_nothing_sent(panel, sent):

@@ -21,15 +21,18 @@ import {
   type Ack,
   type Change,
   type Diagnosis,
+  type Exported,
   type Failure,
   type FromKernel,
   type HistoryPart,
   type Knob,
+  type LastExport,
   type Memory,
   type Snapshot,
   STATES,
   type Stage,
   type Target,
+  type Turned,
   VERSION,
   type Workers,
 } from "./types";
@@ -113,6 +116,15 @@ const failure = record<Failure>({
   when_s: number,
 });
 
+const lastExport = record<LastExport>({
+  file: name,
+  turned: list(record<Turned>({ stage: name, knob: name, old: whole, new: whole }), 100),
+});
+
+/** A snapshot that was saved before there was export does not have it. */
+const savedExport: Reader<LastExport | null> = (value, at) =>
+  value === undefined ? null : orNull(lastExport)(value, at);
+
 const memory = record<Memory>({ held_bytes: count, limit_bytes: count });
 
 const version: Reader<typeof VERSION> = (value, at) => {
@@ -147,6 +159,7 @@ const snapshot = record<Snapshot>({
   actions: list(name, 50),
   changes: orNull(list(change, 1000)),
   failures: orNull(list(failure, 100)),
+  export: savedExport,
 });
 
 const times = list(number, POINTS);
@@ -180,8 +193,19 @@ const ack: Reader<Ack> = (value, at) => {
   return { type: "ack", id, ok: false, value: taken, error: line(given.error, `${at}.error`) };
 };
 
+const exported: Reader<Exported> = record<Exported>({
+  type: oneOf(["exported"] as const),
+  id: count,
+  ok: flag,
+  path: text(4096),
+  notes: list(line, 100),
+  error: text(8100),
+  edited: flag,
+});
+
 const messages = {
   ack,
+  exported,
   hello: (value: unknown, at: string): FromKernel => {
     const given = fields(value, at);
     return {
@@ -203,7 +227,7 @@ export function parseSnapshot(value: unknown): Snapshot {
 
 /** Read a message of the kernel; throws ParseError, which says where it is wrong. */
 export function parseMessage(value: unknown): FromKernel {
-  const type = oneOf(["ack", "hello", "tick"] as const)(
+  const type = oneOf(["ack", "exported", "hello", "tick"] as const)(
     fields(value, "message").type,
     "message.type",
   );

@@ -95,6 +95,20 @@ export interface Memory {
   readonly limit_bytes: number;
 }
 
+/** A knob that was turned since the last export: its value in the file, and now. */
+export interface Turned {
+  readonly stage: string;
+  readonly knob: string;
+  readonly old: number;
+  readonly new: number;
+}
+
+/** The last export: the name of the file, and what was turned since. */
+export interface LastExport {
+  readonly file: string;
+  readonly turned: readonly Turned[];
+}
+
 export const STATES = [
   "ready",
   "running",
@@ -135,6 +149,7 @@ export interface Snapshot {
   readonly changes: readonly Change[] | null;
   /** The last failures, oldest first; null means "as before". */
   readonly failures: readonly Failure[] | null;
+  readonly export: LastExport | null;
 }
 
 /** Rates [items/s] of each stage at `time_s` [Unix s]. */
@@ -165,8 +180,22 @@ export interface Tick {
   readonly snapshot: Snapshot;
 }
 
+/**
+ * What became of an export, which was acknowledged when it began: the absolute path and notes, or
+ * the refusal in full. With `edited`, the file holds what export did not write.
+ */
+export interface Exported {
+  readonly type: "exported";
+  readonly id: number;
+  readonly ok: boolean;
+  readonly path: string;
+  readonly notes: readonly string[];
+  readonly error: string;
+  readonly edited: boolean;
+}
+
 /** Kernel to browser. */
-export type FromKernel = Ack | Hello | Tick;
+export type FromKernel = Ack | Exported | Hello | Tick;
 
 export const OPS = ["pause", "resume", "stop", "undo"] as const;
 
@@ -177,5 +206,6 @@ export type Op = (typeof OPS)[number];
 export type ToKernel =
   | { op: "set"; id: number; stage: string; knob: string; value: number }
   | { op: Op; id: number }
+  | { op: "export"; id: number; path: string; overwrite: boolean }
   | { op: "view"; id: number; view: string; open: boolean }
   | { op: "alive"; id: number; views: string[] };

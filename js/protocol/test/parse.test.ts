@@ -2,6 +2,16 @@ import { describe, expect, test } from "vitest";
 import { ParseError, parseMessage, parseSnapshot } from "../src";
 import { sample, sampleWithStage } from "./sample";
 
+const TURNED = { stage: "decode", knob: "concurrency", old: 4, new: 5 };
+const EXPORTED = {
+  type: "exported",
+  id: 7,
+  ok: false,
+  path: "",
+  notes: ["a note"],
+  error: "variable 'fh' is a live TextIOWrapper\n  used by: decode()",
+  edited: true,
+};
 const HISTORY = { time_s: [1, 2], stages: { decode: [3, 4] }, changes: [] };
 
 describe("a snapshot", () => {
@@ -22,6 +32,10 @@ describe("a snapshot", () => {
     expect(parseSnapshot(sample({ actions: ["fly"] })).actions).toEqual(["fly"]);
   });
 
+  test("that was saved before there was export is read", () => {
+    expect(parseSnapshot(sample({ export: undefined })).export).toBeNull();
+  });
+
   test("has long text cut", () => {
     expect(parseSnapshot(sample({ error: "x".repeat(9000) })).error).toHaveLength(500);
   });
@@ -40,6 +54,13 @@ describe("a snapshot", () => {
     ["stages that are no array", { stages: {} }],
     ["a title that is no text", { title: 7 }],
     ["a diagnosis that is missing", { diagnosis: null }],
+    ["an export that is a text", { export: "loader.py" }],
+    ["an export without a file", { export: { turned: [] } }],
+    [
+      "half a turned knob",
+      { export: { file: "x", turned: [{ stage: "a", knob: "b", old: 1, new: 1.5 }] } },
+    ],
+    ["an export of too many knobs", { export: { file: "x", turned: Array(101).fill(TURNED) } }],
   ])("with %s is refused", (_what, changes) => {
     expect(() => parseSnapshot(sample(changes))).toThrow(ParseError);
   });
@@ -122,6 +143,15 @@ describe("a message", () => {
     expect(parseMessage(ack)).toEqual(ack);
   });
 
+  test("that tells of an export is read whole, its lines kept", () => {
+    expect(parseMessage({ ...EXPORTED, mood: "fine" })).toEqual(EXPORTED);
+  });
+
+  test("that tells of an export is bounded", () => {
+    const read = parseMessage({ ...EXPORTED, error: "x".repeat(10_000), path: "y".repeat(5000) });
+    expect(read).toMatchObject({ error: "x".repeat(8100), path: "y".repeat(4096) });
+  });
+
   test.each([
     ["no object", "tick"],
     ["nothing", null],
@@ -131,6 +161,11 @@ describe("a message", () => {
     ["a refusal without a reason", { type: "ack", id: 1, ok: false, value: null }],
     ["an ack without a number", { type: "ack", ok: true, value: 1 }],
     ["a tick without a snapshot", { type: "tick" }],
+    ["an export without a number", { ...EXPORTED, id: null }],
+    ["an export whose path is no text", { ...EXPORTED, path: ["loader.py"] }],
+    ["an export whose notes are no list", { ...EXPORTED, notes: "a note" }],
+    ["an export with a note that is no text", { ...EXPORTED, notes: [{}] }],
+    ["an export that is neither done nor refused", { ...EXPORTED, ok: undefined }],
     [
       "a history with times that go back",
       { type: "hello", snapshot: sample(), history: { ...HISTORY, time_s: [2, 1] } },

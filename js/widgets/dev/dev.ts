@@ -5,6 +5,8 @@ import type { Model } from "../src/anywidget";
 import panel from "../src/index";
 import { SimulatedRun } from "./simulate";
 
+const EXPORT_MS = 2500;
+
 const given = new URLSearchParams(location.search);
 const theme = given.get("theme") ?? "";
 if (theme !== "") {
@@ -44,6 +46,9 @@ function answer(message: Record<string, unknown>): void {
     if (message.open === true) {
       receive({ type: "hello", snapshot: run.snapshot(true), history: run.history() });
     }
+  } else if (message.op === "export") {
+    receive({ type: "ack", id: message.id, ok: true, value: null });
+    setTimeout(() => receive(run.export(message)), EXPORT_MS);
   } else if (message.op !== "alive") {
     receive({ type: "ack", id: message.id, ...run.act(message) });
   }

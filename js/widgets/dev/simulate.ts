@@ -1,12 +1,37 @@
 /** A run that is only simulated: rates follow the knobs, so that the panel can be tried. */
 
-import type { Change, Knob, Snapshot, Stage, Target, Workers } from "@nbpipe/protocol";
+import type {
+  Change,
+  Exported,
+  Knob,
+  LastExport,
+  Snapshot,
+  Stage,
+  Target,
+  Workers,
+} from "@nbpipe/protocol";
 import { CHAINS, type Link } from "./chains";
 
 const MORE = ["tokenize", "augment_with_a_rather_long_name", "pad", "mask", "normalise", "check"];
 const BATCH = 64;
 const OUTSIDE = new Set(["process", "dask"]);
 const DASHBOARD = "http://127.0.0.1:8787/status";
+
+const REFUSED = `variable 'fh' is a live TextIOWrapper on 'log.txt'; open it inside the stage instead
+  used by: helper() [In[4]] <- decode() [In[4]] <- stage 'decode'`;
+const EDITED = `loader.py was edited since it was exported; pass overwrite=True to replace it
+--- loader.py, as it is
++++ loader.py, as it would be written
+@@ -41,7 +41,7 @@
+     root: Path = DATA,
+     *,
+-    decode_concurrency: int = 16,  # <b>measured</b> on the new machine, which has more cores than ours
++    decode_concurrency: int = 8,
+     decode_prefetch: int = 32,`;
+const NOTES = [
+  "the generator 'rng' begins anew each time the module is imported",
+  "CACHE begins empty: the exported code changes it",
+];
 
 interface Spec {
   address: string;
@@ -29,6 +54,7 @@ export class SimulatedRun {
   private delivered = 412;
   private waited_s = 20.5;
   private undo: Target | null = null;
+  private exported: { file: string; specs: Spec[] } | null = null;
   private wobble = 1;
   private starting_s: number;
 
@@ -73,6 +99,37 @@ export class SimulatedRun {
       return { ok: false, value: null, error: `there is nothing to ${String(op)}` };
     }
     return { ok: true, value: null };
+  }
+
+  /** What becomes of an export: "bad.py" is refused, "edited.py" asks, all else is written. */
+  export(message: Record<string, unknown>): Exported {
+    const { id, path, overwrite } = message as { id: number; path: string; overwrite: boolean };
+    const told = { type: "exported", id, ok: false, path: "", notes: [], error: "" } as const;
+    if (path.startsWith("bad")) {
+      return { ...told, error: REFUSED, edited: false };
+    }
+    if (path.startsWith("edited") && !overwrite) {
+      return { ...told, error: EDITED, edited: true };
+    }
+    this.exported = { file: path, specs: structuredClone(this.specs) };
+    const folder = "/home/ada/projects/photographs/notebooks";
+    return { ...told, ok: true, path: `${folder}/${path}`, notes: NOTES, edited: false };
+  }
+
+  private lastExport(): LastExport | null {
+    if (this.exported === null) {
+      return null;
+    }
+    const { file, specs } = this.exported;
+    const turned = this.specs.flatMap((spec, at) =>
+      spec.knobs.map((knob, place) => ({
+        stage: spec.address,
+        knob: knob.name,
+        old: specs[at]?.knobs[place]?.value ?? 0,
+        new: knob.value,
+      })),
+    );
+    return { file, turned: turned.filter((one) => one.old !== one.new) };
   }
 
   snapshot(whole: boolean): Snapshot {
@@ -121,9 +178,11 @@ export class SimulatedRun {
         ...(this.state === "paused" ? ["resume", "stop"] : []),
         ...(this.undo ? ["undo"] : []),
         "autotune",
+        "export",
       ],
       changes: whole ? [...this.changes] : null,
       failures: whole ? failures() : null,
+      export: this.lastExport(),
     };
   }
 

@@ -1,4 +1,4 @@
-/** Header: state, title, buttons, the numbers of the epoch, progress. */
+/** Header: state, title, buttons, export, the numbers of the epoch, progress. */
 
 import { OPS, type Op, type Snapshot } from "@nbpipe/protocol";
 import {
@@ -12,10 +12,12 @@ import {
   setText,
   setTitle,
 } from "./dom";
+import { ExportForm } from "./export-form";
 import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
 import { icon } from "./icons";
 import { isLive, waitedShare } from "./live";
 import type { Session } from "./session";
+import { SinceExport } from "./since";
 
 const LABELS: Readonly<Record<Op, string>> = {
   pause: "Pause",
@@ -55,18 +57,21 @@ export class Header {
   private readonly facts = new Map<Fact, HTMLElement>();
   private readonly bar = h("div", { class: "bar", role: "progressbar", "aria-label": "epoch" });
   private readonly progress = h("span", { class: "count" });
+  private readonly since = new SinceExport();
+  private readonly exports: ExportForm;
 
   constructor(private readonly session: Session) {
+    this.exports = new ExportForm(session);
     const state = h("span", { class: "state", role: "status", "data-field": "state" });
     state.append(this.stateIcon.el, this.stateWord);
     const buttons = h("span", { class: "buttons" }, this.button("undo"));
     buttons.append(h("span", { class: "swap" }, this.button("pause"), this.button("resume")));
-    buttons.append(this.button("stop"));
+    buttons.append(this.button("stop"), this.exports.opener);
     const top = h("div", { class: "top" }, state, this.title, this.notice, buttons);
     const facts = h("div", { class: "facts" }, ...FACTS.map((fact) => this.fact(fact)));
     const progress = h("div", { class: "progress", "data-field": "progress" }, this.bar);
     progress.append(this.progress);
-    this.el = h("header", { class: "head" }, top, facts, progress);
+    this.el = h("header", { class: "head" }, top, this.exports.el, facts, progress, this.since.el);
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
@@ -81,6 +86,8 @@ export class Header {
     setTitle(this.title, snapshot.title);
     this.updateButtons(snapshot, enabled);
     this.updateProgress(snapshot);
+    this.exports.update(snapshot);
+    this.since.update(snapshot);
     for (const [fact, text] of factsOf(snapshot)) {
       const node = this.facts.get(fact);
       if (node !== undefined) {

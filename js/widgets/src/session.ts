@@ -12,6 +12,7 @@ import {
   type ToKernel,
 } from "@nbpipe/protocol";
 import type { Model } from "./anywidget";
+import { Exports } from "./exports";
 import { Knobs } from "./knobs";
 
 /** Whether a kernel is there: not known yet, answering, or silent since the panel opened. */
@@ -35,6 +36,10 @@ export class Session {
   readonly knobs = new Knobs((stage, knob, value) => {
     const id = this.nextId();
     return this.send({ op: "set", id, stage, knob, value }) ? id : null;
+  });
+  readonly exports = new Exports((path, overwrite) => {
+    const id = this.nextId();
+    return this.send({ op: "export", id, path, overwrite }) ? id : null;
   });
 
   private readonly views = new Set<string>();
@@ -101,6 +106,18 @@ export class Session {
     this.tell();
   }
 
+  /** Ask for the pipeline as a module. */
+  export(path: string, overwrite: boolean): void {
+    this.exports.ask(path, overwrite);
+    this.tell();
+  }
+
+  /** Forget what became of the last export. */
+  dismissExport(): void {
+    this.exports.dismiss();
+    this.tell();
+  }
+
   /** Whether the answer to a button is still to come. */
   isAsked(op: Op): boolean {
     return [...this.asked.values()].some((asked) => asked.op === op);
@@ -120,7 +137,8 @@ export class Session {
       return `no word from the kernel for ${Math.floor(silent_ms / 1000)} s`;
     }
     const oldest = Math.min(now, ...[...this.asked.values()].map((asked) => asked.sent_ms));
-    return Math.max(now - oldest, this.knobs.waited_ms()) >= ACK_MS ? "waiting for the kernel" : "";
+    const waited_ms = Math.max(this.knobs.waited_ms(), this.exports.waited_ms(), now - oldest);
+    return waited_ms >= ACK_MS ? "waiting for the kernel" : "";
   }
 
   private readonly onMessage = (content: unknown): void => {
@@ -135,6 +153,8 @@ export class Session {
     this.heard_ms = Date.now();
     if (message.type === "ack") {
       this.onAck(message);
+    } else if (message.type === "exported") {
+      this.exports.end(message);
     } else {
       if (message.type === "hello") {
         this.history.replace(message.history);
@@ -148,7 +168,7 @@ export class Session {
   };
 
   private onAck(ack: Ack): void {
-    if (this.knobs.answer(ack)) {
+    if (this.knobs.answer(ack) || this.exports.answer(ack)) {
       return;
     }
     const asked = this.asked.get(ack.id);
@@ -189,6 +209,7 @@ export class Session {
     } catch (error) {
       this.link = "none"; // the kernel is dead, or there never was one
       this.knobs.forget();
+      this.exports.forget();
       warn("a message was not sent", error);
       return false;
     }

@@ -1,0 +1,238 @@
+"""`nbpipe export`: run a notebook, and export a pipeline from where it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..export.filename import module_path
+from ..export.secrets import scrubbed, secret_in_text
+from ..text import shortened
+from .kernel import CellError, Kernel, KernelDiedError, kernel_command
+from .notebook import CodeCell, read_notebook
+from .plan import Plan, explained
+from .settings import settings
+from .terminal import (
+    DONE,
+    BadUsageError,
+    FailedError,
+    is_live,
+    printable,
+    printable_lines,
+    say,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+# The kernel may have another nbpipe than the command has: names and JSON are all they share.
+_ASK = "__import__('nbpipe.cli.inside', fromlist=['answer']).answer({})"
+_NUMBERED = re.compile(r"^([ >-]*\d+ )(.*)$")  # a line of source in a traceback
+_LONGEST_ERROR = 400
+
+
+def export(options: Namespace) -> int:
+    """Do what the command line asks for."""
+    plan = _plan(options)
+    if not options.execute:
+        say(explained(plan))
+        return DONE
+    for warning in plan.warnings():
+        tell(f"note: {printable(warning)}")
+    with _shown(len(plan.notebook.cells)) as progress:
+        said = asyncio.run(_Execution(plan, progress).run())
+    say(printable_lines(said))
+    return DONE
+
+
+def _plan(options: Namespace) -> Plan:
+    notebook = read_notebook(options.notebook)
+    if not options.pipeline.isidentifier():
+        raise BadUsageError(f"--pipeline must be the name of a variable, got {options.pipeline!r}")
+    try:
+        target = module_path(options.output)
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise BadUsageError(str(error)) from error
+    kernel = options.kernel or notebook.kernel
+    return Plan(
+        notebook=notebook,
+        pipeline=options.pipeline,
+        target=target,
+        sets=settings(options.set),
+        kernel=(kernel, kernel_command(kernel)),
+        overwrite=options.overwrite,
+        check_items=options.check_items,
+        assets=options.assets,
+        limit_s=options.timeout,
+    )
+
+
+@final
+class _Execution:
+    """One execution of a plan.
+
+    Args:
+        plan: what to run.
+        progress: hears of every cell that begins.
+    """
+
+    def __init__(self, plan: Plan, progress: _Progress) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._doing = "starting the kernel"
+        self._cell = ""
+
+    async def run(self) -> str:
+        """Run the cells, export; give what the export says of itself.
+
+        Raises:
+            FailedError: a cell failed, the export was refused, or the time is over.
+        """
+        _cancel_when_terminated()
+        limit_s = self._plan.limit_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._run()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise FailedError(
+                f"the time limit of {limit_s:g} s is over, while {self._doing}"
+                f"{self._cell}; --timeout sets another"
+            ) from error
+        except KernelDiedError as error:
+            words = f"; its last words: {error.last_words}" if error.last_words else ""
+            raise FailedError(
+                scrubbed(f"{error}, while {self._doing}{self._cell}{words}")
+            ) from error
+
+    async def _run(self) -> str:
+        plan = self._plan
+        name, _ = plan.kernel
+        async with Kernel(name, plan.notebook.path.absolute().parent) as kernel:
+            for cell in plan.notebook.cells:
+                await self._run_cell(kernel, cell)
+            self._doing, self._cell = "exporting", ""
+            self._progress.say("exporting")
+            return await self._export(kernel)
+
+    async def _run_cell(self, kernel: Kernel, cell: CodeCell) -> None:
+        place = f"cell {cell.number} of {len(self._plan.notebook.cells)}"
+        self._doing, self._cell = f"running {place}", f": {cell.first_line}"
+        self._progress.begin(cell.number, f"{place}: {cell.first_line}")
+        try:
+            await kernel.run(cell.text)
+        except CellError as error:
+            if "raises-exception" not in cell.tags:
+                raise _failed(f"{place} failed: {cell.first_line}", error) from error
+        more = self._plan.assignments_after(cell)
+        if more:
+            await kernel.run(more, counted=False)
+
+    async def _export(self, kernel: Kernel) -> str:
+        plan = self._plan
+        options = {
+            "overwrite": plan.overwrite,
+            "check_items": plan.check_items,
+            "assets": plan.assets,
+        }
+        request = {"name": plan.pipeline, "path": str(plan.target), "options": options}
+        try:
+            answer = await kernel.evaluate(_ASK.format(repr(json.dumps(request))))
+        except CellError as error:
+            if error.kind == "ModuleNotFoundError":
+                raise FailedError(
+                    f"the kernel {plan.kernel[0]!r} ({printable(plan.kernel[1])}) has "
+                    "no nbpipe, or an older one; install the one that this command belongs to"
+                ) from error
+            raise _failed("the export failed", error) from error
+        if "wrote" in answer:
+            return str(answer["wrote"])
+        raise FailedError(
+            printable_lines(scrubbed(str(answer["refused"]))), _readable(answer.get("details", ""))
+        )
+
+
+def _failed(what: str, error: CellError) -> FailedError:
+    words = scrubbed(str(error))
+    if error.kind == "StdinNotImplementedError":
+        words = "it asks for input, and nobody is here to give it; --set gives a value instead"
+    elif error.kind not in ("ExportError", "ModuleEditedError"):  # they have lines to read
+        words = shortened(words, _LONGEST_ERROR)
+    details = _readable(error.traceback)
+    return FailedError(f"{what}\n  {printable_lines(words)}", details)
+
+
+def _readable(traceback: str) -> str:
+    """Give a traceback as plain text; lines of source with a secret in them are left out."""
+    lines = printable_lines(scrubbed(traceback)).splitlines()
+    return "\n".join(map(_without_secret, lines))
+
+
+def _without_secret(line: str) -> str:
+    found = _NUMBERED.match(line)
+    if found is None or not secret_in_text(found[2].strip()):
+        return line
+    return f"{found[1]}(a line that looks like a secret)"
+
+
+def _cancel_when_terminated() -> None:
+    """Have SIGTERM end the task, so that it ends its kernel."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows knows no signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+# -- how far it is ------------------------------------------------------------------------
+class _Progress:
+    """Plain lines on stderr."""
+
+    def begin(self, number: int, words: str) -> None:
+        """Hear that a cell begins."""
+        tell(words)
+
+    def say(self, words: str) -> None:
+        """Hear what goes on after the cells."""
+        tell(words)
+
+
+class _Bar(_Progress):
+    """A bar that fills; the lines are beside it.
+
+    Args:
+        bar: of rich.
+        total: number of cells.
+    """
+
+    def __init__(self, bar: Any, total: int) -> None:
+        self._bar = bar
+        self._total = total
+        self._task = bar.add_task("starting the kernel", total=total)
+
+    def begin(self, number: int, words: str) -> None:
+        self._bar.update(self._task, completed=number - 1, description=words)
+
+    def say(self, words: str) -> None:
+        self._bar.update(self._task, completed=self._total, description=words)
+
+
+@contextlib.contextmanager
+def _shown(total: int) -> Iterator[_Progress]:
+    if not is_live():
+        yield _Progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.description}", markup=False)
+    columns = (BarColumn(bar_width=24), TimeElapsedColumn(), words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar, total)

@@ -1,0 +1,162 @@
+"""Main: the command line as it is typed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import NbpipeError
+from ..version import __version__
+from .export import export
+from .run import run
+from .terminal import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    TERMINATED,
+    BadUsageError,
+    FailedError,
+    printable_lines,
+    tell,
+    write_any_character,
+)
+
+_ENDS = "exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what a command line asks for; give the exit code."""
+    write_any_character()
+    options = _parser().parse_args(arguments)
+    name = f"nbpipe {options.name}"
+    try:
+        return _without_reader(options.command, options)
+    except BadUsageError as error:
+        tell(f"{name}: {printable_lines(str(error))}")
+        return BAD_USAGE
+    except FailedError as error:
+        tell(f"{name}: {error}{_more(error, verbose=options.verbose)}")
+        return FAILED
+    except NbpipeError as error:
+        tell(f"{name}: {printable_lines(str(error))}")
+        return FAILED
+    except KeyboardInterrupt:
+        tell(f"{name}: interrupted")
+        return INTERRUPTED
+    except asyncio.CancelledError:
+        tell(f"{name}: terminated")
+        return TERMINATED
+
+
+def _without_reader(
+    command: Callable[[argparse.Namespace], int], options: argparse.Namespace
+) -> int:
+    """Run a command; whoever read its output may leave."""
+    try:
+        return command(options)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _more(error: FailedError, *, verbose: bool) -> str:
+    if not error.details:
+        return ""
+    return f"\n\n{error.details}" if verbose else "\n  (--verbose shows the traceback)"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nbpipe",
+        description="Data-loading pipelines: export one from a notebook, run what was exported.",
+        epilog=_ENDS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"nbpipe {__version__}")
+    commands = parser.add_subparsers(dest="name", required=True, metavar="{export,run}")
+    _add_export(
+        commands.add_parser(
+            "export",
+            allow_abbrev=False,
+            help="run a notebook and write its pipeline to a module",
+            description="Run a notebook in a kernel of its own, and write a pipeline of it to a "
+            "module. Without --execute nothing is run: you are told what would be. The notebook's "
+            "file is never changed.",
+            epilog=_ENDS,
+        )
+    )
+    _add_run(
+        commands.add_parser(
+            "run",
+            allow_abbrev=False,
+            help="run an exported module",
+            description="Run the pipeline of an exported module, and show how it goes.",
+            epilog=_ENDS,
+        )
+    )
+    return parser
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("notebook", type=Path, help="the notebook; it is run in the folder that it is in")
+    add("--pipeline", default="pipe", metavar="NAME", help="the variable (default: pipe)")
+    add("-o", "--output", required=True, metavar="FILE", help="the module to write, as loader.py")
+    add("--execute", action="store_true", help="run it; else only tell what would be run")
+    _add_set(parser, "give a variable that a cell assigns another value, as size=64")
+    add("--timeout", type=_limit, default=600, metavar="S", help="for all of it [s] (default: 600)")
+    add("--overwrite", action="store_true", help="replace a module that was edited by hand")
+    add(
+        "--check-items",
+        type=_count,
+        default=4,
+        metavar="N",
+        help="items that are compared before the module is written; 0: none (default: 4)",
+    )
+    add("--assets", choices=["npz"], help="save large arrays beside the module")
+    add("--kernel", metavar="NAME", help="the kernel (default: the one that the notebook names)")
+    add("--verbose", action="store_true", help="show tracebacks")
+    parser.set_defaults(command=export)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("module", type=Path, help="the module, as loader.py")
+    _add_set(parser, "turn a knob, as decode.concurrency=8 or decode_concurrency=8")
+    add("--epochs", type=_epochs, default=1, metavar="N", help="(default: 1)")
+    add("--verbose", action="store_true", help="show tracebacks")
+    parser.set_defaults(command=run)
+
+
+def _add_set(parser: argparse.ArgumentParser, words: str) -> None:
+    words += "; may be given again; the value is a Python literal, else text"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=words)
+
+
+def _limit(text: str) -> float:
+    seconds = float(text)
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    return _whole(text, 0, "items")
+
+
+def _epochs(text: str) -> int:
+    return _whole(text, 1, "epochs")
+
+
+def _whole(text: str, minimum: int, unit: str) -> int:
+    if not text.isdecimal() or int(text) < minimum:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of at least {minimum} {unit}, got {text!r}"
+        )
+    return int(text)

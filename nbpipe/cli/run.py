@@ -1,0 +1,112 @@
+"""`nbpipe run`: run the pipeline of an exported module, and show how it goes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NbpipeError,
+    UnknownKnobError,
+    UnknownStageError,
+)
+from ..loading import load
+from ..pipeline import Pipeline
+from ..progress import progress
+from ..run import Run
+from ..text import shortened
+from ..units import format_share
+from .settings import settings
+from .terminal import DONE, BadUsageError, FailedError, is_live, printable, printable_lines
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from rich.table import Table
+
+_FRAMES_PER_S = 4
+_REFUSALS = (ArgumentError, ArgumentTypeError, UnknownStageError, UnknownKnobError)
+
+
+def run(options: Namespace) -> int:
+    """Do what the command line asks for."""
+    pipe = _pipeline(options.module, settings(options.set))
+    try:
+        (_run_live if is_live() else _run_plainly)(pipe, options.epochs)
+    except Exception as error:
+        raise _failed(error) from error
+    return DONE
+
+
+def _pipeline(module: Any, changes: Mapping[str, Any]) -> Pipeline:
+    if not module.is_file():
+        raise BadUsageError(f"no file {printable(str(module))}")
+    knobs = {name: value for name, value in changes.items() if "." in name}
+    try:
+        pipe = load(module, **{name: changes[name] for name in changes if name not in knobs})
+        for name, value in knobs.items():
+            address, _, knob = name.rpartition(".")
+            setattr(pipe[address], knob, value)
+    except _REFUSALS as error:
+        raise BadUsageError(str(error)) from error
+    except Exception as error:
+        raise _failed(error) from error
+    return pipe
+
+
+def _failed(error: Exception) -> FailedError:
+    words = str(error) if isinstance(error, NbpipeError) else f"{type(error).__name__}: {error}"
+    if error.__cause__ is not None:
+        words += f" (cause: {type(error.__cause__).__name__}: {error.__cause__})"
+    details = "".join(traceback.format_exception(error))
+    return FailedError(printable(shortened(words, 600)), printable_lines(details))
+
+
+def _run_plainly(pipe: Pipeline, epochs: int) -> None:
+    for _ in progress(pipe, epochs=epochs):
+        pass
+
+
+def _run_live(pipe: Pipeline, epochs: int) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with (
+        pipe.start() as started,
+        Live(
+            console=Console(stderr=True),
+            get_renderable=lambda: _table(started, epochs),
+            refresh_per_second=_FRAMES_PER_S,
+        ),
+    ):
+        for _ in range(epochs):
+            for _ in started:
+                pass
+
+
+def _table(started: Run, epochs: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    head, rows = started.stats().table()
+    table = Table(
+        title=Text(_title(started, epochs)), caption=Text(printable(str(started.diagnose())))
+    )
+    for number, name in enumerate(head):
+        table.add_column(Text(name), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def _title(started: Run, epochs: int) -> str:
+    status = started.status()
+    done = f"{status.delivered:,} delivered"
+    if status.total:
+        share = format_share(status.delivered / status.total)
+        done = f"{status.delivered:,} of {status.total:,} delivered ({share})"
+    of_all = f" ({status.epoch + 1} of {epochs})" if epochs > 1 else ""
+    return f"epoch {status.epoch}{of_all}, {status.state}: {done}"

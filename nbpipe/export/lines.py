@@ -1,0 +1,102 @@
+"""Lines of a source text as Python's tokenizer counts them; U+2028 and form feeds end no line."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import lru_cache
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_OPENS = frozenset({"FSTRING_START", "TSTRING_START"})  # from Python 3.12, and 3.14
+_CLOSES = frozenset({"FSTRING_END", "TSTRING_END"})
+
+
+def split_lines(text: str) -> list[str]:
+    """Give the lines of a text without their ends."""
+    return _NEWLINE.split(text)
+
+
+def column(line: str, offset: int) -> int:
+    """Give the index of a character from its offset in UTF-8 [bytes], as trees count."""
+    if line.isascii():
+        return offset
+    return len(line.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "surrogatepass"))
+
+
+def indent_of(line: str) -> str:
+    """Give the white space that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+
+class Lines:
+    """A text, its lines, and what its tokens say of them. Lines are counted from 1.
+
+    Args:
+        text: source that Python can parse.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.lines = split_lines(text)
+        self.tokens = tuple(_tokens(self.lines))
+        self.comments = frozenset(self._comments())
+        self.in_string = frozenset(self._in_string())
+
+    def __getitem__(self, number: int) -> str:
+        return self.lines[number - 1]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def column(self, number: int, offset: int) -> int:
+        """Give the index of a character in a line from its offset in UTF-8 [bytes]."""
+        return column(self[number], offset)
+
+    def block_above(self, number: int, indent: str) -> int:
+        """Give the first line of the comments that stand directly above a line, or the line."""
+        while number - 1 in self.comments and indent_of(self[number - 1]) == indent:
+            number -= 1
+        return number
+
+    def tail(self, number: int, indent: str) -> int:
+        """Give the last line of the comments after a block that are indented deeper than it."""
+        last = number
+        for below in range(number + 1, len(self) + 1):
+            line = self[below]
+            if below in self.comments and len(indent_of(line)) > len(indent):
+                last = below
+            elif line.strip():
+                break
+        return last
+
+    def _comments(self) -> Iterator[int]:
+        for token in self.tokens:
+            row, start = token.start
+            if token.type == tokenize.COMMENT and not self[row][:start].strip():
+                yield row
+
+    def _in_string(self) -> Iterator[int]:
+        opened: list[int] = []
+        for token in self.tokens:
+            name = tokenize.tok_name[token.type]
+            if name in _OPENS:
+                opened.append(token.start[0])
+            elif name in _CLOSES:
+                yield from range(opened.pop() + 1, token.end[0] + 1)
+            elif name == "STRING":
+                yield from range(token.start[0] + 1, token.end[0] + 1)
+
+
+@lru_cache(maxsize=256)
+def lines_of(text: str) -> Lines:
+    """Give the lines of a text; those of recent ones are kept."""
+    return Lines(text)
+
+
+def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
+    source = io.StringIO("\n".join(lines) + "\n", newline="\n")
+    try:
+        yield from tokenize.generate_tokens(source.readline)
+    except (tokenize.TokenError, SyntaxError):  # what came before is true all the same
+        return

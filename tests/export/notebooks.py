@@ -1,0 +1,306 @@
+"""Notebooks: cells run in a real kernel, and what was exported, imported in a fresh process."""
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import tokenize
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import zmq
+from jupyter_client.connect import write_connection_file
+from jupyter_client.session import Session
+
+from tests.export.nursery import Nursery
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WITHIN = ROOT / "tests" / "export" / "within.py"
+WAIT_S = 50
+NEXT = "# ---- next cell\n"
+_BORDER = re.compile(f"^[ ]*{NEXT}", re.MULTILINE)
+RULES = "E4,E7,E9,F,I"
+Message = dict[str, Any]
+
+
+class CellError(Exception):
+    """What a cell has raised: the name of its type, its text, and the traceback as shown."""
+
+    def __init__(self, reply: Message) -> None:
+        super().__init__(f"{reply['ename']}: {reply['evalue']}")
+        self.kind = reply["ename"]
+        self.text = reply["evalue"]
+        self.shown = "\n".join(reply["traceback"])
+
+
+class Kernel:
+    """A kernel that was just started, and ends with `close`.
+
+    Args:
+        nursery: forks it.
+        cwd: its working folder.
+        modules: that are imported before it starts, for speed.
+        env: for its environment.
+    """
+
+    def __init__(
+        self, nursery: Nursery, cwd: Path, modules: tuple[str, ...], env: dict[str, str]
+    ) -> None:
+        self._nursery, self._modules = nursery, modules
+        self._folder = tempfile.TemporaryDirectory(prefix="k")  # a socket's path is short
+        connection, ip = Path(self._folder.name) / "c.json", f"{self._folder.name}/k"
+        key = uuid.uuid4().hex.encode()
+        ports = {f"{name}_port": n for n, name in enumerate(PORTS, 1)}
+        write_connection_file(str(connection), transport="ipc", ip=ip, key=key, **ports)
+        self._session = Session(key=key)
+        self._pid = nursery.kernel(connection, cwd, modules, **env)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger, self._socket.reconnect_ivl = 0, 5
+        self._socket.connect(f"ipc://{ip}-1")
+        self._log = connection.with_name("c.json.log")
+
+    def run(self, code: str, cell_id: str | None = None) -> None:
+        """Run a cell to its end; raise what it raises."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        metadata = {"cellId": cell_id} if cell_id else {}
+        self._session.send(self._socket, "execute_request", content, metadata=metadata)
+        if not self._socket.poll(WAIT_S * 1000):
+            raise TimeoutError(f"no reply to {code!r}\n{self._log.read_text()}")
+        _, parts = self._session.feed_identities(self._socket.recv_multipart())
+        reply = self._session.deserialize(parts)["content"]
+        if reply["status"] != "ok":
+            raise CellError(reply)
+
+    def close(self) -> None:
+        """End the kernel."""
+        self._nursery.end(self._pid, self._modules)
+        self._context.destroy(linger=0)
+        self._folder.cleanup()
+
+
+PORTS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+class Notebook:
+    """Cells in a kernel of their own, with a working folder and a folder for caches.
+
+    Attributes:
+        folder: the working folder.
+        cache: where what is remembered of exports is kept.
+        elsewhere: a folder to import from.
+    """
+
+    def __init__(self, nursery: Nursery, base: Path, modules: tuple[str, ...] = ()) -> None:
+        self._nursery, self.modules = nursery, modules
+        self.folder, self.cache, self.elsewhere, self.temp = (
+            base / name for name in ("work", "cache", "elsewhere", "temp")
+        )
+        for folder in (self.folder, self.cache, self.elsewhere, self.temp):
+            folder.mkdir()
+        self.env = {
+            "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": str(self.cache),
+            "NBPIPE_CACHE": str(self.cache),
+            "TMPDIR": str(self.temp),
+        }
+        self._kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel; started at the first use."""
+        if self._kernel is None:
+            self._kernel = Kernel(self._nursery, self.folder, self.modules, self.env)
+        return self._kernel
+
+    def close(self) -> None:
+        """End the kernel, if there is one."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+    def run(self, text: str) -> None:
+        """Run cells; the last of them may be one that failed before."""
+        for number, cell in enumerate(cells_of(text), 1):
+            self.kernel.run(cell, cell_id=f"cell-{number}")
+
+    def exported(
+        self, text: str, *, pipe: str = "pipe", name: str = "loader", spawn: bool = False
+    ) -> "Exported":
+        """Run cells that export a pipeline; hold what came of it against the notebook."""
+        self.run(text)
+        return self.examined(pipe=pipe, name=name, spawn=spawn)
+
+    def examined(
+        self, *, pipe: str = "pipe", name: str = "loader", spawn: bool = False
+    ) -> "Exported":
+        """Hold an exported module against the notebook's pipeline; items must be the same."""
+        path = self.folder / f"{name}.py"
+        text = path.read_bytes().decode()
+        known = self._known(pipe)
+        found = self.imported(name, spawn=spawn)
+        exported = Exported(text, known, found)
+        assert found["items"] == known["items"], text
+        assert found["graph"] == known["graph"], text
+        assert linted(path) == "", text
+        return exported
+
+    def _known(self, pipe: str) -> Message:
+        path = self.temp / "known.json"
+        self.kernel.run(
+            "__import__('tests.export.within', fromlist=['note'])"
+            f".note({str(path)!r}, {pipe}, globals().get('report'))"
+        )
+        known = json.loads(path.read_text())
+        path.unlink()
+        return known
+
+    def imported(self, name: str = "loader", *, spawn: bool = False) -> Message:
+        """Import a module in a fresh process that works in another folder."""
+        answer = self.elsewhere / "found.json"
+        env = {**self.env, "PYTHONPATH": f"{ROOT}:{self.folder}"}
+        entry = name + (":spawn" if spawn else "")
+        self._nursery.script(
+            WITHIN, str(answer), entry, cwd=self.elsewhere, modules=self.modules, **env
+        )
+        return json.loads(answer.read_text())[name]
+
+    def refused(self, text: str) -> str:
+        """Run cells of which the last is refused; return the words, after a look for litter."""
+        *before, last = cells_of(text)
+        self.run(NEXT.join(before))
+        held = contents(self.folder)
+        error = self.failed(last)
+        assert error.kind == "ExportError", error.shown
+        assert contents(self.folder) == held
+        return error.text
+
+    def failed(self, cell: str) -> CellError:
+        """Run a cell that raises; return what it has raised."""
+        try:
+            self.kernel.run(cell)
+        except CellError as error:
+            return error
+        raise AssertionError("the cell raised nothing")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported module.
+
+    Attributes:
+        text: the file.
+        known: what the notebook said of its pipeline.
+        found: what a fresh process found in the module.
+    """
+
+    text: str
+    known: Message
+    found: Message = field(repr=False)
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes of the report that the notebook kept as `report`."""
+        return self.known["notes"]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The file's tree."""
+        return ast.parse(self.text)
+
+    @property
+    def build(self) -> ast.FunctionDef:
+        """The function `build_pipeline`."""
+        return next(node for node in self.tree.body if _is_named(node, "build_pipeline"))
+
+    @property
+    def parameters(self) -> str:
+        """The parameters of `build_pipeline`, with their types and defaults."""
+        return ast.unparse(self.build.args)
+
+    @property
+    def chain(self) -> str:
+        """What `build_pipeline` returns, on one line."""
+        return ast.unparse(self.build.body[-1]).removeprefix("return ")
+
+    @property
+    def names(self) -> list[str]:
+        """What the file's top level binds between the imports and `build_pipeline`, in order."""
+        return [name for node in self.middle for name in bound(node)]
+
+    @property
+    def imports(self) -> list[str]:
+        """The imports, one statement each, `nbpipe` left out."""
+        nodes = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        return [text for node in nodes if (text := ast.unparse(node)) != "import nbpipe"]
+
+    @property
+    def middle(self) -> list[ast.stmt]:
+        """The statements between the imports and `build_pipeline`."""
+        kept = [node for node in self.tree.body if not _is_frame(node)]
+        return kept[: next(n for n, node in enumerate(kept) if _is_named(node, "build_pipeline"))]
+
+
+# -- texts --------------------------------------------------------------------------------
+
+
+def cells_of(text: str) -> list[str]:
+    """Split a notebook's text into its cells."""
+    return [textwrap.dedent(cell).strip("\n ") for cell in _BORDER.split(text)]
+
+
+def bound(node: ast.stmt) -> list[str]:
+    """Name what a statement of a module's top level binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    stored = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+    return [one.id for one in stored if isinstance(one.ctx, ast.Store)]
+
+
+def comments_of(text: str) -> list[tuple[str, bool]]:
+    """List the comments, and whether each stands behind code on its line."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found = [token for token in tokens if token.type == tokenize.COMMENT]
+    return [(one.string, bool(one.line[: one.start[1]].strip())) for one in found]
+
+
+def linted(path: Path) -> str:
+    """Return what the pinned lint says; nothing where all is well."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", RULES, "-q"]
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Read every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def holds(folders: Iterable[Path], word: str) -> list[str]:
+    """Name the files below folders that hold a word, plain or as UTF-16 or base64 would."""
+    return [
+        name
+        for folder in folders
+        for name, content in contents(folder).items()
+        if word.encode() in content or word in name
+    ]
+
+
+def _is_named(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+def _is_frame(node: ast.stmt) -> bool:
+    """Tell whether a statement is an import or a docstring."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.Import | ast.ImportFrom)

@@ -1,0 +1,326 @@
+"""Notebooks whose chains join, split, order, batch, retry and run in processes."""
+
+from tests.export.notebooks import Notebook
+
+FUNCTIONS = """
+import nbpipe
+# ---- next cell
+STEP = 2
+
+def plus(x):
+    return x + STEP  # always two
+
+def times(x):
+    return x * 10
+
+def is_even(x):
+    return x % 2 == 0
+
+def pair(x):
+    return [x, -x]
+
+def name_of(x):
+    return "even" if x % 2 == 0 else "odd"
+# ---- next cell
+"""
+
+
+def exported_chain(notebook: Notebook, chain: str, tune: str = "") -> tuple[str, str]:
+    """Export a chain of the functions above; return its parameters and what is returned."""
+    cell = f"pipe = ({chain})\n{tune}\nreport = pipe.export('loader.py')"
+    exported = notebook.exported(FUNCTIONS + cell)
+    return exported.parameters, exported.chain
+
+
+def test_two_pipelines_share_helpers(notebook: Notebook):
+    """Two modules from one notebook hold what each needs."""
+    train = notebook.exported(
+        FUNCTIONS
+        + """
+train = nbpipe.source(range(8), name="train").shuffle(seed=4).map(plus, concurrency=2).batch(3)
+valid = nbpipe.source(range(8, 12), name="valid").map(plus).map(times).batch(2)
+# ---- next cell
+train.export("train_loader.py")
+valid.export("valid_loader.py")
+""",
+        pipe="train",
+        name="train_loader",
+    )
+    valid = notebook.examined(pipe="valid", name="valid_loader")
+    assert (train.names, valid.names) == (["STEP", "plus"], ["STEP", "plus", "times"])
+    assert train.parameters == "*, plus_concurrency: int=2, batch_size: int=3"
+    assert valid.parameters == "*, batch_size: int=2"
+
+
+def test_zip(notebook: Notebook):
+    """Pipelines that are zipped stand in the call, with parameters of their own."""
+    found = exported_chain(
+        notebook,
+        "nbpipe.zip(nbpipe.source(range(4)).map(plus, concurrency=2),"
+        " nbpipe.source(list('abcde')).map(str.upper), strict=False)",
+    )
+    assert found == (
+        "*, plus_concurrency: int=2",
+        (
+            "nbpipe.zip(nbpipe.source(range(4)).map(plus, concurrency=plus_concurrency), "
+            "nbpipe.source(list('abcde')).map(str.upper), strict=False)"
+        ),
+    )
+
+
+def test_concat_and_mix(notebook: Notebook):
+    """Concatenated and mixed pipelines keep weights, seed and stop."""
+    found = exported_chain(
+        notebook,
+        "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8)).map(plus)),"
+        " nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5).batch(4)",
+    )
+    assert found == (
+        "*, batch_size: int=4",
+        (
+            "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8))"
+            ".map(plus)), nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5)"
+            ".batch(batch_size)"
+        ),
+    )
+
+
+def test_interleave(notebook: Notebook):
+    """Interleaved pipelines keep their cycle; stages of one name have parameters of their own."""
+    parameters, chain = exported_chain(
+        notebook,
+        "nbpipe.interleave([nbpipe.source(range(3)).map(plus, concurrency=2),"
+        " nbpipe.source(range(9)).map(plus, concurrency=3)], cycle=2)",
+    )
+    assert parameters.count("plus") == 2
+    assert "int=2" in parameters
+    assert "int=3" in parameters
+    assert chain.endswith("], cycle=2)")
+
+
+def test_shared_beginning(notebook: Notebook):
+    """A beginning that two branches share is made once, as in the notebook."""
+    exported = notebook.exported(
+        FUNCTIONS
+        + """
+base = nbpipe.source(range(6)).map(plus, concurrency=2)
+pipe = nbpipe.zip(base.map(times), base.map(str))
+base["plus"].concurrency = 5
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.parameters == "*, plus_concurrency: int=5"
+    assert exported.text.count(".map(plus") == 1
+
+
+def test_route(notebook: Notebook):
+    """Branches stay lambdas of the chain; their knobs are parameters."""
+    parameters, chain = exported_chain(
+        notebook,
+        "nbpipe.source(range(8)).route(name_of, {'even': lambda chain: chain.map(plus).map(times),"
+        " 'odd': lambda chain: chain.map(times, concurrency=3)})",
+    )
+    assert parameters.endswith("_concurrency: int=3")
+    assert chain.startswith("nbpipe.source(range(8)).route(name_of, {'even': lambda ")
+    assert ".map(plus).map(times), 'odd': lambda " in chain
+
+
+def test_order_and_length(notebook: Notebook):
+    """Everything that orders and cuts keeps its arguments."""
+    chain = (
+        "nbpipe.source(range(30)).shuffle(seed=3).shard(1, 2, tail='drop').skip(1).take(9)"
+        ".repeat(2).enumerate().window(3, 2).cache().unbatch()"
+    )
+    assert exported_chain(notebook, chain) == ("", chain)
+
+
+def test_batches(notebook: Notebook):
+    """Batches keep what they collate with, and name what they cost."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import numpy as np
+        # ---- next cell
+        def sample(n):
+            return np.full(n + 1, n / 2), n
+
+        def tokens(item):
+            return len(item[0])  # the cost of one
+
+        def stacked(items):
+            return {"sum": sum(n for _, n in items), "count": len(items)}
+        # ---- next cell
+        pipe = nbpipe.zip(
+            nbpipe.source(range(6)).map(sample).batch(
+                2, drop_last=True, names=("values", "n"), dtype="float32", pad=0
+            ),
+            nbpipe.source(range(6))
+            .map(sample)
+            .batch(9, cost=tokens, collate=stacked, name="budget"),
+            strict=False,
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "drop_last=True, names=('values', 'n'), dtype='float32', pad=0" in exported.chain
+    assert "cost=tokens, collate=stacked" in exported.chain.replace(
+        "collate=stacked, cost=tokens", "cost=tokens, collate=stacked"
+    )
+    assert "batch_size: int=2" in exported.parameters
+    assert "budget_size: int=9" in exported.parameters
+    assert exported.names == ["sample", "tokens", "stacked"]
+
+
+def test_failures_and_timing(notebook: Notebook):
+    """Retries, skipping, budgets, completion order and time limits are written as given."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        from nbpipe import Retry
+        # ---- next cell
+        async def fetch(x):
+            if x == 3:
+                raise ValueError(x)
+            return x
+
+        def check(x):
+            return 1 // (x - 4) or x
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(8))
+            .map(fetch, on_error=Retry(2, backoff_s=0.01, then="skip"), max_failures=4, timeout_s=9)
+            .map(check, on_error="skip", max_failures=0.9, concurrency=3)
+        )
+        # ---- next cell
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "on_error=" in exported.chain
+    assert "Retry(2, backoff_s=0.01, then='skip')" in exported.chain
+    assert "max_failures=4" in exported.chain
+    assert "timeout_s=9" in exported.chain
+    assert "on_error='skip', max_failures=0.9" in exported.chain
+
+
+def test_unordered_names_its_order(notebook: Notebook):
+    """A stage that delivers in completion order does so in the module."""
+    chain = "nbpipe.source(range(5)).map(plus, ordered=False)"
+    assert exported_chain(notebook, chain) == ("", chain)
+
+
+def test_processes_share_their_concurrency(notebook: Notebook):
+    """Stages in the same worker processes have one parameter for their concurrency."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        STATE = {}
+        # ---- next cell
+        def begin():
+            STATE["scale"] = 3  # once in each worker
+
+        def decode(x):
+            return x * STATE["scale"]
+
+        def post(x):
+            return x + 1
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(6))
+            .map(
+                decode,
+                executor="process",
+                concurrency=2,
+                worker_init=begin,
+                max_items_per_worker=50,
+            )
+            .map(post, executor="process")
+            .batch(2)
+        )
+        pipe["decode"].concurrency = 1
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.parameters == "*, decode_concurrency: int=1, batch_size: int=2"
+    assert "worker_init=begin, max_items_per_worker=50" in exported.chain.replace(
+        "max_items_per_worker=50, worker_init=begin", "worker_init=begin, max_items_per_worker=50"
+    )
+    assert ".map(post, executor='process')" in exported.chain
+
+
+def test_random_numbers_of_items(notebook: Notebook):
+    """A stage that takes `rng` draws the same numbers in the module."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        def jitter(x, rng, *, width=0.5):
+            return x + rng.uniform(-width, width)
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(jitter).map(lambda x, rng: (x, int(rng.integers(9))))
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.names == ["jitter", "map_2"]
+
+
+def test_seeded_generator(notebook: Notebook):
+    """A seeded generator of a stage is written as it was made, and the report says it restarts."""
+    notebook.run(
+        """
+        import nbpipe
+        import numpy as np
+        # ---- next cell
+        rng = np.random.default_rng(seed=11)  # augmentation
+        # ---- next cell
+        def jitter(x):
+            return x + rng.random()
+        # ---- next cell
+        jitter(1)
+        pipe = nbpipe.source(range(4)).map(jitter)
+        report = pipe.export("loader.py")
+        """
+    )
+    text = (notebook.folder / "loader.py").read_text()
+    notes = "__import__('pathlib').Path('notes.txt').write_text(repr(list(report.notes)))"
+    notebook.kernel.run(notes)
+    assert "rng = np.random.default_rng(seed=11)  # augmentation\n" in text
+    assert "rng" in (notebook.folder / "notes.txt").read_text()
+
+
+def test_tuned_while_it_runs(notebook: Notebook):
+    """The values that a run has been tuned to are the defaults, given in the cell or not."""
+    parameters, chain = exported_chain(
+        notebook,
+        "nbpipe.source(range(9), prefetch=20).map(plus, concurrency=2).filter(is_even)"
+        ".flat_map(pair).batch(2)",
+        tune="""
+with pipe.start() as run:
+    for n, batch in enumerate(run):
+        pipe["plus"].concurrency = 7
+        run["is_even"].prefetch = 33
+        pipe["batch"].prefetch = 3
+""",
+    )
+    assert parameters == (
+        "*, source_prefetch: int=20, plus_concurrency: int=7, is_even_prefetch: int=33, "
+        "batch_size: int=2, batch_prefetch: int=3"
+    )
+    assert chain == (
+        "nbpipe.source(range(9), prefetch=source_prefetch).map(plus, concurrency=plus_concurrency)"
+        ".filter(is_even, prefetch=is_even_prefetch).flat_map(pair)"
+        ".batch(batch_size, prefetch=batch_prefetch)"
+    )
+
+
+def test_parameters_that_clash(notebook: Notebook):
+    """Stages whose names give one identifier have parameters of two names."""
+    parameters, _ = exported_chain(
+        notebook,
+        "nbpipe.source(range(3)).map(plus, name='a b', concurrency=2)"
+        ".map(times, name='a_b', concurrency=3).map(str, name='class', prefetch=4)"
+        ".map(len, name='1st', prefetch=5)",
+    )
+    names = [word.partition(":")[0] for word in parameters.removeprefix("*, ").split(", ")]
+    assert len(set(names)) == 4
+    assert all(name.isidentifier() for name in names)
+    assert [word.partition("=")[2] for word in parameters.split(", ")[1:]] == ["2", "3", "4", "5"]

@@ -1,0 +1,382 @@
+"""Notebooks that write classes, decorators, closures and generators as researchers do."""
+
+import pytest
+
+from tests.export.notebooks import Notebook
+
+TRANSFORMS = '''
+import abc
+import random
+
+import nbpipe
+import numpy as np
+# ---- next cell
+class Transform(abc.ABC):
+    """Base of all transforms."""
+
+    __slots__ = ("p",)
+    count = 0  # how many kinds there are
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        Transform.count += 1
+
+    def __init__(self, p=1.0):
+        self.p = p
+
+    @abc.abstractmethod
+    def apply(self, x): ...
+
+    def __call__(self, x):
+        return self.apply(x) if self.p > 0.5 else x
+# ---- next cell
+class Named:
+    # mixed in where a name is wanted
+    @property
+    def name(self):
+        return type(self).__name__.lower()
+
+    @classmethod
+    def default(cls):
+        return cls(0.75)
+
+    @staticmethod
+    def clipped(x, most=100):
+        return min(x, most)
+# ---- next cell
+class Scale(Named, Transform):
+    __slots__ = ("factor",)
+
+    def __init__(self, factor, **options):
+        super().__init__(**options)
+        self.factor = factor
+
+    def apply(self, x):
+        return self.clipped(x * self.factor)
+
+
+class Shift(Transform, Named):
+    def apply(self, x):
+        return x + 1  # by one
+# ---- next cell
+class Compose:
+    def __init__(self, *steps):
+        self.steps = steps
+
+    def __call__(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x
+# ---- next cell
+augment = Compose(Scale(3, p=0.9), Shift.default(), Scale(1000, p=0.1))
+'''
+
+
+def test_class_hierarchy(notebook: Notebook):
+    """Bases, mixins, slots and properties come along, before what needs them."""
+    exported = notebook.exported(
+        TRANSFORMS
+        + """
+# ---- next cell
+pipe = nbpipe.source(range(40)).map(augment)
+report = pipe.export("loader.py")
+""",
+        spawn=True,
+    )
+    assert exported.names == ["Transform", "Named", "Scale", "Shift", "Compose", "augment"]
+    assert exported.imports == ["import abc"]
+    assert "augment = Compose(Scale(3, p=0.9), Shift.default(), Scale(1000, p=0.1))\n" in (
+        exported.text
+    )
+    assert '    __slots__ = ("p",)\n    count = 0  # how many kinds there are\n' in exported.text
+    assert exported.chain == "nbpipe.source(range(40)).map(augment)"
+    assert exported.found["spawned"] == exported.known["items"]
+
+
+def test_stage_from_a_static_and_a_class_method(notebook: Notebook):
+    """Methods that are stages are written as the class's attributes."""
+    exported = notebook.exported(
+        TRANSFORMS
+        + """
+# ---- next cell
+shift = Shift()
+pipe = nbpipe.source(range(40)).map(Scale.clipped).map(shift.apply)
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.chain == "nbpipe.source(range(40)).map(Scale.clipped).map(shift.apply)"
+    assert exported.names == ["Transform", "Named", "Scale", "Shift", "shift"]
+
+
+def test_decorators(notebook: Notebook):
+    """Own decorators and those of libraries are kept, with what they need."""
+    exported = notebook.exported(
+        """
+        import functools
+        import time
+        from contextlib import contextmanager
+        from functools import lru_cache, singledispatch
+
+        import nbpipe
+        # ---- next cell
+        CALLS = 0
+
+        def logged(function):
+            # keeps the name
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                return function(*args, **kwargs)
+            return wrapper
+        # ---- next cell
+        @lru_cache(maxsize=32)
+        def table(n):
+            return n**3  # slow in truth
+
+        @singledispatch
+        def text_of(value):
+            return str(value)
+
+        @text_of.register
+        def _(value: float):
+            return f"{value:.2f}"
+
+        @text_of.register(tuple)
+        def _(value):
+            return "/".join(map(text_of, value))
+
+        @contextmanager
+        def section(name):
+            yield name.upper()
+        # ---- next cell
+        @logged
+        def decode(x):
+            '''Decode one.'''
+            with section("a") as name:
+                return name, text_of((table(x), x / 3))
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "@logged\ndef decode(x):\n    '''Decode one.'''\n" in exported.text
+    assert "@lru_cache(maxsize=32)\ndef table(n):\n" in exported.text
+    assert "@text_of.register(tuple)\ndef _(value):\n" in exported.text
+    assert "@text_of.register\ndef _(value: float):\n" in exported.text
+    assert exported.imports == [
+        "import functools",
+        "from contextlib import contextmanager",
+        "from functools import lru_cache, singledispatch",
+    ]
+    assert {"logged", "table", "text_of", "section", "decode"} <= set(exported.names)
+
+
+def test_closures(notebook: Notebook):
+    """Two closures of one factory, one in another, and a lambda in one, keep their values."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        BASE = 100
+
+        def scaled(k, *, offset=0):
+            return lambda x: x * k + offset + BASE
+
+        def power(n):
+            def outer(shift):
+                def inner(x):
+                    # nested
+                    return (x + shift) ** n
+                return inner
+            return outer
+        # ---- next cell
+        double, triple = scaled(2), scaled(3, offset=1)
+        cube = power(3)(1)
+        # ---- next cell
+        def use(x):
+            return cube(x), double(x)
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(double).map(triple).map(use)
+        report = pipe.export("loader.py")
+        """,
+        spawn=True,
+    )
+    assert "cube = power(3)(1)\n" in exported.text
+    assert "# nested" in exported.text
+    assert exported.found["spawned"] == exported.known["items"]
+
+
+def test_nonlocal_is_refused(notebook: Notebook):
+    """A closure that counts is refused: its count would start anew."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        def counter():
+            n = 0
+            def count(x):
+                nonlocal n
+                n += 1
+                return x, n
+            return count
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(counter())
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    first, chain = words.split("\n")
+    assert "nonlocal" in first
+    assert "'n'" in first or "n" in first.split()
+    assert chain == "  used by: stage 'count'"
+
+
+def test_generators_and_async(notebook: Notebook):
+    """Async stages, async generators and generators that delegate are written as they are."""
+    exported = notebook.exported(
+        """
+        import asyncio
+
+        import nbpipe
+        # ---- next cell
+        async def fetch(x):
+            await asyncio.sleep(0)
+            return [x, x + 1]
+
+        async def explode(pair):
+            for one in pair:
+                yield one  # each
+
+        def halves(x):
+            yield from (x, x / 2)
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(4))
+            .map(fetch, concurrency=4)
+            .flat_map(explode, prefetch=5)
+            .flat_map(halves)
+        )
+        await asyncio.sleep(0)
+        # ---- next cell
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.names == ["fetch", "explode", "halves"]
+    assert exported.parameters == "*, fetch_concurrency: int=4, explode_prefetch: int=5"
+
+
+def test_data_kinds(notebook: Notebook):
+    """Enums with methods, named tuples, typed dicts and frozen dataclasses come along whole."""
+    exported = notebook.exported(
+        """
+        import collections
+        import dataclasses
+        import enum
+        from typing import Generic, NamedTuple, TypedDict, TypeVar
+
+        import nbpipe
+        # ---- next cell
+        T = TypeVar("T")
+
+        class Split(str, enum.Enum):
+            TRAIN = "train"
+            TEST = "test"
+
+            @property
+            def share(self):
+                return 0.8 if self is Split.TRAIN else 0.2
+
+        class Box(NamedTuple):
+            left: int
+            right: int = 9
+
+        Pair = collections.namedtuple("Pair", "a b")
+        # ---- next cell
+        class Record(TypedDict, total=False):
+            box: Box
+            split: str
+
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Holder(Generic[T]):
+            value: T
+            tags: tuple[str, ...] = dataclasses.field(default=("x",), repr=False)
+        # ---- next cell
+        def decode(x: int) -> Holder[Record]:
+            split = Split.TRAIN if x % 2 else Split.TEST
+            return Holder(Record(box=Box(x), split=split.value)), Pair(split, split.share)
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert set(exported.names) >= {"T", "Split", "Box", "Pair", "Record", "Holder", "decode"}
+    assert exported.imports == [
+        "import collections",
+        "import dataclasses",
+        "import enum",
+        "from typing import Generic, NamedTuple, TypedDict, TypeVar",
+    ]
+
+
+@pytest.mark.parametrize("notebook", [("numba",)], indirect=True)
+def test_compiled_function(notebook: Notebook):
+    """A function that numba compiles keeps its decorator, and its helper."""
+    pytest.importorskip("numba")
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import numpy as np
+        from numba import njit
+        # ---- next cell
+        WEIGHT = 3
+
+        @njit
+        def weighted(x):
+            return x * WEIGHT
+
+        @njit(fastmath=False)
+        def total(values):
+            result = 0
+            for value in values:  # a loop is fast here
+                result += weighted(value)
+            return result
+        # ---- next cell
+        pipe = nbpipe.source([np.arange(n) for n in range(4)]).map(total)
+        # ---- next cell
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.names == ["WEIGHT", "weighted", "total"]
+    assert "@njit(fastmath=False)\ndef total(values):\n" in exported.text
+    assert exported.imports == ["import numpy as np", "from numba import njit"]
+
+
+def test_partials_and_library_functions(notebook: Notebook):
+    """Partials of partials and functions of libraries are spelled as the user imports them."""
+    exported = notebook.exported(
+        """
+        import functools
+        import operator as op
+        import nbpipe
+        import numpy as np
+        # ---- next cell
+        def clip(x, low, high=5):
+            return max(low, min(x, high))
+
+        from_one = functools.partial(clip, low=1)
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(9))
+            .map(functools.partial(from_one, high=4))
+            .map(np.square)
+            .map(op.neg, concurrency=2)
+            .map(functools.partial(op.add, 1), name="plus")
+        )
+        report = pipe.export("loader.py")
+        """,
+        spawn=True,
+    )
+    assert exported.chain == (
+        "nbpipe.source(range(9)).map(functools.partial(from_one, high=4)).map(np.square)"
+        ".map(op.neg, concurrency=neg_concurrency).map(functools.partial(op.add, 1), name='plus')"
+    )
+    assert exported.found["spawned"] == exported.known["items"]

@@ -1,0 +1,393 @@
+"""Notebooks that load data: images, tables, text, sound, data sets of torch."""
+
+import shutil
+
+import pytest
+
+from tests.export.notebooks import Notebook
+
+IMAGES = """
+# Fine-tuning data: one folder for each class.
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbpipe
+import numpy as np
+from PIL import Image
+%matplotlib inline
+# ---- next cell
+from skimage import data as samples
+
+for label, picture in {"cat": samples.cat(), "coffee": samples.coffee()}.items():
+    folder = Path("photos") / label
+    folder.mkdir(parents=True)
+    for n in range(3):
+        Image.fromarray(picture[n * 20:, n * 20:]).resize((64, 48)).save(folder / f"{n}.jpg")
+# ---- next cell
+DATA = Path("photos")  # relative to the working directory
+CLASSES = ["cat", "coffee"]
+SIDE = 32
+# ImageNet statistics
+MEAN = np.array([0.485, 0.456, 0.406], dtype="float32")
+STD = np.array([0.229, 0.224, 0.225], dtype="float32")
+# ---- next cell
+def load(path):
+    # the folder is the label
+    with Image.open(path) as image:
+        image_HWC = np.asarray(image.convert("RGB").resize((SIDE, SIDE)))
+    return image_HWC, CLASSES.index(path.parent.name)
+
+
+def normalise(sample):
+    image_HWC, label = sample
+    return (image_HWC / np.float32(255) - MEAN) / STD, label  # [0, 1], then ImageNet
+# ---- next cell
+plt.imshow(load(next(DATA.rglob("*.jpg")))[0])
+plt.show()
+# ---- next cell
+pipe = (
+    nbpipe.source(sorted(DATA.glob("*/*.jpg")), name="files")
+    .map(load, concurrency=2)
+    .map(normalise)
+    .batch(4, names=("image", "label"))
+)
+# ---- next cell
+pipe["load"].concurrency = 6
+pipe["load"].prefetch = 12
+report = pipe.export("loader.py")
+"""
+
+
+@pytest.mark.parametrize(
+    "notebook", [("PIL.Image", "matplotlib.pyplot", "skimage.data")], indirect=True
+)
+def test_images(notebook: Notebook):
+    """The folder is a parameter, the values tuned are defaults, plots and samples stay behind."""
+    pytest.importorskip("skimage")
+    notebook.run(IMAGES)
+    shutil.copytree(notebook.folder / "photos", notebook.elsewhere / "photos")
+    exported = notebook.examined()
+    assert exported.parameters == (
+        "root: Path=DATA, *, load_concurrency: int=6, load_prefetch: int=12, batch_size: int=4"
+    )
+    assert exported.chain == (
+        "nbpipe.source(sorted(root.glob('*/*.jpg')), name='files')"
+        ".map(load, concurrency=load_concurrency, prefetch=load_prefetch)"
+        ".map(normalise).batch(batch_size, names=('image', 'label'))"
+    )
+    assert exported.names == ["DATA", "CLASSES", "SIDE", "MEAN", "STD", "load", "normalise"]
+    assert exported.imports == [
+        "from pathlib import Path",
+        "import numpy as np",
+        "from PIL import Image",
+    ]
+    for comment in ("  # relative to the working directory", "# ImageNet statistics\nMEAN"):
+        assert comment in exported.text
+
+
+TABLE = """
+import nbpipe
+import numpy as np
+import pandas as pd
+# ---- next cell
+frame = pd.DataFrame({"length": [5.0, 6.0, 7.0, 9.0], "width": [1.0, 3.0, 2.0, 2.0]})
+frame["species"] = ["setosa", "virginica", "setosa", "virginica"]
+frame.to_csv("iris.csv", index=False)
+# ---- next cell
+table = pd.read_csv("iris.csv")
+FEATURES = ["length", "width"]
+# computed on the training split
+mean, std = table[FEATURES].mean().to_numpy(), table[FEATURES].std(ddof=0).to_numpy()
+table.describe()
+# ---- next cell
+SPECIES = {name: n for n, name in enumerate(sorted(table["species"].unique()))}
+del frame
+# ---- next cell
+def encode(row):
+    features = np.array([row[name] for name in FEATURES])
+    return (features - mean) / std, SPECIES[row["species"]]
+# ---- next cell
+def rows():
+    return pd.read_csv("iris.csv").to_dict("records")
+
+pipe = nbpipe.source(rows).shuffle(seed=3, buffer_size=4).map(encode).batch(2)
+report = pipe.export("loader.py")
+"""
+
+
+@pytest.mark.parametrize("notebook", [("pandas",)], indirect=True)
+def test_table(notebook: Notebook):
+    """Constants that were computed from a table have the notebook's values in the module."""
+    pytest.importorskip("pandas")
+    notebook.run(TABLE)
+    shutil.copy(notebook.folder / "iris.csv", notebook.elsewhere)
+    exported = notebook.examined()
+    assert {"FEATURES", "mean", "std", "SPECIES", "encode", "rows"} <= set(exported.names)
+    assert exported.parameters == "*, batch_size: int=2"
+    assert exported.chain == (
+        "nbpipe.source(rows).shuffle(seed=3, buffer_size=4).map(encode).batch(batch_size)"
+    )
+    assert exported.imports == ["import numpy as np", "import pandas as pd"]
+
+
+WORDS = """
+import re
+
+import nbpipe
+
+WORD = re.compile(r"[a-z]+")  # after lower()
+# ---- next cell
+LINES = ["The cat sat.", "A cat, a mat!", "the mat sat on the cat"]
+# ---- next cell
+# 0 pads, 1 is unknown
+vocab = {"<pad>": 0, "<unk>": 1}
+for line in LINES[:2]:
+    for word in WORD.findall(line.lower()):
+        vocab.setdefault(word, len(vocab))
+# ---- next cell
+def tokenise(line: str) -> list[int]:
+    return [vocab.get(word, vocab["<unk>"]) for word in WORD.findall(line.lower())]
+
+pipe = nbpipe.source(LINES, name="lines").map(tokenise).batch(3, collate=list)
+report = pipe.export("loader.py")
+"""
+
+
+def test_small_vocabulary(notebook: Notebook):
+    """A dict that a loop has filled is written as it is now, under its comment."""
+    exported = notebook.exported(WORDS)
+    assert (
+        "# 0 pads, 1 is unknown\n"
+        "vocab = {'<pad>': 0, '<unk>': 1, 'the': 2, 'cat': 3, 'sat': 4, 'a': 5, 'mat': 6}"
+    ) in exported.text.replace('"', "'")
+    assert exported.names == ["WORD", "LINES", "vocab", "tokenise"]
+    assert exported.chain == (
+        "nbpipe.source(LINES, name='lines').map(tokenise).batch(batch_size, collate=list)"
+    )
+
+
+def test_large_vocabulary_is_refused(notebook: Notebook):
+    """A large dict that a loop has filled belongs in a file, and the refusal says so."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        vocab = {}
+        for n in range(5000):
+            vocab[f"word{n}"] = n
+        # ---- next cell
+        def encode(word):
+            return vocab[word]
+        # ---- next cell
+        pipe = nbpipe.source(["word3"]).map(encode)
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    first, chain = words.split("\n")
+    assert first.startswith("cannot write variable 'vocab', assigned in In[2] into the module: ")
+    assert "5000" in first.replace(",", "").replace("_", "")
+    assert "save it and load it by path" in first
+    assert chain == "  used by: encode() [In[3]] <- stage 'encode'"
+
+
+SOUND = """
+from pathlib import Path
+
+import nbpipe
+import numpy as np
+import soundfile
+
+RATE = 8000  # Hz
+# ---- next cell
+Path("wav").mkdir()
+seconds = np.arange(RATE // 10) / RATE
+for hertz in (440, 880):
+    soundfile.write(f"wav/{hertz}.wav", np.sin(2 * np.pi * hertz * seconds), RATE)
+# ---- next cell
+FRAME, HOP = 256, 128
+window = np.hanning(FRAME)  # same as the training recipe
+# ---- next cell
+def read(path):
+    sound, rate = soundfile.read(path, dtype="float32")
+    assert rate == RATE
+    return sound
+
+def spectrogram(sound, *, floor=1e-6):
+    '''Short-time Fourier transform, in decibels.'''
+    starts = range(0, len(sound) - FRAME + 1, HOP)
+    frames_TF = np.stack([sound[start:start + FRAME] * window for start in starts])
+    return 20 * np.log10(np.abs(np.fft.rfft(frames_TF)) + floor)
+# ---- next cell
+%timeit -n1 -r1 spectrogram(np.zeros(RATE))
+!ls wav
+# ---- next cell
+root = Path("wav")
+pipe = nbpipe.source(sorted(root.glob("*.wav"))).map(read).map(spectrogram, concurrency=2)
+report = pipe.export("loader.py")
+"""
+
+
+@pytest.mark.parametrize("notebook", [("soundfile",)], indirect=True)
+def test_sound(notebook: Notebook):
+    """A long window that one expression makes keeps its expression; two names of one line stay."""
+    pytest.importorskip("soundfile")
+    notebook.run(SOUND)
+    shutil.copytree(notebook.folder / "wav", notebook.elsewhere / "wav")
+    exported = notebook.examined()
+    assert "window = np.hanning(FRAME)  # same as the training recipe\n" in exported.text
+    assert "FRAME, HOP = 256, 128\n" in exported.text
+    assert "    '''Short-time Fourier transform, in decibels.'''\n" in exported.text
+    assert "root: Path=" in exported.parameters
+    assert exported.parameters.endswith("*, spectrogram_concurrency: int=2")
+    assert ".glob('*.wav')" in exported.chain
+
+
+TORCH = """
+import nbpipe
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+# ---- next cell
+class Squares(Dataset):
+    '''Squares of the first numbers.'''
+
+    def __init__(self, count, *, shift=0.0):
+        self.count = count
+        self.shift = shift  # added to each
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return torch.tensor([index**2 + self.shift])
+
+
+class Countdown(IterableDataset):
+    def __init__(self, start):
+        self.start = start
+
+    def __iter__(self):
+        return iter(range(self.start, 0, -1))
+# ---- next cell
+torch.manual_seed(0)
+layer = nn.Linear(1, 2)
+# ---- next cell
+@torch.jit.script
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("notebook", [("torch",)], indirect=True)
+def test_torch_dataset(notebook: Notebook):
+    """A map-style data set is made in the module as in the notebook."""
+    exported = notebook.exported(
+        TORCH
+        + """
+# ---- next cell
+data = Squares(6, shift=0.5)
+pipe = nbpipe.source(data).shuffle(seed=1).map(twice).batch(4)
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.names == ["Squares", "twice", "data"]
+    assert "@torch.jit.script\ndef twice(x: torch.Tensor) -> torch.Tensor:\n" in exported.text
+    assert "data = Squares(6, shift=0.5)\n" in exported.text
+    assert exported.imports == ["import torch", "from torch.utils.data import Dataset"]
+    assert exported.parameters == "*, batch_size: int=4"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("notebook", [("torch",)], indirect=True)
+def test_torch_iterable_dataset(notebook: Notebook):
+    """An iterable data set that was made in the call is made in the call."""
+    exported = notebook.exported(
+        TORCH
+        + """
+# ---- next cell
+pipe = nbpipe.source(Countdown(4), prefetch=3).window(2).batch(2)
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.names == ["Countdown"]
+    assert exported.chain == (
+        "nbpipe.source(Countdown(4), prefetch=source_prefetch).window(2).batch(batch_size)"
+    )
+    assert exported.parameters == "*, source_prefetch: int=3, batch_size: int=2"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("notebook", [("torch",)], indirect=True)
+def test_torch_module_with_weights_is_refused(notebook: Notebook):
+    """A network's weights are no source text: the refusal names it."""
+    words = notebook.refused(
+        TORCH
+        + """
+# ---- next cell
+def predict(x):
+    with torch.no_grad():
+        return layer(x)
+# ---- next cell
+pipe = nbpipe.source(Squares(3)).map(predict)
+# ---- next cell
+pipe.export("loader.py")
+"""
+    )
+    first, chain = words.split("\n")
+    assert "'layer'" in first
+    assert "Linear" in first
+    assert chain == "  used by: predict() [In[5]] <- stage 'predict'"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("notebook", [("torch",)], indirect=True)
+def test_torch_module_without_weights(notebook: Notebook):
+    """A module of torch that holds no weights is a stage like any other."""
+    exported = notebook.exported(
+        TORCH
+        + """
+# ---- next cell
+class Clip(nn.Module):
+    def __init__(self, most: float):
+        super().__init__()
+        self.most = most
+
+    def forward(self, x):
+        return x.clamp(max=self.most)  # from above
+# ---- next cell
+clip = Clip(5.0)
+pipe = nbpipe.source(Squares(4)).map(clip).map(nn.ReLU())
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.names == ["Squares", "Clip", "clip"]
+    assert "clip = Clip(5.0)\n" in exported.text
+    assert exported.chain == "nbpipe.source(Squares(4)).map(clip).map(nn.ReLU())"
+
+
+def test_arrays_saved_beside_the_module(notebook: Notebook):
+    """With `assets="npz"` a large array is a file beside the module, found from any folder."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import numpy as np
+        # ---- next cell
+        table = np.zeros(1000)  # look-up
+        for n in range(1000):
+            table[n] = n * n
+        # ---- next cell
+        def look_up(n):
+            return float(table[n])
+
+        pipe = nbpipe.source(range(5)).map(look_up)
+        report = pipe.export("loader.py", assets="npz")
+        """
+    )
+    written = sorted(path.name for path in notebook.folder.iterdir())
+    assert written == ["loader.npz", "loader.py"]
+    assert str(notebook.folder) not in exported.text
+    assert exported.names == ["table", "look_up"]

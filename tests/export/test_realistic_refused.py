@@ -1,0 +1,238 @@
+"""Notebooks that hold what no module can: live objects, secrets, what is out of date."""
+
+import pytest
+
+from tests.export.notebooks import CellError, Notebook, cells_of, holds
+
+FRAME = """
+import nbpipe
+# ---- next cell
+{made}
+# ---- next cell
+def helper(x):
+    return {read}
+# ---- next cell
+def decode(x):
+    return helper(x)
+# ---- next cell
+pipe = nbpipe.source(range(2)).map(decode)
+# ---- next cell
+pipe.export("loader.py")
+"""
+CHAIN = "  used by: helper() [In[3]] <- decode() [In[4]] <- stage 'decode'"
+LIVE = {
+    "generator": ("numbers = (n for n in range(9))", "next(numbers)", "numbers", "generator"),
+    "socket": (
+        "import socket\nlink = socket.socket()\nlink.close()",
+        "link.fileno()",
+        "link",
+        "socket",
+    ),
+    "database": (
+        "import sqlite3\nbase = sqlite3.connect(':memory:')",
+        "base.execute('select 1').fetchone()",
+        "base",
+        "Connection",
+    ),
+    "file": ("log = open('log.bin', 'wb')", "log.name", "log", "BufferedWriter"),
+    "thread": (
+        "import threading\nworker = threading.Thread(target=print)",
+        "worker.name",
+        "worker",
+        "Thread",
+    ),
+    "pool": (
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)",
+        "pool._max_workers",
+        "pool",
+        "ThreadPoolExecutor",
+    ),
+    "process": (
+        "import subprocess, sys\njob = subprocess.Popen([sys.executable, '-c', ''])\njob.wait()",
+        "job.returncode",
+        "job",
+        "Popen",
+    ),
+    "bar": ("from tqdm.auto import tqdm\nbar = tqdm(total=3)", "bar.total", "bar", "tqdm"),
+    "run": ("run = nbpipe.source([1]).start()\nrun.close()", "run.epoch", "run", "Run"),
+}
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_live_object(notebook: Notebook, kind: str):
+    """What lives in this process alone is refused, with its name, its type and who uses it."""
+    made, read, name, live_type = LIVE[kind]
+    first, chain = notebook.refused(FRAME.format(made=made, read=read)).split("\n")
+    assert first.startswith(f"variable '{name}' is a live {live_type}")
+    assert "inside the stage" in first
+    assert chain == CHAIN
+
+
+def test_widget(notebook: Notebook):
+    """A slider is refused: its value belongs to the notebook."""
+    pytest.importorskip("ipywidgets")
+    made = "import ipywidgets\nslider = ipywidgets.IntSlider(3)"
+    first, chain = notebook.refused(FRAME.format(made=made, read="x * slider.value")).split("\n")
+    assert first.startswith("variable 'slider' is a live IntSlider")
+    assert chain == CHAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("_", "_ + x"),
+        ("In", "len(In)"),
+        ("Out", "len(Out)"),
+        ("_2", "_2 + x"),
+        ("get_ipython", "get_ipython().execution_count"),
+        ("display", "display(x)"),
+    ],
+)
+def test_name_of_the_notebook(notebook: Notebook, name: str, read: str):
+    """What only a notebook has is refused by its name."""
+    first, chain = notebook.refused(FRAME.format(made="40 + 2", read=read)).split("\n")
+    assert f"'{name}'" in first or f"{name}()" in first
+    assert "notebook" in first
+    assert chain == CHAIN
+
+
+SECRET = "hf_9fKq2LxZtB7mVnPwRsYdEaGcJhUi4o"
+SECRETS = {
+    "nested": f'CONFIG = {{"hub": {{"token": "{SECRET}", "retries": 3}}}}',
+    "named": 'db_password = "correct horse battery staple"',
+    "prefix": f'HUB = "{SECRET}"',
+    "bytes": f'HUB = b"{SECRET}"',
+    "built": f'HUB = "hf_" + "{SECRET[3:]}"',
+    "url": 'DB = "postgresql://me:correct horse battery staple@db.example.com/data"',
+    "dataclass": (
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Hub:\n"
+        "    retries: int\n"
+        "    api_key: str\n"
+        f'hub = Hub(3, "{SECRET}")'
+    ),
+    "default": f'def hub(x, token="{SECRET}"):\n    return x',
+    "inside": f'def hub(x):\n    headers = {{"Authorization": "Bearer {SECRET}"}}\n    return x',
+    "f-string": f'import os\nHEADER = f"Bearer {SECRET} {{os.sep}}"',
+    "comment": f"# token: {SECRET}\nRETRIES = 3",
+}
+READS = {"nested": "CONFIG", "named": "db_password", "dataclass": "hub.retries", "url": "DB"}
+READS |= {"default": "hub(x)", "inside": "hub(x)", "f-string": "HEADER", "comment": "RETRIES"}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_secret(notebook: Notebook, kind: str):
+    """A secret is refused, and is in no file, no error and no command line."""
+    *before, last = cells_of(FRAME.format(made=SECRETS[kind], read=READS.get(kind, "HUB")))
+    started = notebook.temp / "started.txt"
+    for cell in before:
+        notebook.kernel.run(cell)
+    within = "__import__('tests.export.within', fromlist=['audit'])"
+    notebook.kernel.run(f"{within}.audit({str(started)!r})")
+    error = notebook.failed(last)
+    assert error.kind == "ExportError"
+    assert error.text.endswith(CHAIN) or "hub() [In[2]] <- helper()" in error.text
+    everywhere = [notebook.folder, notebook.cache, notebook.temp]
+    for secret in (SECRET, SECRET[3:], "correct horse"):
+        assert holds(everywhere, secret) == []
+        assert secret not in error.text
+        assert secret not in error.shown
+
+
+def test_secret_of_the_environment(notebook: Notebook):
+    """A secret that is looked up stays a look-up, and a copy of it in a constant is refused."""
+    notebook.env |= {"HUB_TOKEN": SECRET}
+    words = """
+        import os
+        import nbpipe
+        # ---- next cell
+        TOKEN = os.environ["HUB_TOKEN"]
+        KEY = os.getenv("MISSING_KEY", "")
+        # ---- next cell
+        def decode(x):
+            return len(TOKEN) + len(KEY) + x
+        # ---- next cell
+        pipe = nbpipe.source(range(2)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    exported = notebook.exported(words)
+    assert 'TOKEN = os.environ["HUB_TOKEN"]\nKEY = os.getenv("MISSING_KEY", "")\n' in exported.text
+    assert holds([notebook.folder, notebook.cache], SECRET) == []
+
+
+def test_stale_instance(notebook: Notebook):
+    """An instance of a class that was redefined is refused."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        class Crop:
+            def __init__(self, size): self.size = size
+            def __call__(self, x): return x % self.size
+        # ---- next cell
+        crop = Crop(3)
+        # ---- next cell
+        class Crop:
+            def __init__(self, size): self.size = size
+            def __call__(self, x): return x // self.size
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(crop)
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    first, chain = words.split("\n")
+    assert "older 'Crop' (In[2]); it was redefined since" in first
+    assert chain.endswith("<- stage 'crop'")
+
+
+def test_stale_default_argument(notebook: Notebook):
+    """A default that was taken from a variable before it changed is refused."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        SIZE = 3
+        # ---- next cell
+        def crop(x, size=SIZE):
+            return x % size
+        # ---- next cell
+        SIZE = 2
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(crop)
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    first, chain = words.split("\n")
+    assert "'size'" in first
+    assert "crop" in first
+    assert "stage 'crop'" in chain
+
+
+def test_generator_without_a_seed(notebook: Notebook):
+    """A generator without a seed is refused: no module can begin where it stands."""
+    made = "import numpy as np\nrng = np.random.default_rng()"
+    first, chain = notebook.refused(FRAME.format(made=made, read="rng.normal()")).split("\n")
+    assert "'rng'" in first
+    assert "seed" in first
+    assert chain == CHAIN
+
+
+def test_missing_name(notebook: Notebook):
+    """A name that was deleted since is named, not found out when the module runs."""
+    made = "GONE = 3\ndel GONE"
+    first, chain = notebook.refused(FRAME.format(made=made, read="GONE + x")).split("\n")
+    assert "'GONE'" in first
+    assert chain == CHAIN
+
+
+def test_raised_errors_are_of_one_kind(notebook: Notebook):
+    """An export that is refused raises one error without a cause from within."""
+    made = "import io\nbuffer = open('log.txt', 'w')"
+    *before, last = cells_of(FRAME.format(made=made, read="buffer.name"))
+    for cell in before:
+        notebook.kernel.run(cell)
+    error: CellError = notebook.failed(last)
+    assert (error.kind, error.shown.count("Traceback")) == ("ExportError", 1)

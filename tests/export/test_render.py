@@ -1,0 +1,301 @@
+"""A module is written as one would write it by hand."""
+
+import ast
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbpipe.errors import ExportError
+from nbpipe.export.model import Chain, Import, Parameter, Step
+from nbpipe.export.render import rendered
+
+from .building import constant, definition, module
+from .modules import CASES
+
+RUFF = shutil.which("ruff") or f"{sys.prefix}/bin/ruff"
+needs_ruff = pytest.mark.skipif(not shutil.which(RUFF), reason="ruff is not installed")
+LONG = Chain(
+    "nbpipe.source",
+    arguments=("src",),
+    steps=(
+        Step("map", ("decode", "concurrency=decode_concurrency", "prefetch=decode_prefetch")),
+        Step(
+            "map", ("partial(decode, size=2)", 'executor="process"', "concurrency=map_concurrency")
+        ),
+        Step("batch", ("3",)),
+    ),
+)
+
+
+def ruff(text, folder, *command):
+    """Return what ruff says of a text, in a folder without modules."""
+    run = subprocess.run(
+        [RUFF, *command, "--isolated", "--no-cache", "-"],
+        input=text, capture_output=True, encoding="utf-8", cwd=folder, check=False,
+    )  # fmt: skip
+    return (run.stdout + run.stderr).strip()
+
+
+def body(found):
+    """Return what a test's module shows: neither docstring, nor `src`, nor `main`."""
+    text = found.text.split('"""\n\n', 1)[1].split("\n\n\ndef main()")[0]
+    return text.replace("def src():\n    return range(6)\n\n\n", "") + "\n"
+
+
+def built(chain, **more):
+    """Return the lines of `build_pipeline` below its docstring."""
+    text = rendered(module([], chain, **more)).text
+    return text.split('notebook."""\n')[1].split("\n\n\ndef main")[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_module_reads_as_written_by_hand(case):
+    """Imports, constants, definitions and the chain, with the empty lines that go between."""
+    assert body(rendered(case.module)) == case.text
+
+
+@needs_ruff
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_module_passes_the_linter(case, tmp_path):
+    """The rules that every exported module must pass find nothing."""
+    found = ruff(rendered(case.module).text, tmp_path, "check", "--select=E4,E7,E9,F,I")
+    assert found == "All checks passed!"
+
+
+@needs_ruff
+def test_the_formatter_changes_nothing(tmp_path):
+    """Where the chain is too long for one line, the module is as ruff formats it."""
+    pieces = [
+        constant("A = [\n    1,\n]", 1),
+        constant("# why\nB = 2", 1, 1),
+        constant("C = 3", 2),
+        definition("# what\ndef decode(x, size=A):\n    return x", 3, now="A"),
+        constant("D = decode(1)", 4, now="decode"),
+    ]
+    parameters = (Parameter("root", "Path", "Path()", positional=True), Parameter("n", "int", "1"))
+    for_types = Import("numpy", alias="np", for_types=True)
+    full = module(pieces, LONG, imports=(Import("re"), for_types), parameters=parameters)
+    assert ruff(rendered(full).text, tmp_path, "format", "--diff", "--quiet") == ""
+
+
+def test_the_ends_of_a_module():
+    """It begins with its docstring and ends with `main`."""
+    text = rendered(module([], Chain("nbpipe.source", arguments=("src",)))).text
+    assert text.startswith(
+        '"""Image loader, exported by nbpipe.\n\nTuned values are the defaults of '
+        'build_pipeline(). Edit freely: nbpipe does not overwrite edits.\n"""\n\nimport nbpipe\n'
+    )
+    assert text.endswith(
+        '    """Build the pipeline with the values tuned in the notebook."""\n'
+        "    return nbpipe.source(src)\n\n\n"
+        "def main() -> None:\n    for _ in nbpipe.progress(build_pipeline()):\n        pass\n\n\n"
+        'if __name__ == "__main__":\n    main()\n'
+    )
+
+
+@settings(max_examples=100)
+@given(st.text())
+def test_a_title_is_no_code(title):
+    """Whatever the title holds, the docstring ends where it should."""
+    full = module([], Chain("nbpipe.source", arguments=("src",)), title=title)
+    text = rendered(full).text.encode().decode()
+    line = ast.get_docstring(ast.parse(text), clean=False).split(", exported by nbpipe.\n\nTuned")
+    assert line[0].split() == f"{title}{chr(32)}".split()
+
+
+def test_positional_parameters_stand_first():
+    """The others are given by name; the line of each is known."""
+    parameters = (
+        Parameter("size", "int", "3"),
+        Parameter("root", "Path", "Path(\n  'a'\n)", positional=True),
+        Parameter("decode_prefetch", "int | None", "None"),
+    )
+    found = rendered(module([], LONG, parameters=parameters))
+    assert (
+        "def build_pipeline(\n    root: Path = Path(\n      'a'\n    ),\n    *,\n"
+        "    size: int = 3,\n    decode_prefetch: int | None = None,\n) -> nbpipe.Pipeline:\n"
+    ) in found.text
+    lines = found.text.split("\n")
+    shown = {name: lines[line - 1].strip() for name, line in found.parameters.items()}
+    assert shown == {
+        "root": "root: Path = Path(",
+        "size": "size: int = 3,",
+        "decode_prefetch": "decode_prefetch: int | None = None,",
+    }
+
+
+def test_only_positional_parameters_need_no_star():
+    """A star with nothing behind it would be no Python."""
+    parameters = (Parameter("root", "Path", "DATA", positional=True),)
+    text = rendered(module([], LONG, parameters=parameters)).text
+    assert "def build_pipeline(\n    root: Path = DATA,\n) -> nbpipe.Pipeline:\n" in text
+
+
+def test_long_calls_have_an_argument_a_line():
+    """A call that does not fit is spread; one that does is not."""
+    assert built(LONG) == (
+        "    return (\n"
+        "        nbpipe.source(src)\n"
+        "        .map(decode, concurrency=decode_concurrency, prefetch=decode_prefetch)\n"
+        "        .map(\n"
+        "            partial(decode, size=2),\n"
+        '            executor="process",\n'
+        "            concurrency=map_concurrency,\n"
+        "        )\n"
+        "        .batch(3)\n"
+        "    )"
+    )
+
+
+def test_chains_are_joined():
+    """Inputs with steps stand one below the other; what is shared has a name."""
+    shared = Chain("nbpipe.source", arguments=("src",), steps=(Step("map", ("decode",)),))
+    left = Chain("images", steps=(Step("map", ("small",)),))
+    mixed = Chain(
+        "nbpipe.mix", (Chain("images"), Chain("labels")), listed=True, arguments=("weights=[1, 2]",)
+    )
+    chain = Chain("nbpipe.zip", (left, mixed), steps=(Step("batch", ("4",)),))
+    labels = Chain("images", steps=(Step("map", ("label",)), Step("map", ("number",))))
+    assert built(chain, shared=(("images", shared), ("labels", labels))) == (
+        "    images = (\n        nbpipe.source(src)\n        .map(decode)\n    )\n"
+        "    labels = (\n        images.map(label)\n        .map(number)\n    )\n"
+        "    return (\n"
+        "        nbpipe.zip(\n"
+        "            images.map(small),\n"
+        "            nbpipe.mix([images, labels], weights=[1, 2]),\n"
+        "        )\n"
+        "        .batch(4)\n"
+        "    )"
+    )
+
+
+def test_a_list_of_chains_is_spread():
+    """Chains that are long have a line for each call."""
+    chain = Chain("nbpipe.mix", (LONG, Chain("nbpipe.source", arguments=("b",))), listed=True)
+    lines = built(chain).split("\n")
+    assert lines[:3] + lines[-4:] == [
+        "    return nbpipe.mix(",
+        "        [",
+        "            nbpipe.source(src)",
+        "            .batch(3),",
+        "            nbpipe.source(b),",
+        "        ],",
+        "    )",
+    ]
+
+
+def test_branches_are_functions_of_a_chain():
+    """A branch of one short call stands on a line; the name of its chain is free."""
+    branches = (
+        ("'jpg'", (Step("map", ("chain.decode",)),)),
+        ("'png'", LONG.steps),
+        ("None", ()),
+    )
+    step = Step("route", ("kind", 'name="r"'), branches)
+    assert built(Chain("nbpipe.source", arguments=("src",), steps=(step,))) == (
+        "    return (\n"
+        "        nbpipe.source(src)\n"
+        "        .route(\n"
+        "            kind,\n"
+        "            {\n"
+        "                'jpg': lambda chain_: chain_.map(chain.decode),\n"
+        "                'png': lambda chain_: (\n"
+        "                    chain_.map(\n"
+        "                        decode,\n"
+        "                        concurrency=decode_concurrency,\n"
+        "                        prefetch=decode_prefetch,\n"
+        "                    )\n"
+        "                    .map(\n"
+        "                        partial(decode, size=2),\n"
+        '                        executor="process",\n'
+        "                        concurrency=map_concurrency,\n"
+        "                    )\n"
+        "                    .batch(3)\n"
+        "                ),\n"
+        "                None: lambda chain_: chain_,\n"
+        "            },\n"
+        '            name="r",\n'
+        "        )\n"
+        "    )"
+    )
+
+
+ARGUMENTS = [
+    '"""a\n  b\n"""', "f(\n        1,\n        '''x\ny''',\n    )", "'''\n'''\\\n   '''\r\n'''",
+    "(1 +\n\t2)", "f'''{1}\n {2}\n'''", "[\n1,\n\n   2]", "f'''{1:\n}''' + f'{2}'",
+    "'\u2028\x85\x0c'", "'a\\\n b'", "(x\n for x in 'ab')", "x for x in 'ab'", "lambda: (\n  1)",
+]  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(ARGUMENTS), min_size=1, max_size=3), st.booleans())
+def test_arguments_mean_what_they_meant(texts, nested):
+    """Lines of an argument are indented, those of a string in it are not."""
+    steps = (Step("map", (*texts, f"last=({texts[0]})")), Step("batch", ("2",)))
+    chain = Chain("nbpipe.source", arguments=(texts[0],), steps=steps)
+    chain = Chain("nbpipe.zip", (chain, chain)) if nested else chain
+    found = ast.parse(rendered(module([], chain)).text)
+    calls = [node for node in ast.walk(found) if isinstance(node, ast.Call)]
+    maps = [call for call in calls if getattr(call.func, "attr", "") == "map"]
+    wanted = [ast.dump(ast.parse(f"({text})", mode="eval").body) for text in texts]
+    assert [[ast.dump(node) for node in call.args] for call in maps] == [wanted] * len(maps)
+
+
+def test_the_lines_of_each_piece_are_known():
+    """A line of the text leads to the piece that it belongs to."""
+    pieces = [
+        constant("# x\nA = 1", 1),
+        definition("def decode(x):\r\n    return '''\u2028\r\n'''\r\n", 2),
+        constant("B = [\n  2]", 3),
+    ]
+    found = rendered(module(pieces, LONG))
+    lines = found.text.split("\n")
+    shown = {piece.names: lines[first - 1 : last] for first, last, piece in found.lines}
+    assert shown == {
+        ("A",): ["# x", "A = 1"],
+        ("B",): ["B = [", "  2]"],
+        ("decode",): ["def decode(x):", "    return '''\u2028", "'''"],
+    }
+
+
+def test_the_order_given_does_not_matter():
+    """The same module has the same text."""
+    full = CASES[0].module
+    turned = [
+        module(
+            random.sample(full.pieces, len(full.pieces)),
+            full.chain,
+            imports=full.imports[::-1],
+            parameters=full.parameters,
+        )
+        for _ in range(5)
+    ]
+    assert {rendered(one).text for one in turned} == {rendered(full).text}
+
+
+def test_main_gives_way():
+    """Where the user has a `main`, ours has another name."""
+    pieces = [definition("def main():\n    pass", 1)]
+    text = rendered(module(pieces, LONG, imports=(Import("x", "_main"),))).text
+    assert text.endswith('if __name__ == "__main__":\n    __main()\n')
+
+
+@pytest.mark.parametrize(
+    ("pieces", "imports", "name"),
+    [
+        ([definition("def build_pipeline():\n    pass", 1)], (), "build_pipeline"),
+        ([constant("nbpipe = 1", 1)], (), "nbpipe"),
+        ([], (Import("x", "build_pipeline"),), "build_pipeline"),
+        ([], (Import("numpy", alias="nbpipe"),), "nbpipe"),
+    ],
+)
+def test_names_that_the_module_needs_are_refused(pieces, imports, name):
+    """The message names the culprit and the way out."""
+    with pytest.raises(ExportError, match=f"^the name '{name}' must be free") as caught:
+        rendered(module(pieces, LONG, imports=imports))
+    assert "another name" in str(caught.value)

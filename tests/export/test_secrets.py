@@ -1,0 +1,240 @@
+import ast
+import functools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from nbpipe.export.secrets import reads_environment, scrubbed, secret_in, secret_in_text
+
+HF = "hf_abcdefghijklmnopqrstuvwx"
+DENSE = "aB3xY9qLmN2pR7sT5vWz"
+
+SHAPES = [
+    HF,
+    "sk-ant-api03-abcdefgh",
+    "sk-proj-abcdefgh1jklmnopqrst",
+    "ghp_abcdefghijklmnop1234",
+    "github_pat_abcdefghijklmnop1234",
+    "glpat-abcdefghijklmnop",
+    "xoxb-1234567890-abcdef",
+    "AKIAABCDEFGHIJKLMNOP",
+    "AIza" + "b" * 35,
+    "ya29.abcdefghijklmnop1",
+    "eyJhbGciOiJI.eyJzdWIi.c2lnbmF0",
+    "-----BEGIN RSA PRIVATE KEY-----\nabc",
+    "npm_" + "a1" * 18,
+    "pypi-" + "a1" * 18,
+    "SG.abcdefghijklmnop.abcdefghijklmnop",
+    "dop_v1_" + "0a" * 32,
+    "postgres://me:pa55@host/db",
+    DENSE,
+]
+TAME = {
+    "n_tokens": 512,
+    "max_tokens": "512",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "mask_token": "[MASK]",
+    "token": "hello",
+    "tokens": ["the", "quick", "abc123"],
+    "token_ids": [1, 2],
+    "tokenizer": "bert-base-uncased",
+    "tokenizer_name": "ResNet50-ImageNet1k-v2-weights",
+    "sep_token": "##",
+    "first_token": "Ġhello",
+    "key": "label",
+    "sort_key": "name",
+    "author": "Ada Lovelace",
+    "api_key_env": "HF_TOKEN",
+    "password_file": "secret.txt",
+    "auth": None,
+    "API_KEY": "",
+    "PASSWORD": "***",
+    "url": "https://example.org/data/Train2017/Img0001.png?size=3",
+    "path": "/data/ImageNet2012/ILSVRC2012_val_00000001.JPEG",
+    "sha256": "E3b0C44298Fc1C149aFbF4C8996Fb92427Ae41E4649B934cA495991B7852b855",
+    "revision": DENSE,
+    "commit": "e83c5163316f89bfbde7d9ab23ca2f94e5d4a12d",
+    "alphabet": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+    "dna": "ACGTACGTACGTACGTACGTACGTACGT",
+    "model": "ResNet50ImageNet1kV2Pretrained",
+    "pixels": "iVBORw0KGgo" + "aB3xY9qLmN2pR7sT5vWz" * 10,
+    "template": "postgres://{user}:{password}@host/db",
+    "pwd": "/home/ada",
+    "secret_name": "kept in the vault",
+    "words": "a sentence about the token of our esteem",
+}
+
+
+@dataclass
+class Client:
+    url: str = ""
+    api_key: str = field(default="", repr=False)
+
+
+class Slotted:
+    __slots__ = ("password",)
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_shape_of_a_secret(text):
+    """A text that looks like a key is a secret under any name, also as bytes and nested."""
+    nested = {"a": [(text.encode(),)]}
+    assert (secret_in("x", text), secret_in("x", nested)) == ("x", "x['a'][0][0]")
+
+
+@pytest.mark.parametrize("name", TAME)
+def test_no_secret(name):
+    """What researchers name and write every day is no secret."""
+    assert secret_in(name, TAME[name]) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["API_KEY", "apikey", "apiKey", "my_secret", "TOKEN", "HF_TOKEN", "hfToken", "access_token"]
+    + ["password", "DB_PASSWD", "credentials", "private_key", "aws_secret_access_key", "bearer"],
+)
+def test_name_of_a_secret(name):
+    """A text under the name of a secret is one, however it looks."""
+    assert secret_in(name, "abc123") == name
+
+
+def test_bare_token_by_its_value():
+    """A plain `token` is a secret where it is numbered, not where it is a word."""
+    assert [secret_in("token", "abc123"), secret_in("token", "house")] == ["token", None]
+
+
+def test_nested_places():
+    """The place of a nested secret is said as it would be written."""
+    config = {"db": {"user": "ada", "password": "abc"}}
+    found = [
+        secret_in("CONFIG", config),
+        secret_in("client", Client("u", "abc")),
+        secret_in("space", SimpleNamespace(secret="abc")),
+        secret_in("call", functools.partial(print, "x", token="abc123")),
+        secret_in("credentials", {"user": "ada"}),
+        secret_in("auth", ("ada", "abc")),
+        secret_in("headers", {"Authorization": "Basic YWRhOmFiYw"}),
+    ]
+    assert found == [
+        "CONFIG['db']['password']",
+        "client.api_key",
+        "space.secret",
+        "call(token)",
+        "credentials['user']",
+        "auth[0]",
+        "headers['Authorization']",
+    ]
+
+
+def test_slots_and_defaults():
+    """Slots, defaults and closures are looked at."""
+    slotted = Slotted()
+    slotted.password = "abc"
+
+    def load(url, *, api_key="abc"):
+        return url, api_key
+
+    assert [secret_in("s", slotted), secret_in("f", load)] == ["s.password", "f(api_key)"]
+
+
+def test_circles_and_large_containers_end():
+    """A container that contains itself, or a huge one, is searched to a bound."""
+    circle = [range(3)]
+    circle.append(circle)
+    assert [secret_in("x", circle), secret_in("x", ["word"] * 1_000_000)] == [None, None]
+
+
+def test_value_of_a_secret_variable(monkeypatch):
+    """The value of a secret of the environment is one anywhere, also inside a text."""
+    monkeypatch.setenv("SERVICE_PASSWORD", "correct horse")
+    texts = ["x", "say: correct horse!"]
+    assert [secret_in("x", text) for text in texts] == [None, "x"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "API_KEY = 'abc123'",
+        "x, password = 1, 'abc'",
+        "c.api_key = 'abc'",
+        "c['token'] = 'abc123'",
+        "Client(api_key='abc')",
+        "CONFIG = {'db': {'password': 'abc'}}",
+        "def f(x, *, secret='abc'): pass",
+        "SECRETS = ['abc', 'def']",
+        "os.environ['HF_TOKEN'] = 'abc'",
+        "key = os.getenv('API_KEY') or 'abc'; api_key = None or 'abc'",
+        f"x = f'{{y}} {HF}'",
+        "x = 'hf_abcdefgh' + 'ijklmnopqrstuvwx'",
+        "x = 1  # API_KEY = 'abc123'",
+        f"x = 1  # {HF}",
+        f"def f():\n    '''Use {HF}.'''",
+        "if password == 'abc': pass",
+        "password: int = 1234",
+        f"broken( '{HF}'",
+    ],
+)
+def test_secret_in_source(text):
+    """A literal that is a secret is found wherever it stands in source."""
+    assert secret_in_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TOKEN = os.environ.get('HF_TOKEN')",
+        "TOKEN = os.environ['HF_TOKEN']",
+        "TOKEN = os.getenv('HF_TOKEN', '')",
+        "password = getpass.getpass('Password: ')",
+        "pad_token = '<pad>'",
+        "tokenizer(x, max_tokens=5, return_tensors='pt')",
+        "if token == 'the': pass  # a token of the text",
+        "api_key = None",
+        "def f(token: str, password: str | None = None): return token",
+        "",
+    ],
+)
+def test_no_secret_in_source(text):
+    """A look-up and ordinary code are none."""
+    assert not secret_in_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("os.environ['A']", True),
+        ("os.getenv('A')", True),
+        ("environ.get('A')", True),
+        ("getpass.getpass()", True),
+        ("dotenv_values('.env')['A']", True),
+        ("keyring.get_password('a', 'b')", True),
+        ("userdata.get('HF_TOKEN')", True),
+        ("UserSecretsClient().get_secret('A')", True),
+        ("os.path.join('environ', 'x')", False),
+        ("data.get('A')", False),
+    ],
+)
+def test_reads_environment(text, expected):
+    """Look-ups are known by their names."""
+    assert reads_environment(ast.parse(text)) is expected
+
+
+def test_scrubbed(monkeypatch):
+    """Secrets in a text become asterisks; the rest stays."""
+    monkeypatch.setenv("HF_TOKEN", "a-long-value")
+    texts = [f"got {HF} here", "x a-long-value y", "at http://a:b1@c/d", "password='abc', size=3"]
+    assert [scrubbed(text) for text in texts] == [
+        "got *** here",
+        "x *** y",
+        "at http://a:***@c/d",
+        "password='***', size=3",
+    ]
+
+
+def test_scrubbed_leaves_code_alone():
+    """Ordinary source is not changed."""
+    with open(__file__.replace("test_secrets", "__init__"), encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read() + "def decode(path, *, size=3):\n    return path.name[:size]\n"
+    assert scrubbed(text) == text

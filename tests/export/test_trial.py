@@ -1,0 +1,394 @@
+"""The trial: pieces run in a fresh process, and whatever user code does there stays there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbpipe.errors import ExportError
+from nbpipe.export.fresh import Surroundings, ask
+from nbpipe.export.model import Piece, Spelling
+from nbpipe.export.portrait import portrait
+from nbpipe.export.trial import Choice, Failure, tried
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def piece(*texts, names=("x",), now=(), **expected):
+    """Make a piece from its spellings; what it must be worth is given by name."""
+    spellings = tuple(Spelling(text, frozenset(now)) for text in texts)
+    portraits = {name: json.loads(json.dumps(portrait(value))) for name, value in expected.items()}
+    return Piece(names, spellings, portraits)
+
+
+def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
+    """Try pieces as those of `my_loader`."""
+    where = where or Surroundings.here()
+    return tried(imports, pieces, where, name="my_loader", future=future, limit_s=limit_s)
+
+
+def reason(result):
+    """Give the reason of a failure, in one line."""
+    assert isinstance(result, Failure)
+    return " | ".join(line.strip() for line in result.reason.splitlines())
+
+
+def processes():
+    """List the processes of this user that run a program called sleep for a time of ours."""
+    listed = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [command for command in listed if command[:1] == ["sleep"] and "98765" in command]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Have temporary folders made in one that can be looked at."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_the_first_spelling_that_is_true():
+    """A spelling that raises and one of another value are passed over."""
+    pieces = [piece("x = 1 / 0", "x = 3", "x = 4", "x = 5", x=4)]
+    assert trial(*pieces) == [Choice(2)]
+
+
+def test_pieces_see_imports_and_one_another():
+    """All run in one namespace, in order."""
+    pieces = [piece("x = math.floor(3.5)", x=3), piece("y = x + 1", names=("y",), y=4)]
+    assert trial(*pieces, imports="import math") == [Choice(0), Choice(0)]
+
+
+def test_a_failed_spelling_leaves_nothing_bound():
+    """Names bound before the exception are gone, and old values are back."""
+    pieces = [
+        piece("x = 1", x=1),
+        piece("x = 2\nhalf = 3\nraise ValueError", "y = (x, 'half' in globals())", y=(1, False)),
+    ]
+    assert trial(*pieces) == [Choice(0), Choice(1)]
+
+
+def test_a_failure_names_the_line_and_the_error():
+    """The reason is that of the spelling as it was written."""
+    [result] = trial(piece("x = 1\ny = int('a')", "x = 2", x=3))
+    assert (result.reason, result.error_line, len(result.reasons)) == (
+        "ValueError: invalid literal for int() with base 10: 'a'",
+        2,
+        2,
+    )
+
+
+def test_a_syntax_error_is_a_failure():
+    """Text that does not compile fails with its line."""
+    [result] = trial(piece("x = 1\ny = = 2"))
+    assert (result.reason, result.error_line) == ("SyntaxError: invalid syntax", 2)
+
+
+def test_a_difference_is_told_in_words():
+    """A definition of another value is a failure."""
+    [result] = trial(piece("x = [1, 3]", x=[1, 2]))
+    assert reason(result).startswith("[1]: 2 in the notebook, 3 ")
+
+
+def test_what_needs_a_failed_piece_fails_by_it():
+    """A dependant says so, over any number of steps; the others go on."""
+    pieces = [
+        piece("x = 1 / 0"),
+        piece("y = x", names=("y",), now=("x",)),
+        piece("z = y", names=("z",), now=("y",)),
+        piece("w = 1", names=("w",), w=1),
+    ]
+    results = trial(*pieces)
+    assert [reason(result) for result in results[1:3]] == ["needs 'x'", "needs 'y'"]
+    assert results[3] == Choice(0)
+
+
+def test_a_literal_needs_no_failed_piece():
+    """A spelling that reads nothing of it is taken."""
+    wanted = Piece(
+        ("y",), (Spelling("y = x", frozenset({"x"})), Spelling("y = 2")), {"y": portrait(2)}
+    )
+    assert trial(piece("x = 1 / 0"), wanted)[1] == Choice(1)
+
+
+def test_an_import_that_fails_is_named():
+    """A module that cannot be found is named, with its line and the way out."""
+    with pytest.raises(ExportError) as caught:
+        trial(imports="import os\nimport no_such_module_anywhere")
+    assert str(caught.value).startswith(
+        "`import no_such_module_anywhere` fails in a fresh process: no module named "
+        "'no_such_module_anywhere'"
+    )
+
+
+def test_a_module_that_would_hide_another_is_refused():
+    """A file may not be called as what it imports."""
+    with pytest.raises(ExportError, match=r"a file called json\.py would hide"):
+        tried("", [], Surroundings.here(), name="json", future=False)
+    assert True
+
+
+def test_it_looks_like_a_module():
+    """`inspect`, dataclasses and pickle find the module, its file and the source."""
+    text = """
+@dataclasses.dataclass
+class Sample:
+    size: int
+
+
+def decode(x):
+    # kept
+    return x
+
+
+x = [
+    inspect.getsource(decode),
+    inspect.getsource(Sample),
+    pickle.loads(pickle.dumps(Sample(3))) == Sample(3),
+    __name__,
+    sys.modules[__name__].decode is decode,
+]
+"""
+    expected = [
+        "def decode(x):\n    # kept\n    return x\n",
+        "@dataclasses.dataclass\nclass Sample:\n    size: int\n",
+        True,
+        "my_loader",
+        True,
+    ]
+    imports = "import dataclasses\nimport inspect\nimport pickle\nimport sys"
+    assert trial(piece("y = 1"), piece(text, x=expected), imports=imports) == [Choice(0)] * 2
+
+
+@pytest.mark.parametrize("future", [True, False])
+def test_future_annotations(future):
+    """Annotations stay unread exactly where the module says so."""
+    [result] = trial(piece("def f(x: Unknown): pass", names=("f",)), future=future)
+    assert isinstance(result, Choice) == future
+
+
+def test_relative_paths_are_the_notebooks(tmp_path):
+    """Data and modules are found from the notebook's folder, that of the empty path entry too."""
+    (tmp_path / "data.txt").write_text("here")
+    (tmp_path / "my_helper.py").write_text("VALUE = 7")
+    here = Surroundings.here()
+    where = Surroundings(str(tmp_path), (str(tmp_path), *here.paths))
+    pieces = [piece("x = (open('data.txt').read(), my_helper.VALUE)", x=("here", 7))]
+    assert trial(*pieces, imports="import my_helper", where=where) == [Choice(0)]
+
+
+def test_the_empty_path_entry_is_the_working_folder(monkeypatch, tmp_path):
+    """`''` in `sys.path` is not the folder that the process starts in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", "relative", *sys.path])
+    assert Surroundings.here().paths[:2] == (str(tmp_path), str(tmp_path / "relative"))
+
+
+def test_the_environment_is_inherited(monkeypatch):
+    """A look-up gives what it gives in the notebook; no windows are opened."""
+    monkeypatch.setenv("SOME_VARIABLE", "value")
+    monkeypatch.setenv("MPLBACKEND", "TkAgg")
+    names = "os.environ['SOME_VARIABLE'], os.environ['MPLBACKEND']"
+    assert trial(piece(f"x = ({names})", x=("value", "Agg")), imports="import os") == [Choice(0)]
+
+
+HAZARDS = {
+    "reads its input": ("input()", "EOFError: EOF when reading a line"),
+    "exits": ("import sys\nsys.exit(3)", "SystemExit: 3"),
+    "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "ends at once": (
+        "import os\nprint('last words')\nos._exit(3)",
+        "ended its process with exit code 3 | last words",
+    ),
+    "crashes": (
+        "import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGSEGV)",
+        "ended its process: Segmentation fault (SIGSEGV) | last words",
+    ),
+    "closes every file": (
+        "import os\nos.closerange(0, 1000)\nwhile True: pass",
+        "ended its process: Killed (SIGKILL)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), HAZARDS.values(), ids=HAZARDS)
+def test_user_code_that(folder, text, words, monkeypatch):
+    """It becomes a failure in words, and what comes after it says so."""
+    monkeypatch.setattr("nbpipe.export.fresh._GRACE_S", 0.1)
+    first, *others = trial(piece(text), piece("y = 1", names=("y",)))
+    assert (reason(first), list(folder.iterdir())) == (words, [])
+    assert others in ([Choice(0)], [Failure(f"was not tried: 'x' {words.split(' | ')[0]}")])
+
+
+def test_user_code_that_takes_for_ever(folder):
+    """The time limit ends it, and its words are shown."""
+    text = "import time\nprint('waiting')\ntime.sleep(1000)"
+    [result] = trial(piece(text), limit_s=1.0)
+    assert (reason(result), list(folder.iterdir())) == ("took longer than 1 s | waiting", [])
+
+
+def test_user_code_that_prints_without_end(folder):
+    """Its output is neither kept nor waited for."""
+    [result] = trial(piece("while True:\n    print('x' * 100_000)"), limit_s=1.0)
+    assert (reason(result), list(folder.iterdir())) == ("took longer than 1 s", [])
+
+
+def test_user_code_that_prints_much(folder):
+    """Megabytes do no harm."""
+    assert trial(piece("x = 1\nfor _ in range(100):\n    print('x' * 100_000)", x=1)) == [Choice(0)]
+
+
+def test_threads_are_not_waited_for():
+    """A thread that never ends is no hindrance."""
+    text = "import threading\nthreading.Thread(target=threading.Event().wait).start()"
+    assert trial(piece(text)) == [Choice(0)]
+
+
+PROGENY = """
+import os, subprocess
+subprocess.Popen(["sleep", "98765"])
+subprocess.Popen(["sleep", "98765"], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "98765"])
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(1)", "while True: pass"])
+def test_processes_of_user_code_end_with_it(end):
+    """Children go too, also those that left the process group."""
+    trial(piece(PROGENY + end), limit_s=2.0)
+    assert processes() == []
+
+
+def test_a_fork_that_goes_on_answers_nothing():
+    """A child that runs on into the trial is no second answer."""
+    assert trial(piece("import os\nx = os.fork() and 1", x=1), piece("y = 2")) == [Choice(0)] * 2
+
+
+def test_libraries_may_clear_up(tmp_path):
+    """Functions registered for the exit run."""
+    mark = tmp_path / "mark"
+    trial(piece(f"import atexit\natexit.register(open, {str(mark)!r}, 'w')"))
+    assert mark.exists()
+
+
+def test_secrets_are_not_shown(monkeypatch):
+    """What user code prints or raises is shown without them."""
+    monkeypatch.setenv("MY_API_KEY", "abcd1234efgh5678")
+    text = "import os\nprint(os.environ['MY_API_KEY'])\nos._exit(1)"
+    raised = "import os\nraise ValueError(os.environ['MY_API_KEY'])"
+    shown = [trial(piece(one))[0].reason for one in (text, raised)]
+    assert [("abcd1234efgh5678" in one, "***" in one) for one in shown] == [(False, True)] * 2
+
+
+def test_nothing_on_the_command_line():
+    """The text of the module is given over the input."""
+    text = "import psutil\nx = any('MARKER' in part for part in psutil.Process().cmdline())"
+    assert trial(piece(text, x=False)) == [Choice(0)]
+
+
+@pytest.mark.parametrize("executable", ["", None, "/no/such/python"])
+def test_an_interpreter_that_does_not_know_where_it_is(monkeypatch, executable):
+    """An embedded kernel is told what is missing."""
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(ExportError, match=r"needs sys\.executable to be the path"):
+        trial(piece("x = 1"))
+    assert True
+
+
+def test_another_program_as_interpreter(monkeypatch):
+    """A program that is no Python is told from a trial."""
+    monkeypatch.setattr(sys, "executable", "/bin/echo")
+    with pytest.raises(ExportError, match="ended its process with exit code 0"):
+        trial(piece("x = 1"))
+    assert True
+
+
+def test_from_any_thread():
+    """Several threads may try at once."""
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(trial(piece("x = 1", x=1))))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[Choice(0)]] * 3
+
+
+SCRIPT = """
+import sys
+from nbpipe.export.fresh import Surroundings
+from nbpipe.export.model import Piece, Spelling
+from nbpipe.export.trial import tried
+text = "import subprocess, sys\\\\nsubprocess.Popen(['sleep', '98765'], start_new_session=True)"
+text += "\\\\nopen({path!r}, 'w').close()\\\\nwhile True: pass"
+try:
+    print(tried("", [Piece(("x",), (Spelling(text),))], Surroundings.here(), name="m", future=False))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def script(folder, gate):
+    """Start a script without a `__main__` guard, that tries a piece which opens `gate`."""
+    text = SCRIPT.replace("\\\\n", "\\n").replace("{path!r}", repr(str(gate)))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def await_gate(gate, process):
+    """Wait until user code runs: a pipe with a name opens once both ends are there."""
+    with gate.open():
+        assert process.poll() is None
+
+
+def test_an_interrupt_ends_all(tmp_path):
+    """Ctrl-C raises KeyboardInterrupt in the notebook; the process and its children are gone."""
+    gate, folder = tmp_path / "gate", tmp_path / "temporary"
+    os.mkfifo(gate)
+    folder.mkdir()
+    with script(folder, gate) as process:
+        await_gate(gate, process)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    assert (output, list(folder.iterdir()), processes()) == ("interrupted\n", [], [])
+
+
+def test_the_end_of_the_notebook_ends_it(tmp_path):
+    """A kernel that is killed leaves no process and no folder."""
+    gate, folder = tmp_path / "gate", tmp_path / "temporary"
+    os.mkfifo(gate)
+    folder.mkdir()
+    with script(folder, gate) as process:
+        await_gate(gate, process)
+        [child] = psutil.Process(process.pid).children()
+        process.kill()
+        process.communicate()
+    psutil.wait_procs([child], timeout=10)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_answer_of_any_size():
+    """Many pieces and long texts go through the pipes."""
+    text = f"x = {'a' * 1_000_000!r}"
+    assert trial(*[piece(text)] * 3) == [Choice(0)] * 3
+
+
+def test_an_unknown_task_is_words():
+    """What fails in the probe itself is told with its last lines."""
+    answer = ask("no such task", {}, Surroundings.here(), limits_s={"": 30.0})
+    assert "KeyError: 'no such task'" in answer.explained()

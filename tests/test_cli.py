@@ -1,0 +1,431 @@
+"""The command line, as a process of its own, on real notebooks and modules."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "nbpipe"]
+END_S = 40
+
+
+def environment(**more):
+    """Give the environment of the command: it finds this nbpipe."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "", **more}
+
+
+def command(*arguments, cwd):
+    """Run the command to its end."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+
+
+def write_notebook(path, *cells, language="python", kernel="python3"):
+    """Write a notebook of code cells; a cell is its text, or its text and its tags."""
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    from nbformat import v4
+
+    pairs = [(cell, []) if isinstance(cell, str) else cell for cell in cells]
+    spec = {"name": kernel, "display_name": kernel, "language": language}
+    notebook = v4.new_notebook(
+        cells=[v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in pairs],
+        metadata={"kernelspec": spec},
+    )
+    nbformat.write(notebook, path)
+    return path
+
+
+def execute(path, *arguments, cwd):
+    """Run `nbpipe export --execute`, with a module beside the notebook."""
+    return command("export", path, "-o", "loader.py", "--execute", *arguments, cwd=cwd)
+
+
+def is_gone(pid):
+    """Tell whether a process has ended; nobody may have asked yet how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+PIPE = "import nbpipe\npipe = nbpipe.source(range(6), name='numbers').batch(2)"
+
+
+# -- the command itself -------------------------------------------------------------------
+def test_version(tmp_path):
+    """`--version` gives the version of the package."""
+    from nbpipe import __version__
+
+    assert command("--version", cwd=tmp_path).stdout == f"nbpipe {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])
+def test_help(arguments, tmp_path):
+    """Help is written to stdout, and says what the exit codes mean."""
+    done = command(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr, "exit code: 0 done" in done.stdout) == (0, "", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "the following arguments are required"),
+        (["bench"], "invalid choice: 'bench'"),
+        (["export", "n.ipynb"], "required: -o/--output"),
+        (["export", "none.ipynb", "-o", "l.py"], "cannot read none.ipynb: No such file"),
+        (["export", "text.ipynb", "-o", "l.py"], "text.ipynb is no notebook: "),
+        (["export", "r.ipynb", "-o", "l.py"], "r.ipynb is written in R; only notebooks in Python"),
+        (["export", "other.ipynb", "-o", "l.py"], "no kernel 'none' on this machine"),
+        (["export", "n.ipynb", "-o", "l.txt"], "must end in .py, got 'l.txt'"),
+        (["export", "n.ipynb", "-o", "json.py"], "must not have the name of another module"),
+        (["export", "n.ipynb", "-o", "no/l.py"], "must lie in a folder that exists"),
+        (["export", "n.ipynb", "-o", "l.py", "--pipeline", "a b"], "name of a variable, got 'a b'"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "size"], "must be name=value, got 'size'"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "siz=3"], "'siz'; did you mean 'size'?"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "np=3"], "no cell of n.ipynb assigns 'np'"),
+        (["export", "n.ipynb", "-o", "l.py", "--timeout", "0"], "seconds above 0, got '0'"),
+        (["export", "n.ipynb", "-o", "l.py", "--timeout", "x"], "invalid _limit value: 'x'"),
+        (["export", "n.ipynb", "-o", "l.py", "--check-items", "-1"], "at least 0 items, got '-1'"),
+        (["export", "n.ipynb", "-o", "l.py", "--assets", "zip"], "invalid choice: 'zip'"),
+        (["run", "none.py"], "no file none.py"),
+    ],
+)
+def test_bad_usage(arguments, says, tmp_path):
+    """What cannot be done is refused with exit code 2, before anything is run."""
+    write_notebook(tmp_path / "n.ipynb", "import numpy as np\nsize = 3", "open('ran', 'w')")
+    write_notebook(tmp_path / "r.ipynb", "x <- 1", language="R")
+    write_notebook(tmp_path / "other.ipynb", "x = 1", kernel="none")
+    (tmp_path / "text.ipynb").write_text("words")
+    more = ["--execute"] if arguments[:1] == ["export"] else []
+    done = command(*arguments, *more, cwd=tmp_path)
+    seen = (done.returncode, says in done.stderr, done.stdout, (tmp_path / "ran").exists())
+    assert seen == (2, True, "", False), done.stderr
+
+
+# -- what would be run --------------------------------------------------------------------
+def test_without_execute_nothing_runs(tmp_path):
+    """Without --execute the command explains what it would do, and does nothing."""
+    cells = ["open('ran', 'w')", "# how many\nSIZE = 3", "%%time\n" + PIPE]
+    path = write_notebook(tmp_path / "n.ipynb", *cells)
+    done = command("export", path.name, "-o", "loader.py", "--set", "SIZE=7", cwd=tmp_path)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    wanted = [
+        "n.ipynb would be run, and the pipeline exported.",
+        f"kernel      python3 ({sys.executable})",
+        f"folder      {tmp_path}",
+        "code cells  3",
+        "1  open('ran', 'w')",
+        "2  # how many",
+        "--set SIZE = 7",
+        "3  %%time",
+        "pipeline    pipe, bound by cell 3",
+        f"writes      {tmp_path / 'loader.py'}",
+        "time limit  600 s for all of it",
+        "To run it, type the same command with --execute.",
+    ]
+    there = sorted(file.name for file in tmp_path.iterdir())
+    assert ([one for one in wanted if one not in lines], done.returncode, there) == (
+        [],
+        0,
+        ["n.ipynb"],
+    )
+
+
+def test_explanation_hides_secrets_and_escapes(tmp_path):
+    """Neither a secret nor a terminal's control sequence is shown, wherever it stands."""
+    cells = ["API_KEY = 'abc123'", "login(\n  token='abc123')", "x = '\x1b[2J'"]
+    path = write_notebook(tmp_path / "a\x1b[31m.ipynb", *cells)
+    more = ["--set", "API_KEY=abc123"]
+    done = command("export", path.name, "-o", "loader.py", *more, cwd=tmp_path)
+    seen = ("abc123" in done.stdout, "\x1b" in done.stdout, "a\\x1b[31m.ipynb" in done.stdout)
+    assert (done.returncode, *seen) == (0, False, False, True)
+
+
+def test_unbound_pipeline_is_noted(tmp_path):
+    """A pipeline that no cell binds is noted, with the near match."""
+    path = write_notebook(tmp_path / "n.ipynb", PIPE)
+    done = command("export", path, "-o", "loader.py", "--pipeline", "pip", cwd=tmp_path)
+    assert "note: no cell binds 'pip'; did you mean 'pipe'?" in done.stdout
+
+
+# -- running it ---------------------------------------------------------------------------
+def test_failing_cell(tmp_path):
+    """A cell that fails is named with its first line and its error in one line."""
+    path = write_notebook(tmp_path / "n.ipynb", "x = 1", "# the second\nopen('no\\x1b[31m')", "y")
+    done = execute(path, cwd=tmp_path)
+    wanted = (
+        "nbpipe export: cell 2 of 3 failed: # the second\n"
+        "  FileNotFoundError: [Errno 2] No such file or directory: 'no\\x1b[31m'\n"
+        "  (--verbose shows the traceback)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr.partition("nbpipe")[2]) == (
+        1,
+        "",
+        wanted.removeprefix("nbpipe"),
+    )
+
+
+def test_verbose_shows_the_traceback_without_secrets(tmp_path):
+    """With --verbose the traceback is shown as plain text, without lines that hold a secret."""
+    path = write_notebook(tmp_path / "n.ipynb", "API_KEY = 'abc123'\n1 / 0")
+    shown = execute(path, "--verbose", cwd=tmp_path).stderr
+    assert ("----> 2 1 / 0" in shown, "abc123" in shown, "\x1b" in shown) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("name = input('name? ')", "it asks for input, and nobody is here to give it"),
+        ("import os\nos._exit(7)", "the kernel died with exit code 7, while running cell 2 of 2"),
+        ("import threading\nthreading.Event().wait()", "the time limit of 12 s is over, while run"),
+        (PIPE.replace("pipe =", "pip ="), "no such variable; did you mean 'pip'?; the pipelines"),
+        ("pipe = 3", "got 'pipe': it is of type 'int'; the notebook holds no pipeline"),
+    ],
+)
+def test_ends_that_fail(code, says, tmp_path):
+    """What a notebook may do instead of making a pipeline: each is one clear message."""
+    path = write_notebook(tmp_path / "n.ipynb", "import os", code)
+    done = execute(path, "--timeout", "12", cwd=tmp_path)
+    assert (done.returncode, says in done.stderr, "Traceback" in done.stderr) == (1, True, False), (
+        done.stderr
+    )
+
+
+HANGS = """
+import os, subprocess, sys, threading
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"],
+                         start_new_session=True)
+open("pids", "w").write(f"{os.getpid()} {child.pid}")
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_ends_the_kernel_and_its_children(sent, code, tmp_path):
+    """Ctrl-C in mid-notebook ends the kernel and what it started; so does SIGTERM."""
+    path = write_notebook(tmp_path / "n.ipynb", HANGS, "threading.Event().wait()")
+    arguments = ["export", str(path), "-o", "loader.py", "--execute"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        said = []
+        while "cell 2 of 2" not in "".join(said):
+            said.append(process.stderr.readline())
+        process.send_signal(sent)
+        said.append(process.communicate(timeout=END_S)[1])
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert (process.returncode, [is_gone(pid) for pid in pids]) == (code, [True, True]), said
+
+
+def test_cells_run_as_in_a_notebook(tmp_path):
+    """Folder, magics, tags, plots and settings are a notebook's; its file stays as it is."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "data.txt").write_text("7")
+    path = write_notebook(
+        home / "n.ipynb",
+        "%matplotlib inline\nfrom pathlib import Path\n%time SIZE = 3",
+        ("N = 5\nROOT = 'x'", ["parameters"]),
+        "number = int(Path('data.txt').read_text())\n!echo shell",
+        ("1 / 0", ["raises-exception"]),
+        ("import os\nos._exit(1)", ["skip-execution"]),
+        "assert (N, ROOT, number, len(In), Path.cwd().name) == (9, 'a b', 7, 6, 'home')",
+        "%%capture\nmade = 1",
+        "assert made == 1\nraise SystemExit('as it should')",
+    )
+    before = path.read_bytes()
+    done = execute(path, "--set", "N=9", "--set", "ROOT=a b", cwd=tmp_path)
+    assert ("cell 7 of 7 failed" in done.stderr, path.read_bytes() == before) == (True, True), (
+        done.stderr
+    )
+
+
+WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("package", ["nbformat", "IPython", "jupyter_client.kernelspec"])
+def test_missing_package(package, tmp_path):
+    """Where what runs notebooks is not installed, the message has the line to type."""
+    path = write_notebook(tmp_path / "n.ipynb", PIPE)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(package), "export", str(path), "-o", "loader.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    line = "type: pip install 'jupyter-nbpipe[export]'\n"
+    assert (done.returncode, done.stderr.endswith(line)) == (1, True), done.stderr
+
+
+# -- what --set sets ----------------------------------------------------------------------
+def plan(*texts, **sets):
+    """Make a plan of cells; a cell is its text, or its text and its tags."""
+    pytest.importorskip("IPython")
+    from nbpipe.cli.notebook import Notebook, code_cell
+    from nbpipe.cli.plan import Plan
+
+    pairs = [(text, ()) if isinstance(text, str) else text for text in texts]
+    cells = [code_cell(n, text, frozenset(tags)) for n, (text, tags) in enumerate(pairs, 1)]
+    return Plan(
+        notebook=Notebook(Path("n.ipynb"), "python3", tuple(cells)),
+        pipeline="pipe",
+        target=Path("loader.py"),
+        sets=sets,
+        kernel=("python3", "python"),
+        overwrite=False,
+        check_items=4,
+        assets=None,
+        limit_s=600,
+    )
+
+
+def after(made):
+    """Give what is set after each cell."""
+    return [made.assignments_after(cell) for cell in made.notebook.cells]
+
+
+def test_settings_follow_the_first_assignment():
+    """A variable is set after the first cell that assigns it."""
+    made = plan("a = 1", "b = 2\nc: int = 3", "a = 4", a=[1], b="x")
+    assert after(made) == ["a = [1]", "b = 'x'", ""]
+
+
+def test_settings_follow_the_tagged_cell():
+    """The cell that is tagged `parameters` comes before others that assign the variable."""
+    made = plan("a = 1\nb = 1", ("a = 2", ["parameters"]), a=3, b=3)
+    assert after(made) == ["b = 3", "a = 3"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["a = 1", "b = a"], []),
+        (["a = 1\ndef f():\n    return a"], []),
+        (["a = 1\ndef f(x=a):\n    pass"], ["cell 1 assigns 'a' and reads it in the same cell"]),
+        (["a = 1\nb = [a for _ in b]"], ["cell 1 assigns 'a' and reads it in the same cell"]),
+        (["%%time\na = 1", "if True:\n    a = 2"], ["cell 2 assigns 'a' again"]),
+    ],
+)
+def test_settings_that_may_not_act(cells, says):
+    """Where a cell reads or assigns what is set, that is said."""
+    warnings = list(plan(*cells, "pipe = 1", a=3).warnings())
+    assert [line for line, start in zip(warnings, says, strict=True) if start not in line] == []
+
+
+# -- running a module ---------------------------------------------------------------------
+MODULE = """
+import nbpipe
+def decode(x):
+    return 10 // (x - BAD)
+BAD = -1
+def build_pipeline(*, decode_concurrency: int = 2, bad: int = -1):
+    global BAD
+    BAD = bad
+    return nbpipe.source(range(6), name="numbers").map(decode, concurrency=decode_concurrency)
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Write a module that builds a pipeline."""
+    path = tmp_path / "loader.py"
+    path.write_text(MODULE)
+    return path
+
+
+@pytest.mark.parametrize("setting", ["decode.concurrency=3", "decode_concurrency=3"])
+def test_run(setting, module, tmp_path):
+    """A module runs for as many epochs as asked for, with a line for each."""
+    done = command("run", module, "--set", setting, "--epochs", "2", cwd=tmp_path)
+    lines = [line.partition(" items in")[0] for line in done.stderr.splitlines()]
+    assert (done.returncode, lines) == (0, ["epoch 0: 6", "epoch 1: 6"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "says"),
+    [
+        ("decode.concurrency=0", 2, "decode.concurrency must be an int in [1, 1024] calls, got 0"),
+        ("decode.concurency=3", 2, "did you mean 'concurrency'?"),
+        ("decod.concurrency=3", 2, "no stage 'decod'; did you mean 'decode'?"),
+        ("decod_concurrency=3", 2, "did you mean 'decode_concurrency'?"),
+        ("bad=2", 1, "(cause: ZeroDivisionError: "),
+    ],
+)
+def test_run_that_fails(setting, code, says, module, tmp_path):
+    """A bad setting is bad usage; a stage that fails is a failure, without a traceback."""
+    done = command("run", module, "--set", setting, cwd=tmp_path)
+    seen = (done.returncode, says in done.stderr, "Traceback" in done.stderr)
+    assert seen == (code, True, False), done.stderr
+
+
+def test_run_of_a_broken_module(tmp_path):
+    """A module that raises is a failure; --verbose shows where."""
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name")
+    done = command("run", "broken.py", "--verbose", cwd=tmp_path)
+    seen = ("ModuleNotFoundError: No module" in done.stderr, "broken.py" in done.stderr)
+    assert (done.returncode, *seen) == (1, True, True)
+
+
+def run_in_terminal(*arguments, cwd):
+    """Run the command with a terminal as its stderr; give the exit code and what was drawn."""
+    ours, theirs = pty.openpty()
+    drawn = []
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=cwd,
+            env=environment(COLUMNS="120", TERM="xterm"),
+            stderr=theirs,
+        )
+        os.close(theirs)
+        while True:
+            try:
+                drawn.append(os.read(ours, 65536))
+            except OSError:  # the other side is closed
+                break
+        code = process.wait(END_S)
+    finally:
+        os.close(ours)
+    return SimpleNamespace(code=code, drawn=b"".join(drawn).decode())
+
+
+def test_run_in_a_terminal_draws_a_table(module, tmp_path):
+    """In a terminal the stages are a table that stays when the run has ended."""
+    pytest.importorskip("rich")
+    seen = run_in_terminal("run", module, cwd=tmp_path)
+    words = ["numbers", "decode", "consumer", "epoch 0, finished: 6 of 6 delivered (100 %)"]
+    assert (seen.code, [word for word in words if word not in seen.drawn]) == (0, []), seen.drawn
+
+
+def test_export_in_a_terminal_draws_a_bar(tmp_path):
+    """In a terminal a bar shows which cell is running; the message stands below."""
+    pytest.importorskip("rich")
+    path = write_notebook(tmp_path / "n.ipynb", "x = '[red]'", "1 / 0")
+    seen = run_in_terminal("export", path, "-o", "loader.py", "--execute", cwd=tmp_path)
+    words = ["cell 1 of 2: x = '[red]'", "cell 2 of 2: 1 / 0", "━", "ZeroDivisionError: division"]
+    assert (seen.code, [word for word in words if word not in seen.drawn]) == (1, []), seen.drawn
+
+
+def test_installed_as_a_command():
+    """The package declares the command."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"nbpipe": "nbpipe.cli:main"}

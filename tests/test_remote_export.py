@@ -1,0 +1,205 @@
+"""Export as a browser asks for it: in a thread of its own, one at a time, told in full."""
+
+import gc
+import threading
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from nbpipe.errors import ExportError, ModuleEditedError
+from nbpipe.remote import Remote
+from tests.view.fakes import Report, photographs
+
+WAIT_S = 30  # none of the threads here takes so long
+
+
+@pytest.fixture
+def run():
+    """Give a run that stands for one; `exporting` is what its export does."""
+    return photographs()
+
+
+@pytest.fixture
+def remote(run):
+    """Give the remote of the run."""
+    remote = Remote(run)
+    yield remote
+    remote.close()
+
+
+@pytest.fixture
+def told():
+    """Give what is told later, as a queue; no thread of an export outlives the test."""
+    yield Queue()
+    for thread in threading.enumerate():
+        if thread.name == "nbpipe-export":
+            thread.join(WAIT_S)
+
+
+def asking(path="loader.py", number=7, **more):
+    """Give a message that asks for an export."""
+    return {"op": "export", "id": number, "path": path, **more}
+
+
+def refusing(error):
+    """Give an export that raises."""
+
+    def export(path, *, overwrite):
+        raise error
+
+    return export
+
+
+def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
+    """The answer does not wait for the file; then its path and the notes are told."""
+    gate = threading.Event()
+
+    def export(path, *, overwrite):
+        gate.wait(WAIT_S)
+        return Report(Path("/home/ada") / path, (f"overwrite={overwrite}", "two\nlines"))
+
+    run.exporting = export
+    ack, early = remote.handle(asking(), told.put), told.qsize()
+    gate.set()
+    assert (ack, early, told.get(timeout=WAIT_S)) == (
+        {"type": "ack", "id": 7, "ok": True, "value": None},
+        0,
+        {
+            "type": "exported",
+            "id": 7,
+            "ok": True,
+            "path": "/home/ada/loader.py",
+            "notes": ["overwrite=False", "two lines"],
+            "error": "",
+            "edited": False,
+        },
+    )
+
+
+def test_overwrite_is_handed_on(remote, told):
+    """Whoever read the difference may say so."""
+    remote.handle(asking(overwrite=True), told.put)
+    assert told.get(timeout=WAIT_S)["notes"] == ["a note"]
+
+
+TEXT = """variable 'fh' is a live TextIOWrapper on 'log.txt'; open it inside the stage instead
+  used by: helper() [In[4]] <- decode() [In[4]] <- stage 'decode'"""
+
+
+@pytest.mark.parametrize(
+    ("error", "edited"),
+    [(ExportError(TEXT), False), (ModuleEditedError(TEXT), True), (OSError(TEXT), False)],
+)
+def test_refusal_is_told_in_full(run, remote, told, error, edited):
+    """All lines of a refusal come through, and whether the file was edited."""
+    run.exporting = refusing(error)
+    remote.handle(asking(), told.put)
+    found = told.get(timeout=WAIT_S)
+    assert [found[key] for key in ("ok", "error", "edited", "path")] == [False, TEXT, edited, ""]
+
+
+def test_refusal_is_bounded(run, remote, told):
+    """Of an endless text the beginning is told, and how much is left; stray bytes are mended."""
+    run.exporting = refusing(ExportError("\udcff" + "x" * 10_000))
+    remote.handle(asking(), told.put)
+    error = told.get(timeout=WAIT_S)["error"]
+    assert (error[:2], error[7990:]) == ("?x", "x" * 10 + "\n... (2,001 more characters)")
+
+
+def test_report_is_bounded(run, remote, told):
+    """So are path and notes."""
+    run.exporting = lambda path, *, overwrite: Report(Path("/" + "x" * 9999), ("n" * 999,) * 99)
+    remote.handle(asking(), told.put)
+    found = told.get(timeout=WAIT_S)
+    assert (len(found["path"]), len(found["notes"]), len(found["notes"][0])) == (4096, 50, 500)
+
+
+def test_mistake_shows_no_value(run, remote, told):
+    """Of an error that is no refusal only the kind and the place are told: it may hold a secret."""
+    run.exporting = refusing(KeyError("hunter2"))
+    remote.handle(asking(), told.put)
+    error = told.get(timeout=WAIT_S)["error"]
+    expected = "export failed by a mistake of nbpipe, a KeyError in test_remote_export.py, line "
+    assert error.rstrip("0123456789") == expected
+
+
+def test_one_export_of_a_run_at_a_time(run, remote, told):
+    """While a run is exported, no other export of it begins, wherever it is asked for."""
+    gate = threading.Event()
+
+    def export(path, *, overwrite):
+        gate.wait(WAIT_S)
+        return Report(Path(path))
+
+    run.exporting = export
+    other = Remote(run)
+    acks = [one.handle(asking(), told.put) for one in (remote, other)]
+    gate.set()
+    told.get(timeout=WAIT_S)
+    acks.append(other.handle(asking(), told.put))
+    told.get(timeout=WAIT_S)
+    other.close()
+    assert [(ack["ok"], "already" in ack.get("error", "")) for ack in acks] == [
+        *((True, False), (False, True), (True, False)),
+    ]
+
+
+def test_export_that_failed_may_be_asked_for_again(run, remote, told):
+    """A refusal is no export in progress."""
+    run.exporting = refusing(ExportError("no"))
+    acks = []
+    for _ in range(2):
+        acks.append(remote.handle(asking(), told.put)["ok"])
+        told.get(timeout=WAIT_S)
+    assert acks == [True, True]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(None, 7, True, ["loader.py"], {}, "", "loader", "loader.PY", "loader.py\n"),
+        *(
+            "lo\0ader.py",
+            "lo\nader.py",
+            "\x1b[31m.py",
+            "\u202eader.py",
+            "\udcff.py",
+            "x" * 998 + ".py",
+        ),
+    ],
+)
+def test_path_that_is_none_is_refused(remote, told, path):
+    """What is no short printable path of a module is refused at once; no thread begins."""
+    ack = remote.handle(asking(path), told.put)
+    threads = [thread.name for thread in threading.enumerate()]
+    assert (ack["ok"], ack["error"][:9], len(ack["error"]) < 300, "nbpipe-export" in threads) == (
+        *(False, "path must", True, False),
+    )
+
+
+@pytest.mark.parametrize("overwrite", [1, "true", None, []])
+def test_overwrite_must_be_plain(remote, told, overwrite):
+    """A file is not overwritten because of something that only looks true."""
+    ack = remote.handle(asking(overwrite=overwrite), told.put)
+    assert (ack["ok"], "overwrite must be true or false" in ack["error"]) == (False, True)
+
+
+def test_closed_run_is_exported(run, remote, told):
+    """What was tuned may be written after the run was closed."""
+    run.closed = True
+    ack = remote.handle(asking(), told.put)
+    assert (ack["ok"], told.get(timeout=WAIT_S)["ok"]) == (True, True)
+
+
+def test_run_that_is_gone_says_what_to_type(told):
+    """Without the run there is nothing to export; its pipeline may still be there."""
+    run = photographs()
+    remote = Remote(run)
+    shown = [remote.snapshot()["actions"]]
+    del run
+    gc.collect()
+    shown.append(remote.snapshot()["actions"])
+    ack = remote.handle(asking(), told.put)
+    remote.close()
+    assert (shown[1], ack["ok"], "pipe.export('loader.py')" in ack["error"]) == ([], False, True)
