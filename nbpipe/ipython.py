@@ -59,7 +59,7 @@ def load_ipython_extension(ip: Any) -> None:
     if getattr(ip, "kernel", None) is None or ip in _loaded:
         return
     display = RunDisplay(ip.display_pub)
-    rules = _loaded[ip] = CellRules(Pump.of(ip), display)
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip))
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     ip.display_formatter.ipython_display_formatter.for_type(Run, display.show)
@@ -104,11 +104,13 @@ class CellRules:
     Args:
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
+        history: takes note of the cells.
     """
 
-    def __init__(self, pump: Pump | None, display: RunDisplay) -> None:
+    def __init__(self, pump: Pump | None, display: RunDisplay, history: History) -> None:
         self._pump = pump
         self._display = display
+        self._history = history
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
         self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
@@ -117,6 +119,7 @@ class CellRules:
     # -- cells ----------------------------------------------------------------------------
     def begin(self, cell: Cell) -> None:
         """Hear that a cell is about to run; close the runs that it started before."""
+        self._history.begin(cell)
         key = _key(cell)
         self.enter(key)
         earlier = [run for run in self._runs_of.pop(key, ()) if not run.closed]
@@ -136,6 +139,7 @@ class CellRules:
 
     def end(self, result: Result | None) -> None:
         """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
+        self._history.end(result)
         self._end(self._leave(result), result)
         for run in self._open_runs():
             run.renew_functions()

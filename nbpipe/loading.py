@@ -101,13 +101,13 @@ def _file(path: object) -> Path:
 
 def _instead(file: Path) -> str:
     """Say what is wrong with a path, and what to give in its place."""
+    if file.name and not file.suffix and file.with_name(f"{file.name}.py").is_file():
+        by_name = f", or import it: from {file} import {_BUILD}" if file.name == str(file) else ""
+        return f"; give its path, load({f'{file}.py'!r}){by_name}"
     if file.is_dir():
         return f", a folder; give the file, as load({str(file / 'loader.py')!r})"
     if file.exists():
         return f", which does not end in .py; {_WAY_OUT}"
-    if not file.suffix and file.with_name(f"{file.name}.py").is_file():
-        by_name = f", or import it: from {file} import {_BUILD}" if file.name == str(file) else ""
-        return f"; give its path, load({f'{file}.py'!r}){by_name}"
     names = [str(one) for one in file.parent.glob("*.py")]
     return f", which does not exist{near_match(str(file), names)}; {_WAY_OUT}"
 
@@ -264,11 +264,9 @@ def _exported_values(
     for address, stage in addresses(pipe.chain).items():
         for word, knob in stage.knobs.items():
             parameter = parameters.get(re.sub(r"\W", "_", f"{address}_{word}"))
-            values.setdefault(knob, knob.value if parameter is None else _default(parameter, knob))
+            default = None if parameter is None else parameter.default
+            if isinstance(default, int) and not isinstance(default, bool):
+                values[knob] = default
+            else:  # stages that share a knob have one parameter
+                values.setdefault(knob, knob.value)
     return values
-
-
-def _default(parameter: inspect.Parameter, knob: Knob) -> int:
-    default = parameter.default
-    plain = isinstance(default, int) and not isinstance(default, bool)
-    return default if plain else knob.value

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from . import appending, outline
-from .errors import ArgumentError, ArgumentTypeError, UnknownStageError, near_match
+from .errors import ArgumentError, ArgumentTypeError
 from .iterator import EpochIterator
 from .lengths import length
 from .operations import OnError, Tail, flag, function, whole
 from .run import Run
-from .stage import Chain, Stage, addresses
+from .stage import Chain, Stage, addresses, stage_at
 from .units import parse_bytes
+
+if TYPE_CHECKING:
+    from .export.exporting import Exported
 
 
 @final
@@ -335,6 +339,41 @@ class Pipeline:
 
         return peek(self.chain, whole("peek n", n, minimum=1, unit="items"))
 
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        check_items: int = 4,
+        assets: Literal["npz"] | None = None,
+    ) -> Exported:
+        """Write a module of plain Python that builds this pipeline, with the knobs' values.
+
+        It holds what the stages use, as it was written, with the live values. Before anything is
+        written a fresh process imports it and compares it with this pipeline.
+
+        Args:
+            path: the file, as "loader.py"; its folder exists.
+            overwrite: replace a file that was edited since, or that export did not write.
+            check_items: first items that are compared [items]; 0 compares none.
+            assets: "npz" saves arrays of more than 64 elements beside the module.
+
+        Raises:
+            ArgumentError: a path that no module can be imported from.
+            ExportError: something cannot be written; it names the culprit, its use and the fix.
+        """
+        from .export.exporting import export_chain
+
+        again = functools.partial(iter, self)
+        return export_chain(
+            self.chain,
+            path,
+            items=again,
+            overwrite=overwrite,
+            check_items=check_items,
+            assets=assets,
+        )
+
     # -- looking in -----------------------------------------------------------------------
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -347,14 +386,7 @@ class Pipeline:
         Raises:
             UnknownStageError: there is none; the message names those there are.
         """
-        known = addresses(self.chain)
-        stage = known.get(address)
-        if stage is None:
-            raise UnknownStageError(
-                f"no stage {address!r}{near_match(str(address), known)}; this pipeline has "
-                + ", ".join(map(repr, known))
-            )
-        return stage
+        return stage_at(addresses(self.chain), address, "pipeline")
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(addresses(self.chain))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from .engine.life import STOPPED, Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
 from .engine.record import Record
 from .engine.scheduler import LOG
-from .errors import LengthUnknownError, UnknownStageError, near_match
+from .errors import LengthUnknownError
 from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
 from .knobs import KnobChange
@@ -23,7 +25,7 @@ from .lengths import length, units
 from .live_stage import LiveStage
 from .metrics import Row
 from .operations import seconds, whole
-from .stage import CONSUMER, Chain, Stage, addresses
+from .stage import CONSUMER, Chain, Stage, addresses, stage_at
 from .stats import RunStats
 from .training import Training
 from .watch import Status
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ipywidgets import VBox
     from plotly.graph_objects import Figure
 
+    from .export.exporting import Exported
     from .tune import Diagnosis
 
 started: list[Callable[[Run], None]] = []  # called with every run that starts
@@ -295,6 +298,15 @@ class Run:
 
         return controls_of(self)
 
+    def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
+        """Write the pipeline as a module with the knobs' present values: `Pipeline.export`."""
+        from .export.exporting import export_chain
+
+        anew = functools.partial(Run, self._chain, seed=0)
+        return export_chain(
+            self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
+        )
+
     @property
     def stages(self) -> dict[str, Stage]:
         """The stages by address."""
@@ -311,12 +323,7 @@ class Run:
         Raises:
             UnknownStageError: there is no such stage.
         """
-        stage = self._stages.get(address)
-        if stage is None:
-            raise UnknownStageError(
-                f"no stage {address!r}{near_match(str(address), self._stages)}; this run has "
-                + ", ".join(map(repr, self._stages))
-            )
+        stage = stage_at(self._stages, address, "run")
         caller = self._machine.caller(address)
         return stage if caller is None else LiveStage(stage, caller)
 

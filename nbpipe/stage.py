@@ -12,7 +12,7 @@ from types import CodeType, FrameType, MappingProxyType
 from typing import Any, SupportsIndex
 
 from .digest import source_digest, value_digest
-from .errors import UnknownKnobError, near_match
+from .errors import UnknownKnobError, UnknownStageError, near_match
 from .knobs import Knob
 from .operations import Cache, Call, Operation, Route, Source
 from .placement import Placement
@@ -219,6 +219,21 @@ def addresses(chain: Chain) -> dict[str, Stage]:
     return {book[place + stage.name]: stage for place, stage in _walk(chain, "")}
 
 
+def stage_at(known: Mapping[str, Stage], address: str, whose: str) -> Stage:
+    """Give the stage at an address.
+
+    Raises:
+        UnknownStageError: there is none; the message names those there are.
+    """
+    stage = known.get(address)
+    if stage is None:
+        raise UnknownStageError(
+            f"no stage {address!r}{near_match(str(address), known)}; this {whose} has "
+            + ", ".join(map(repr, known))
+        )
+    return stage
+
+
 def address_book(chain: Chain) -> dict[str, str]:
     """Give the address of every stage, by its full place, as "0/decode"."""
     found = list(_walk(chain, ""))
@@ -249,8 +264,7 @@ def auto_name(fn: object, label: str, place: int) -> str:
         fn = fn.func
     name = getattr(fn, "__name__", None)
     if not isinstance(name, str):
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(fn).__name__)
-        name = name.lower()
+        name = class_name(fn)
     return f"{label}_{place}" if name in ("", "<lambda>") else name
 
 
@@ -272,6 +286,12 @@ def taken_names(chain: Chain) -> set[str]:
     routes = [stage for stage in chain if isinstance(stage.spec, Route)]
     inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
     return inside | {stage.name for stage in chain}
+
+
+def class_name(value: object) -> str:
+    """Give the name of a value's class in snake case."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(value).__name__)
+    return words.lower()
 
 
 def is_coroutine_function(fn: object) -> bool:

@@ -1,5 +1,6 @@
 """The command line, as a process of its own, on real notebooks and modules."""
 
+import json
 import os
 import pty
 import signal
@@ -11,6 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from nbpipe.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "nbpipe"]
 END_S = 40
@@ -21,18 +24,33 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "", **more}
 
 
-def command(*arguments, cwd):
+def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
     """Run the command to its end."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [sys.executable, *python, *map(str, arguments)],
         cwd=cwd,
-        env=environment(),
+        env=environment(**variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=END_S,
         check=False,
     )
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Give a function that calls the command in this process: for what ends before it begins."""
+    monkeypatch.chdir(tmp_path)
+
+    def called(*arguments):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
+
+    return called
 
 
 def write_notebook(path, *cells, language="python", kernel="python3"):
@@ -51,9 +69,10 @@ def write_notebook(path, *cells, language="python", kernel="python3"):
     return path
 
 
-def execute(path, *arguments, cwd):
-    """Run `nbpipe export --execute`, with a module beside the notebook."""
-    return command("export", path, "-o", "loader.py", "--execute", *arguments, cwd=cwd)
+def execute(path, *arguments, cwd, **variables):
+    """Run `nbpipe export --execute`, for a module in the folder that it is called from."""
+    arguments = (path, "-o", "loader.py", "--execute", *arguments)
+    return command("export", *arguments, cwd=cwd, **variables)
 
 
 def is_gone(pid):
@@ -100,22 +119,42 @@ def test_help(arguments, tmp_path):
         (["export", "n.ipynb", "-o", "l.py", "--set", "siz=3"], "'siz'; did you mean 'size'?"),
         (["export", "n.ipynb", "-o", "l.py", "--set", "np=3"], "no cell of n.ipynb assigns 'np'"),
         (["export", "n.ipynb", "-o", "l.py", "--timeout", "0"], "seconds above 0, got '0'"),
-        (["export", "n.ipynb", "-o", "l.py", "--timeout", "x"], "invalid _limit value: 'x'"),
+        (["export", "n.ipynb", "-o", "l.py", "--timeout", "x"], "seconds above 0, got 'x'"),
         (["export", "n.ipynb", "-o", "l.py", "--check-items", "-1"], "at least 0 items, got '-1'"),
         (["export", "n.ipynb", "-o", "l.py", "--assets", "zip"], "invalid choice: 'zip'"),
         (["run", "none.py"], "no file none.py"),
     ],
 )
-def test_bad_usage(arguments, says, tmp_path):
+def test_bad_usage(arguments, says, tmp_path, call):
     """What cannot be done is refused with exit code 2, before anything is run."""
     write_notebook(tmp_path / "n.ipynb", "import numpy as np\nsize = 3", "open('ran', 'w')")
     write_notebook(tmp_path / "r.ipynb", "x <- 1", language="R")
     write_notebook(tmp_path / "other.ipynb", "x = 1", kernel="none")
     (tmp_path / "text.ipynb").write_text("words")
     more = ["--execute"] if arguments[:1] == ["export"] else []
-    done = command(*arguments, *more, cwd=tmp_path)
-    seen = (done.returncode, says in done.stderr, done.stdout, (tmp_path / "ran").exists())
-    assert seen == (2, True, "", False), done.stderr
+    done = call(*arguments, *more)
+    seen = (done.returncode, says in done.err, done.out, (tmp_path / "ran").exists())
+    assert seen == (2, True, "", False), done.err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "\xff",
+        "[]",
+        '{"cells": 3}',
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": 5}, "cells": []}',
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code"}]}',
+    ],
+)
+def test_what_is_no_notebook(content, tmp_path, call):
+    """A file that holds something else is refused in one line."""
+    pytest.importorskip("nbformat")
+    (tmp_path / "n.ipynb").write_text(content, encoding="latin-1")
+    done = call("export", "n.ipynb", "-o", "loader.py")
+    begins = done.err.startswith("nbpipe export: n.ipynb is no notebook: ")
+    assert (done.returncode, begins, done.err.count("\n")) == (2, True, 1), done.err
 
 
 # -- what would be run --------------------------------------------------------------------
@@ -207,6 +246,36 @@ def test_ends_that_fail(code, says, tmp_path):
     )
 
 
+def write_kernel(folder, *arguments):
+    """Write a kernel named "odd"."""
+    place = folder / "kernels" / "odd"
+    place.mkdir(parents=True)
+    spec = {"argv": arguments, "display_name": "odd", "language": "python"}
+    (place / "kernel.json").write_text(json.dumps(spec))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["/none/python", "{connection_file}"], "kernel did not start ([Errno 2] No such file"),
+        ([sys.executable, "-c", "exit('no')"], "died with exit code 1, while starting the kernel"),
+        ([sys.executable, "-c", "exit('no')"], "; its last words: no"),
+        (
+            ["env", "-u", "PYTHONPATH", sys.executable, "-Im", "ipykernel", "-f{connection_file}"],
+            "has no nbpipe, or an older one",
+        ),
+    ],
+)
+def test_kernels_that_will_not_do(arguments, says, tmp_path):
+    """A kernel that does not start, or has no nbpipe, is said to be such."""
+    write_kernel(tmp_path, *arguments)
+    path = write_notebook(tmp_path / "n.ipynb", "import sys\nsys.modules['nbpipe'] = None")
+    more = {"JUPYTER_PATH": str(tmp_path)}
+    done = execute(path, "--kernel", "odd", cwd=tmp_path, **more)
+    seen = (done.returncode, says in done.stderr, "Traceback" in done.stderr)
+    assert seen == (1, True, False), done.stderr
+
+
 HANGS = """
 import os, subprocess, sys, threading
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"],
@@ -262,15 +331,8 @@ WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sy
 def test_missing_package(package, tmp_path):
     """Where what runs notebooks is not installed, the message has the line to type."""
     path = write_notebook(tmp_path / "n.ipynb", PIPE)
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(package), "export", str(path), "-o", "loader.py"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-        check=False,
-    )
+    python = ("-c", WITHOUT.format(package))
+    done = command("export", path, "-o", "loader.py", cwd=tmp_path, python=python)
     line = "type: pip install 'jupyter-nbpipe[export]'\n"
     assert (done.returncode, done.stderr.endswith(line)) == (1, True), done.stderr
 
@@ -328,6 +390,54 @@ def test_settings_that_may_not_act(cells, says):
     """Where a cell reads or assigns what is set, that is said."""
     warnings = list(plan(*cells, "pipe = 1", a=3).warnings())
     assert [line for line, start in zip(warnings, says, strict=True) if start not in line] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pipe = 1",
+        "a, (pipe, b) = 1, (2, 3)",
+        "pipe: int = 1",
+        "if (pipe := 1):\n    pass",
+        "for pipe in []:\n    pass",
+        "with a as pipe:\n    pass",
+        "def pipe():\n    pass",
+        "import pipe.inner",
+        "from a import b as pipe",
+        "match a:\n    case {**pipe}:\n        pass",
+        "%%time\npipe = 1",
+        "%%capture out\n%%time\npipe = 1",
+        "!ls\npipe = 1",
+        "await b\npipe = 1",
+    ],
+)
+def test_cells_that_bind(text):
+    """A name is bound by many statements, also below magics."""
+    assert plan("x = 1", text).binders() != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    pipe = 1",
+        "[pipe for pipe in a]",
+        "class A:\n    pipe = 1",
+        "a.pipe = 1",
+        "a['pipe'] = 1",
+        "import a.pipe",
+        "f(pipe=1)",
+    ],
+)
+def test_cells_that_do_not_bind(text):
+    """A name inside of a function, a class or an object is another one."""
+    cell = plan(text).notebook.cells[0]
+    assert ("pipe" in cell.binds, "pipe" in cell.assigns, cell.may_hide) == (False, False, False)
+
+
+@pytest.mark.parametrize("text", ["from a import *", "%run b.ipynb", "exec(c)", "def ("])
+def test_cells_that_may_hide_names(text):
+    """Where names may come from elsewhere, a missing one is not noted."""
+    assert list(plan(text).warnings()) == []
 
 
 # -- running a module ---------------------------------------------------------------------
@@ -418,9 +528,9 @@ def test_run_in_a_terminal_draws_a_table(module, tmp_path):
 def test_export_in_a_terminal_draws_a_bar(tmp_path):
     """In a terminal a bar shows which cell is running; the message stands below."""
     pytest.importorskip("rich")
-    path = write_notebook(tmp_path / "n.ipynb", "x = '[red]'", "1 / 0")
+    path = write_notebook(tmp_path / "n.ipynb", "x = 1", "['[red]'][x]")
     seen = run_in_terminal("export", path, "-o", "loader.py", "--execute", cwd=tmp_path)
-    words = ["cell 1 of 2: x = '[red]'", "cell 2 of 2: 1 / 0", "━", "ZeroDivisionError: division"]
+    words = ["cell 2 of 2: ['[red]'][x]", "━", "IndexError: list index out of range"]
     assert (seen.code, [word for word in words if word not in seen.drawn]) == (1, []), seen.drawn
 
 

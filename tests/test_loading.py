@@ -138,6 +138,7 @@ def test_the_module_is_like_any_other(file):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_scripted_functions(file):
     """torch.jit finds the source."""
     file.write_text(
@@ -299,18 +300,43 @@ def test_a_change_differs_from_the_file(file):
     assert changes(pipe) == (file, [("decode.concurrency", 2, 12)])
 
 
+BRANCHES = """
+import nbpipe
+
+def build_pipeline(*, abs_jpg_concurrency=3, int_concurrency=2):
+    return (
+        nbpipe.source(range(4))
+        .route(
+            lambda number: "jpg",
+            {"jpg": lambda chain: chain.map(abs, concurrency=abs_jpg_concurrency)},
+        )
+        .map(float, name="float", executor="process", concurrency=int_concurrency)
+        .map(int, name="int", executor="process")
+    )
+"""
+
+
+def test_branches_and_shared_workers(file):
+    """A stage of a branch has its parameter, and stages in the same workers have one."""
+    file.write_text(BRANCHES)
+    pipe = nbpipe.load(file, abs_jpg_concurrency=5, int_concurrency=4)
+    expected = [("abs@jpg.concurrency", 3, 5), ("float.concurrency", 2, 4)]
+    assert changes(pipe) == (file, expected)
+
+
 # -- refusing -----------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("path", "words"),
     [
         ("my_loder.py", "got 'my_loder.py', which does not exist; did you mean 'my_loader.py'"),
-        ("missing/loader.py", 'does not exist; write one with pipe.export("loader.py")'),
+        ("missing/loader.py", "does not exist; write one with pipe.export"),
         (".", r"got '.', a folder; give the file, as load\('loader.py'\)"),
         ("note.txt", "got 'note.txt', which does not end in .py"),
         (
             "my_loader",
             r"load\('my_loader.py'\), or import it: from my_loader import build_pipeline",
         ),
+        ("sub", r"give its path, load\('sub.py'\)"),
         ("./sub/inner", r"give its path, load\('sub/inner.py'\)$"),
         ("", "must be a Python file"),
         ("zero\0.py", "does not exist"),
@@ -320,7 +346,7 @@ def test_paths_that_are_refused(file, monkeypatch, path, words):
     """The message says what is wrong, and what to give instead."""
     monkeypatch.chdir(file.parent)
     (file.parent / "sub").mkdir()
-    for name in ("note.txt", "sub/inner.py"):
+    for name in ("note.txt", "sub.py", "sub/inner.py"):
         (file.parent / name).touch()
     with pytest.raises(ArgumentError, match=words):
         nbpipe.load(path)
@@ -479,7 +505,8 @@ def test_two_files_of_one_name_in_workers(file, tmp_path):
     text = """
         import nbpipe
 
-        pipes = [nbpipe.load(path, executor="process") for path in ("my_loader.py", "other/my_loader.py")]
+        paths = ["my_loader.py", "other/my_loader.py"]
+        pipes = [nbpipe.load(path, executor="process") for path in paths]
         for pipe in pipes * 2:
             print([sample.number for batch in pipe for sample in batch])
     """

@@ -7,6 +7,7 @@ from queue import Queue
 
 import pytest
 
+import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.remote import Remote
 from tests.view.fakes import Report, photographs
@@ -190,6 +191,31 @@ def test_closed_run_is_exported(run, remote, told):
     run.closed = True
     ack = remote.handle(asking(), told.put)
     assert (ack["ok"], told.get(timeout=WAIT_S)["ok"]) == (True, True)
+
+
+def test_real_run_in_mid_epoch(tmp_path, told):
+    """A run is exported while its epoch goes on; then what is turned is told."""
+    pipe = nbpipe.source(range(100)).map(abs, name="decode", concurrency=4).batch(2)
+    with pipe.start() as run:
+        remote = Remote(run)
+        epoch = iter(run)
+        first = next(epoch)
+        remote.handle(asking(str(tmp_path / "loader.py")), told.put)
+        rest = list(epoch)
+        found = told.get(timeout=WAIT_S)
+        run["decode"].concurrency = 8
+        export = remote.snapshot()["export"]
+        remote.close()
+    assert (found["error"], found["path"]) == ("", str(tmp_path / "loader.py"))
+    text = Path(found["path"]).read_text(encoding="utf-8")
+    assert (len([first, *rest]), "decode_concurrency: int = 4" in text, export) == (
+        50,
+        True,
+        {
+            "file": "loader.py",
+            "turned": [{"stage": "decode", "knob": "concurrency", "old": 4, "new": 8}],
+        },
+    )
 
 
 def test_run_that_is_gone_says_what_to_type(told):

@@ -140,10 +140,13 @@ def _add_set(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def _limit(text: str) -> float:
-    seconds = float(text)
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
-    return seconds
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if seconds > 0 and math.isfinite(seconds):
+        return seconds
+    raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
 
 
 def _count(text: str) -> int:

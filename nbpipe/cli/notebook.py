@@ -77,6 +77,15 @@ def read_notebook(path: Path) -> Notebook:
         MissingExtraError: nbformat is not installed.
     """
     content = _content(path)
+    try:
+        return _notebook(path, content)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadUsageError):
+            raise
+        raise BadUsageError(f"{printable(str(path))} is no notebook: {error!r}") from error
+
+
+def _notebook(path: Path, content: Any) -> Notebook:
     metadata = content["metadata"]
     spec = metadata.get("kernelspec", {})
     language = spec.get("language") or metadata.get("language_info", {}).get("name", "python")

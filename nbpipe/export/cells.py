@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
 from .history import History, silent_text
 from .magics import shell
-from .statements import Cell, Statement
+from .statements import FUTURE, Cell, Statement
 from .texts import Definition, find
 
 __all__ = ["Cell", "Cells", "Imported", "Statement", "of_file", "recorded"]
@@ -109,20 +109,26 @@ def of_file(path: str | Path) -> Cells:
 
 def _recorded(history: History) -> Iterator[Cell]:
     executions = history.executions()
-    inner = {(one.parent, history.text(one)) for _, one in executions if one.parent is not None}
+    heard = {(one.parent, history.text(one)) for _, one in executions if one.parent is not None}
     flags = 0
     for order, one in executions:
         if one.failed:
             continue
-        before = flags if one.flags is None else one.flags
+        before = flags if one.flags is None else one.flags & FUTURE
         place = f"In[{history.count(order)}]"
         cell = Cell(place, order, history.text(one), before, one.stopped)
-        if not cell.compiles():
-            continue
-        flags = cell.flags
-        body = cell.unwrapped()
-        if body is cell or (order, body.text) not in inner:  # else it was heard itself
-            yield body
+        if cell.compiles():
+            flags = cell.flags
+            yield from _unwrapped(cell, heard)
+
+
+def _unwrapped(cell: Cell, heard: Collection[tuple[int | None, str]]) -> Iterator[Cell]:
+    """Give the innermost body of a cell, or nothing where a body was heard as a cell itself."""
+    body = cell.body()
+    if body is None:
+        yield cell
+    elif (cell.order, body.text) not in heard:
+        yield from _unwrapped(body, heard)
 
 
 def _silent(code: CodeType) -> Definition | None:

@@ -91,10 +91,8 @@ def _partial(value: functools.partial[Any], paint: Paint) -> Node:
 
 def _wrapper(value: Any, paint: Paint) -> Node | None:
     if isinstance(value, property):
-        parts = zip(
-            ("getter", "setter", "deleter"), (value.fget, value.fset, value.fdel), strict=True
-        )
-        return branch("property", "a property", [(name, paint(part)) for name, part in parts])
+        accessors = [(name, paint(getattr(value, name))) for name in ("fget", "fset", "fdel")]
+        return branch("property", "a property", accessors)
     if isinstance(value, classmethod | staticmethod):
         kind = type(value).__name__
         return branch(kind, f"a {kind}", [("function", paint(value.__func__))])
@@ -104,7 +102,7 @@ def _wrapper(value: Any, paint: Paint) -> Node | None:
         parts = [(f"argument {at}", paint(arg)) for at, arg in enumerate(typing.get_args(value))]
         return branch("type", "a type", [("origin", paint(typing.get_origin(value))), *parts])
     if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.ForwardRef):
-        return leaf("type", getattr(value, "__name__", type(value).__name__))
+        return leaf("type", str(getattr(value, "__name__", value.__class__.__name__)))
     wrapped = inspect.getattr_static(value, "__wrapped__", None) if callable(value) else None
     if wrapped is None:
         return None

@@ -50,6 +50,8 @@ def _check_place(given: object, module: Path) -> None:
             f"{str(module.parent)!r} first, or export to another folder"
         )
     target = module.resolve()
+    if target.is_symlink():  # from Python 3.13 on, nobody else says so
+        raise ValueError("Symlink loop")
     if not target.parent.is_dir():
         raise ArgumentError(
             f"export path must not be a link into a folder that does not exist, got "
@@ -111,4 +113,4 @@ def _installed() -> Iterator[str]:
     """Give the folders that packages are installed in."""
     yield from dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     folders = {*site.getsitepackages(), site.getusersitepackages()}
-    yield from (entry for entry in sys.path if entry in folders or "-packages" in entry)
+    yield from (entry for entry in map(str, sys.path) if entry in folders or "-packages" in entry)

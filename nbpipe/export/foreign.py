@@ -66,15 +66,15 @@ def _array(value: np.ndarray[Any, Any], paint: Paint) -> Node:
 def _numbers(kind: str, words: str, array: np.ndarray[Any, Any], paint: Paint) -> Node:
     kept = MOST if array.size <= MOST else FIRST
     parts = [
-        (_label(at), paint(_element(number)))
-        for at, number in zip(np.ndindex(array.shape), array.flat[:kept], strict=False)
+        (_label(at, array.shape), paint(_element(number)))
+        for at, number in enumerate(array.flat[:kept])
     ]
     node = branch(kind, words, parts)
     return {**node, "count": array.size, "digest": digest_of(*_pieces(array))}
 
 
-def _label(at: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, at))}]"
+def _label(at: int, shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, np.unravel_index(at, shape)))}]"
 
 
 def _element(number: Any) -> Any:
@@ -86,13 +86,20 @@ def _element(number: Any) -> Any:
 def _pieces(array: np.ndarray[Any, Any]) -> list[Any]:
     if array.nbytes <= _WHOLE_BYTES:
         return [_bytes(array)]
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
-    end = _END_BYTES // array.itemsize
-    return [_bytes(part) for part in (flat[:end], flat[-end:], flat[:: -(-flat.size // _SAMPLE)])]
+    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    end, step = _END_BYTES // array.itemsize, -(-array.size // _SAMPLE)
+    return [_bytes(part) for part in (flat[:end], flat[array.size - end :], flat[::step])]
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> bytes:
-    return array.tobytes()
+    """Give the bytes of an array, with one bit pattern for all that is not a number."""
+    if array.dtype.kind not in "fc":
+        return array.tobytes()
+    numbers = np.ascontiguousarray(array).view(array.real.dtype)
+    wrong = np.isnan(numbers)
+    if wrong.any():
+        numbers = np.where(wrong, numbers.dtype.type(np.nan), numbers)
+    return numbers.tobytes()
 
 
 def _tensor(value: Any, paint: Paint) -> Node:
@@ -106,9 +113,11 @@ def _tensor(value: Any, paint: Paint) -> Node:
         return branch(kind_of(value), words, [*parts, ("text", paint(kept.to_dense().tolist()))])
     torch = sys.modules["torch"]
     flat = kept.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
+        flat = torch.where(flat.isnan(), torch.nan, flat).to(value.dtype)
     some = MOST if flat.numel() <= MOST else FIRST
-    for at, number in zip(np.ndindex(tuple(value.shape)), flat[:some].tolist(), strict=False):
-        parts.append((_label(at), paint(number)))
+    for at, number in enumerate(flat[:some].tolist()):
+        parts.append((_label(at, tuple(value.shape)), paint(number)))
     node = branch(kind_of(value), words, parts)
     pieces = _pieces(flat.view(torch.uint8).numpy())
     return {**node, "count": flat.numel(), "digest": digest_of(*pieces)}

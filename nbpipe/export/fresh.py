@@ -29,14 +29,14 @@ from .secrets import scrubbed
 
 Ending = Literal["answered", "died", "late"]
 
-_OUTPUT_BYTES = 1 << 13  # what is kept of what it printed
+_OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
 _READ_BYTES = 1 << 16
 _SHOWN_LINES = 5
 _SHOWN = 200  # characters of each
 _GRACE_S = 5.0  # for what libraries do at its exit
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
 _ROOT = str(Path(__file__).absolute().parents[2])
-_MARK = "NBPIPE_CHECK"
+MARK = "NBPIPE_CHECK"
 _ROUNDS = 3  # one that is killed may just have started another
 _IN, _OUT, _ANSWER = "request", "output", "answer"
 
@@ -102,7 +102,7 @@ def ask(
     where: Surroundings,
     *,
     limits_s: Mapping[str, float],
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> Answer:
     """Have a fresh process do a task of `probe`; nothing is left of it afterwards.
 
@@ -112,7 +112,7 @@ def ask(
         where: import path and working folder; the environment is this process's.
         limits_s: how long each step may take [s], by the name that the task announces; "" is
             the first.
-        files: text files to find in the folder that the task is given, by name.
+        files: what to find in the folder that the task is given, by name.
 
     Raises:
         ExportError: no Python can be started here.
@@ -122,8 +122,8 @@ def ask(
         empty, module = Path(folder, "empty"), Path(folder, "module")
         empty.mkdir()
         module.mkdir()
-        for name, text in (files or {}).items():
-            (module / name).write_text(text, encoding="utf-8", newline="\n")
+        for name, data in (files or {}).items():
+            (module / name).write_bytes(data)
         whole = {
             "task": task,
             "request": dict(request),
@@ -167,17 +167,16 @@ def _command(executable: str, answers: int) -> list[str]:
 
 def _environment(mark: str) -> dict[str, str]:
     """Give this process's environment, with no windows opened, and a mark that is inherited."""
-    return os.environ | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", _MARK: mark}
+    return os.environ | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """Find the processes that inherited a mark."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone
-            if process.environ().get(_MARK) == mark:
-                found.append(process)
-    return found
+def end_marked(mark: str) -> None:
+    """End all other processes that inherited a mark."""
+    for _ in range(_ROUNDS):
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone
+                if process.environ().get(MARK) == mark and process.pid != os.getpid():
+                    process.kill()
 
 
 @final
@@ -332,10 +331,7 @@ class _Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        for _ in range(_ROUNDS):
-            for process in _marked(self._mark):
-                with contextlib.suppress(psutil.Error):  # gone meanwhile
-                    process.kill()
+        end_marked(self._mark)
 
     def _words(self, ending: Ending, limit_s: float) -> str:
         if ending == "late":

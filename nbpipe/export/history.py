@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .magics import shell
+from .magics import shell, transformed
 
 _MOST = 20_000  # executions
 _NOWHERE = -1
@@ -29,7 +29,8 @@ class Execution:
         count: the number of the cell, as in `In[4]`; None until it is known.
         flags: `__future__` flags in force when it began; None where they are not known.
         parent: order of the cell that ran it, as `%%capture` does.
-        stopped: line that raised, None where none did.
+        stored: IPython notes it in its own history.
+        stopped: lines that raised: of the cell, then of the body of `%%time` in it.
         failed: nothing of it was executed.
     """
 
@@ -38,7 +39,8 @@ class Execution:
     count: int | None = None
     flags: int | None = None
     parent: int | None = None
-    stopped: int | None = None
+    stored: bool = True
+    stopped: tuple[int, ...] = ()
     failed: bool = False
 
 
@@ -69,28 +71,21 @@ class History:
 
     # -- listening ------------------------------------------------------------------------
     def listen(self, running: str | None) -> None:
-        """Begin to hear of cells.
+        """Take what was before; from now on, `begin` and `end` are called.
 
         Args:
             running: the cell that is under way; None where there is none.
         """
-        ip = self._ip()
         self.fill()
         self.listens = True
-        ip.events.register("pre_run_cell", self.begin)
-        ip.events.register("post_run_cell", self.end)
         if running is not None:
             self._adopt(running)
 
     def rest(self) -> None:
         """Hear of cells no more; what was heard stays."""
-        ip = self._ip()
-        if ip is not None and self.listens:
-            ip.events.unregister("pre_run_cell", self.begin)
-            ip.events.unregister("post_run_cell", self.end)
         self.listens = False
         self._under_way.clear()
-        self._seen = len(_inputs(ip))
+        self._seen = len(_inputs(self._ip()))
 
     def begin(self, cell: Any) -> None:
         """Hear that a cell is about to run."""
@@ -98,10 +93,10 @@ class History:
         ip = self._ip()
         under_way = self._under_way.setdefault(threading.get_ident(), [])
         parent = under_way[-1][1] if under_way else None
-        stored = getattr(cell, "store_history", True)
         execution = Execution(raw, getattr(cell, "transformed_cell", None), parent=parent)
         execution.flags = _flags(ip)
-        execution.count = None if stored else getattr(ip, "execution_count", None)
+        execution.stored = getattr(cell, "store_history", True)
+        execution.count = None if execution.stored else getattr(ip, "execution_count", None)
         under_way.append((raw, self._add(execution)))
 
     def end(self, result: Any) -> None:
@@ -116,8 +111,8 @@ class History:
         if execution is not None and result is not None:
             count = getattr(result, "execution_count", None)
             execution.count = execution.count if count is None else count
-            execution.failed = result.error_before_exec is not None
-            execution.stopped = self._stopped(result.error_in_exec)
+            execution.failed = getattr(result, "error_before_exec", None) is not None
+            execution.stopped = self._stopped(getattr(result, "error_in_exec", None))
 
     # -- asking ---------------------------------------------------------------------------
     def executions(self) -> list[tuple[int, Execution]]:
@@ -131,18 +126,15 @@ class History:
         execution = self._executions[order]
         if execution.parent in self._executions:
             return self.count(execution.parent)
-        if execution.count is None:  # it is under way, and the last that IPython has noted
-            return len(_inputs(self._ip())) - 1
-        return execution.count
+        return self._noted(execution) if execution.count is None else execution.count
 
     def text(self, execution: Execution) -> str:
         """Give what IPython made of a cell, and remember it."""
         if execution.text is None:
-            ip = self._ip()
-            try:
-                execution.text = str(ip.transform_cell(execution.raw))
-            except Exception:  # noqa: BLE001  transformers of the user's may raise anything
-                execution.text = execution.raw
+            noted = _inputs(self._ip())
+            count = self._noted(execution) if execution.count is None else execution.count
+            found = noted[count] if execution.stored and 0 < count < len(noted) else ""
+            execution.text = f"{found}\n" if found else transformed(execution.raw)
         return execution.text
 
     def fill(self) -> None:
@@ -154,6 +146,12 @@ class History:
         self._seen = len(inputs)
 
     # -- details --------------------------------------------------------------------------
+    def _noted(self, execution: Execution) -> int:
+        """Give the number of a cell that is under way."""
+        noted = _inputs(self._ip(), "input_hist_raw")
+        raw = execution.raw.rstrip("\n")
+        return next((n for n in reversed(range(len(noted))) if noted[n] == raw), len(noted) - 1)
+
     def _add(self, execution: Execution) -> int:
         order = self._next
         self._next += 1
@@ -179,24 +177,24 @@ class History:
         if not running.strip():
             return
         ip = self._ip()
-        noted = _inputs(ip)
+        noted = _inputs(ip, "input_hist_raw")
         last = max(self._executions, default=_NOWHERE)
-        raw = noted_raw(ip)
-        if last == _NOWHERE or not noted or raw.strip() != running.strip():
-            last = self._add(Execution(running, None, count=getattr(ip, "execution_count", None)))
+        if last == _NOWHERE or not noted or noted[-1].rstrip("\n") != running.rstrip("\n"):
+            count = getattr(ip, "execution_count", None)
+            last = self._add(Execution(running, None, count=count, stored=False))
         self._under_way.setdefault(threading.get_ident(), []).append((running, last))
 
-    def _stopped(self, error: BaseException | None) -> int | None:
-        """Give the line of the cell that raised."""
+    def _stopped(self, error: BaseException | None) -> tuple[int, ...]:
+        """Give the lines of the user's module that raised, the outermost first."""
         names = getattr(self._ip(), "user_ns", None)
-        found = None
         trace = None if error is None else error.__traceback__
+        lines = []
         while trace is not None:
-            code = trace.tb_frame.f_code
-            if code.co_name == "<module>" and trace.tb_frame.f_globals is names:
-                found = trace.tb_lineno
+            frame = trace.tb_frame
+            if frame.f_code.co_name == "<module>" and frame.f_globals is names:
+                lines.append(trace.tb_lineno)
             trace = trace.tb_next
-        return found
+        return tuple(lines)
 
 
 def silent_text(filename: str) -> tuple[str, int] | None:
@@ -209,14 +207,8 @@ def silent_text(filename: str) -> tuple[str, int] | None:
     return "".join(entry[2]), count
 
 
-def noted_raw(ip: Any) -> str:
-    """Give the last cell that IPython has noted, as the user wrote it."""
-    raw = getattr(getattr(ip, "history_manager", None), "input_hist_raw", None) or [""]
-    return str(raw[-1])
-
-
-def _inputs(ip: Any) -> list[str]:
-    return getattr(getattr(ip, "history_manager", None), "input_hist_parsed", None) or []
+def _inputs(ip: Any, name: str = "input_hist_parsed") -> list[str]:
+    return getattr(getattr(ip, "history_manager", None), name, None) or []
 
 
 def _flags(ip: Any) -> int | None:

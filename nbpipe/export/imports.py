@@ -106,7 +106,8 @@ def _module_key(line: Import) -> Any:
 def _member_key(line: Import) -> Any:
     """Sort constants first, then classes, then the rest, each by name."""
     member = line.member or ""
-    rank = 0 if len(member) > 1 and member.isupper() else 1 if member[:1].isupper() else 2
+    constant = len(member.encode()) > 1 and member.isupper()  # ruff counts bytes
+    rank = 0 if constant else 1 if member[:1].isupper() else 2
     return (
         member != "*",
         rank,

@@ -14,61 +14,61 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .probe import Probe, error_line, error_words, portrayed, text_of_line
+from .question import Question, error_line, error_words, portrayed, text_of_line
 from .rehearsal import differences
 
 
-def inspect(probe: Probe) -> None:
+def inspect(question: Question) -> None:
     """Import the module, build its pipeline and run its first items; answer what is found."""
-    request = probe.request
-    module = _checked(probe, lambda: _imported(probe, request["name"]))
+    request = question.request
+    module = _checked(question, lambda: _imported(question, request["name"]))
     if module is None:
         return
-    os.chdir(probe.cwd)
+    os.chdir(question.cwd)
     words = differences(vars(module), request["expected"], named=True)
     if words is not None:
-        probe.say({"failed": words, "line": None, "text": ""})
+        question.say({"differs": words})
         return
-    pipe = _checked(probe, module.build_pipeline)
+    pipe = _checked(question, module.build_pipeline)
     if pipe is None:
         return
-    probe.say({"graph": pipe.graph()})
+    question.say({"graph": pipe.graph()})
     for address in request["process_stages"]:
-        probe.say({"stage": address, **_pickled(pipe[address])})
+        question.say({"stage": address, **_pickled(pipe[address])})
     if request["check_items"]:
-        probe.step("items")
-        _say_items(probe, pipe)
+        question.step("items")
+        _say_items(question, pipe)
 
 
-def unpickle(probe: Probe) -> None:
+def unpickle(question: Question) -> None:
     """Load what another process pickled; the module is found as there."""
-    sys.path.insert(0, probe.folder)
-    os.chdir(probe.cwd)
-    for address, data in probe.request["pickles"]:
+    sys.path.insert(0, question.folder)
+    os.chdir(question.cwd)
+    for address, data in question.request["pickles"]:
         try:
             pickle.loads(base64.b64decode(data))  # noqa: S301  `inspect` made it
         except BaseException as error:  # noqa: BLE001  whatever user code raises
-            probe.say({"stage": address, "failed": error_words(error)})
+            question.say({"stage": address, "failed": error_words(error)})
 
 
-def _file(probe: Probe) -> str:
-    return str(Path(probe.folder, f"{probe.request['name']}.py"))
+def _file(question: Question) -> str:
+    return str(Path(question.folder, f"{question.request['name']}.py"))
 
 
-def _imported(probe: Probe, name: str) -> ModuleType:
-    sys.path.insert(0, probe.folder)
+def _imported(question: Question, name: str) -> ModuleType:
+    sys.path.insert(0, question.folder)
     importlib.invalidate_caches()
     return importlib.import_module(name)
 
 
-def _checked(probe: Probe, make: Callable[[], Any]) -> Any:
+def _checked(question: Question, make: Callable[[], Any]) -> Any:
     """Call user code; where it raises answer that, with the line of the module, and give None."""
     try:
         return make()
     except BaseException as error:  # noqa: BLE001  whatever user code raises
-        line = error_line(error, _file(probe))
-        text = text_of_line(_file(probe), line)
-        probe.say({"failed": error_words(error), "line": line, "text": text})
+        line = error_line(error, _file(question))
+        text = text_of_line(_file(question), line)
+        question.say({"failed": error_words(error), "line": line, "text": text})
         return None
 
 
@@ -93,10 +93,10 @@ def _pickled(stage: Any) -> dict[str, Any]:
     return {"pickle": base64.b64encode(data).decode("ascii")}
 
 
-def _say_items(probe: Probe, pipe: Any) -> None:
+def _say_items(question: Question, pipe: Any) -> None:
     try:
         with contextlib.closing(iter(pipe)) as items:
-            for item in islice(items, probe.request["check_items"]):
-                probe.say({"item": portrayed(item)})
+            for item in islice(items, question.request["check_items"]):
+                question.say({"item": portrayed(item)})
     except BaseException as error:  # noqa: BLE001  whatever user code raises
-        probe.say({"raised": error_words(error)})
+        question.say({"raised": error_words(error)})

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+# Comments for a program: of the shell, of the encoding, of cells.
+_MARK = re.compile(r"#!|#\||# ?%%|#.*?coding[:=][ \t]*[-\w.]+")
 _OPENS = frozenset({"FSTRING_START", "TSTRING_START"})  # from Python 3.12, and 3.14
 _CLOSES = frozenset({"FSTRING_END", "TSTRING_END"})
 
@@ -73,7 +75,8 @@ class Lines:
     def _comments(self) -> Iterator[int]:
         for token in self.tokens:
             row, start = token.start
-            if token.type == tokenize.COMMENT and not self[row][:start].strip():
+            alone = token.type == tokenize.COMMENT and not self[row][:start].strip()
+            if alone and not _MARK.match(token.string):
                 yield row
 
     def _in_string(self) -> Iterator[int]:

@@ -56,7 +56,7 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
     Raises:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
-    writer = _Writer(spell)
+    writer = _Writer(spell, _words(value))
     text = laid_out(writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
@@ -71,9 +71,10 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
 class _Writer:
     """Writes one value; `calls` tells whether its text is more than a literal of Python."""
 
-    def __init__(self, spell: Callable[[object], str]) -> None:
+    def __init__(self, spell: Callable[[object], str], whole: str) -> None:
         self.calls = False
         self._spell = spell
+        self._whole = whole
         self._left = _LEAVES
         self._around: set[int] = set()
 
@@ -88,7 +89,7 @@ class _Writer:
             found = self._container(value)
             if found is None:
                 self.calls = True
-                self._count(value)
+                self._count()
                 found = self._named(value)
             return self._object(value) if found is None else found
         finally:
@@ -99,16 +100,16 @@ class _Writer:
         self.calls = True
         return self._spell(value)
 
-    def _count(self, value: object) -> None:
+    def _count(self) -> None:
         self._left -= 1
         if self._left < 0:
             raise NoLiteral(
-                f"{_words(value)} in a value of more than {_LEAVES} parts "
+                f"{self._whole} with more than {_LEAVES} values in all "
                 f"(at most {_LEAVES} are written as source); {_MAKE}"
             )
 
     def _leaf(self, value: Any) -> str:
-        self._count(value)
+        self._count()
         if isinstance(value, str | bytes) and len(value) > _CHARACTERS:
             raise NoLiteral(
                 f"a {type(value).__name__} of length {len(value):,} "
@@ -162,7 +163,8 @@ class _Writer:
         if isinstance(value, types.MethodType):
             return f"{flat(self.item(value.__self__))}.{value.__func__.__name__}"
         if isinstance(value, tuple) and hasattr(type(value), "_fields"):
-            return self._call(type(value), **dict(zip(type(value)._fields, value, strict=True)))
+            names: tuple[str, ...] = getattr(value, "_fields", ())
+            return self._call(type(value), **dict(zip(names, value, strict=True)))
         return self._collection(value)
 
     def _callable(self, value: Any) -> str:
@@ -283,9 +285,10 @@ def _default(field: dataclasses.Field[Any]) -> object:
 
 def _parameters(value: Any) -> list[str] | None:
     """Give the parameters of the `__init__` of a plain class; None for another class."""
-    init = type(value).__init__
+    init: Any = type(value).__init__
     if init is object.__init__:
-        plain = type(value).__new__ is object.__new__ and type(value).__flags__ & IN_PYTHON
+        kind: Any = type(value)
+        plain = kind.__new__ is object.__new__ and kind.__flags__ & IN_PYTHON
         return [] if plain and not stored(value) else None
     if not isinstance(init, FunctionType):
         return None

@@ -33,7 +33,7 @@ def body_of(tree: ast.Module) -> Body | None:
     found = _arguments(tree.body[0], "run_cell_magic")
     if found is None or len(found) != 3:  # noqa: PLR2004  name, line, body
         return None
-    return Body(_transformed(found[2]), found[0] in _EXECUTING)
+    return Body(transformed(found[2]), found[0] in _EXECUTING)
 
 
 def line_of(node: ast.stmt) -> str | None:
@@ -44,7 +44,7 @@ def line_of(node: ast.stmt) -> str | None:
     line = found[1].strip()
     for option in _OPTIONS:
         line = line.removeprefix(option).strip()
-    return _transformed(line)
+    return transformed(line)
 
 
 def shell_calls(tree: ast.AST) -> frozenset[int]:
@@ -62,7 +62,8 @@ def shell() -> Any:
     return None if get_ipython is None else get_ipython()
 
 
-def _transformed(text: str) -> str:
+def transformed(text: str) -> str:
+    """Give what IPython makes of a text."""
     ip = shell()
     if ip is None:
         return text

@@ -1,13 +1,57 @@
-"""Names that code binds in its own scope."""
+"""Names that code binds in its own scope, and scopes."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+CLOSED = frozenset({"function", "comprehension"})  # what is local there is known beforehand
 _Capture = ast.MatchAs | ast.MatchStar
+
+
+@dataclass(slots=True)
+class Scope:
+    """A scope of names.
+
+    Attributes:
+        kind: "module", "class", "function" or "comprehension".
+        names: what is local; of a module or a class, what has been bound so far.
+        globals: names that `global` makes global.
+        outer: the scope around it; None for a module.
+        is_later: its code is executed when a function is called.
+        owner: name of the class whose private names are mangled here.
+    """
+
+    kind: str
+    names: set[str] = field(default_factory=set)
+    globals: frozenset[str] = frozenset()
+    outer: Scope | None = None
+    is_later: bool = False
+    owner: str = ""
+
+    def is_global(self, name: str) -> bool:
+        """Tell whether a name that is read here may be a global one."""
+        if name in self.globals:
+            return True
+        if name in self.names:
+            return False
+        scope = self.outer
+        while scope is not None:
+            if name in scope.globals:
+                return True
+            if scope.kind in CLOSED and name in scope.names:
+                return False
+            if scope.outer is None:
+                return self.is_later or name not in scope.names
+            scope = scope.outer
+        return True
+
+    def binds(self, name: str) -> None:
+        """Take note that a name is bound here."""
+        if self.kind not in CLOSED:
+            self.names.add(name)
 
 
 def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -42,6 +86,13 @@ def arguments(args: ast.arguments) -> list[ast.arg]:
 def defaults(args: ast.arguments) -> list[ast.expr]:
     """List the defaults of a function's parameters."""
     return [value for value in (*args.defaults, *args.kw_defaults) if value is not None]
+
+
+def mangled(name: str, owner: str) -> str:
+    """Give a private name of a class as Python stores it."""
+    if not owner.strip("_") or not name.startswith("__") or name.endswith("__"):
+        return name
+    return f"_{owner.lstrip('_')}{name}"
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:

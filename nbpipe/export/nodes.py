@@ -32,7 +32,7 @@ def leaf(kind: str, shown: str, **more: Any) -> Node:
 
 def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any) -> Node:
     """Make a node with parts; of too many, the first are kept, and a digest of all."""
-    every = [[label, node] for label, node in parts]
+    every = list(parts)
     kept = every if len(every) <= MOST else every[:FIRST]
     size, fitting = 1, 0
     for _, node in kept:
@@ -42,7 +42,14 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
         fitting += 1
     if fitting < len(every):
         more["digest"] = digest_of(json.dumps(every, sort_keys=True))
-    return leaf(kind, shown, parts=kept[:fitting], count=len(every), size=min(size, _SIZE), **more)
+    return leaf(
+        kind,
+        shown,
+        parts=[list(part) for part in kept[:fitting]],
+        count=len(every),
+        size=min(size, _SIZE),
+        **more,
+    )
 
 
 def difference(notebook: Any, module: Any) -> str | None:
@@ -60,7 +67,7 @@ def difference(notebook: Any, module: Any) -> str | None:
 def _difference(where: str, one: Node, other: Node) -> str:
     place = f"{where}: " if where else ""
     if one["kind"] == other["kind"]:
-        inner = _inner_difference(where, one, other)
+        inner = None if _is_whole(one, other) else _inner_difference(where, one, other)
         if inner is not None:
             return inner
         if one.get("count") != other.get("count"):
@@ -68,6 +75,11 @@ def _difference(where: str, one: Node, other: Node) -> str:
         if one["shown"] == other["shown"]:
             return f"{place}{_unseen(one, other)}"
     return f"{place}{_anew(_shown(one), _shown(other))}"
+
+
+def _is_whole(one: Node, other: Node) -> bool:
+    """Say whether the names of two values say all, as those of members of an enum."""
+    return bool(one["kind"] == "enum" and one["shown"] != other["shown"])
 
 
 def _anew(one: str, other: str) -> str:

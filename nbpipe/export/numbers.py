@@ -55,8 +55,11 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> Item:
     if value.size > _MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE}")
     if type(value) is not np.ndarray or value.dtype.kind not in "biufcSUMm":
-        kind = f"{type(value).__name__} of {value.dtype}"
-        raise NoLiteral(f"numpy {kind} (it has no short text; save it and load it by path)")
+        kind = "array" if type(value) is np.ndarray else type(value).__name__
+        raise NoLiteral(
+            f"numpy {kind} of dtype {value.dtype} "
+            "(it has no short text; save it and load it by path)"
+        )
     numpy = spell(np)
     dtype = f"dtype={_dtype(value.dtype, spell)}"
     if value.size == 0 and value.shape != (0,):
@@ -87,7 +90,7 @@ def _scalar(value: np.generic[Any], spell: Spell) -> Item:
     if value.dtype.kind == "b":
         return f"{numpy}.bool_({bool(value)})"
     if value.dtype.kind in "Mm":
-        name, unit = name.partition("[")[0], np.datetime_data(value.dtype)
+        name, unit = name.partition("[")[0], np.datetime_data(np.dtype(value.dtype.str))
         count = repr(str(value)) if value.dtype.kind == "M" else str(value.astype("int64"))
         units = unit[0] if unit[1] == 1 else f"{unit[1]}{unit[0]}"
         return f"{numpy}.{name}({count}, {units!r})"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .nodes import Node, branch, leaf
+from .shapes import scrubbed
 
 Paint = Callable[..., Node]
 
@@ -37,7 +38,13 @@ _OPAQUE = (  # only their type counts
 )
 _INSTALLED = ("site-packages", "dist-packages")
 _OWN = __name__.partition(".")[0]
-_NUMBERS = (int, float, complex, str, bytes)
+_UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as one of its base
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: lambda text: str.__getitem__(text, slice(None)),
+    bytes: lambda text: bytes.__getitem__(text, slice(None)),
+}
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
 IN_PYTHON = 1 << 9  # flag of a class that a class statement made
@@ -76,10 +83,10 @@ def painted(value: Any, paint: Paint) -> Node:
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if isinstance(value, _TEXTS) or type(value).__module__ == "itertools":
-        return leaf(kind, _ADDRESS.sub("", repr(value)))
+        return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value))))
     if isinstance(value, re.Pattern):
         parts = [("pattern", paint(value.pattern)), ("flags", paint(int(value.flags)))]
-        return branch(kind, f"re.compile({value.pattern!r})"[:200], parts)
+        return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
         return leaf(kind, f"logger {value.name!r}")
     if isinstance(value, slice):
@@ -103,11 +110,9 @@ def painted(value: Any, paint: Paint) -> Node:
 
 def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
     """Give what an object is made of: attributes as they are stored, or what pickle would get."""
-    plain = next(
-        (base for base in (int, float, complex, str, bytes) if isinstance(value, base)), None
-    )
+    plain = next((base for base in _UNDRESSED if isinstance(value, base)), None)
     if plain is not None:
-        yield "value", paint(plain.__new__(plain, value))  # type: ignore[call-overload]
+        yield "value", paint(_UNDRESSED[plain](value))
     if _is_plain_class(type(value)):
         yield from _attributes(stored(value), paint)
         return

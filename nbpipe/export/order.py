@@ -20,7 +20,8 @@ class _Graph:
 
     Attributes:
         hard: whose names are read while the module is imported.
-        calls: what those read in turn: a function that is called needs all that it uses.
+        calls: what those read in turn: a function that is called needs all that it uses. And
+            set-up, for all that set-up itself does not use.
         soft: whose names are read later, and what those read; callees read best above callers.
     """
 
@@ -49,9 +50,9 @@ def _left(edges: _Edges, done: set[int]) -> _Edges:
 def ordered(pieces: Iterable[Piece]) -> list[Piece]:
     """Order pieces so that each stands below what it needs; else by where they were first bound.
 
-    Set-up comes first where it can, then constants, then definitions. A function stands below
-    the functions it calls, unless they call each other. Where constants need each other, one of
-    them loses the spellings that say so.
+    Set-up comes first, below what it uses itself; then constants, then definitions. A function
+    stands below the functions it calls, unless they call each other. Where constants need each
+    other, one of them loses the spellings that say so.
 
     Raises:
         ExportError: pieces need each other, and have no other spelling.
@@ -84,6 +85,9 @@ def _graph(pieces: list[Piece]) -> _Graph:
     uses = _united(hard, soft)
     calls = {piece: _reached(needs, uses) - {piece} for piece, needs in hard.items()}
     later = {piece: _reached(needs, uses) - {piece} for piece, needs in soft.items()}
+    setups = {number for number, piece in enumerate(pieces) if piece.kind == "setup"}
+    for number in calls.keys() - _reached(setups, uses):
+        calls[number] |= setups
     return _Graph(hard, calls, later)
 
 
@@ -101,12 +105,11 @@ def _edges(
 
 def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
     found: set[int] = set()
-    ahead = list(starts)
+    ahead = set(starts)
     while ahead:
         piece = ahead.pop()
-        if piece not in found:
-            found.add(piece)
-            ahead.extend(edges[piece])
+        found.add(piece)
+        ahead |= edges[piece] - found
     return found
 
 
@@ -122,16 +125,20 @@ def _next(graph: _Graph) -> int | None:
 
 
 def _circling(edges: _Edges) -> list[int]:
-    """List the pieces that follow none but those that follow them too."""
-    above = {piece: _reached(needs, edges) for piece, needs in edges.items()}
-    return [piece for piece, needs in above.items() if all(piece in above[need] for need in needs)]
+    """List pieces that follow each other and no others."""
+    below: _Edges = {piece: set() for piece in edges}
+    for piece, needs in edges.items():
+        for need in needs:
+            below[need].add(piece)
+    piece = next(iter(edges))
+    while others := _reached([piece], edges) - _reached([piece], below):
+        piece = min(others)
+    return sorted(_reached([piece], edges))
 
 
 def _without_circle(pieces: list[Piece], graph: _Graph) -> list[Piece]:
     """Take from one piece of a circle the spellings that close it."""
-    in_circles = set(_circling(graph.hard))
-    start = next(number for number in _circling(graph.all_edges()) if number in in_circles)
-    circle = sorted(_reached([start], graph.hard))
+    circle = _circling({piece: graph.hard[piece] for piece in _circling(graph.all_edges())})
     names = {name for number in circle for name in pieces[number].names}
     for number in circle:
         piece = pieces[number]

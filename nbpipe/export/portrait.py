@@ -20,14 +20,15 @@ from .shapes import HIDDEN, is_secret
 
 __all__ = ["difference", "portrait"]
 
-_BUDGET = 200_000  # values that are looked at one by one
+_BUDGET = 100_000  # values that are looked at one by one
 _DEPTH = 32  # levels
 _LONG_TEXT = 200  # characters or bytes
 _LONG_INT_BITS = 4_000  # Python refuses to write longer ones
 _CHUNK = 10_000  # elements
 _MOST_PLAIN = 5_000_000  # numbers and texts of one container that are looked at
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, pathlib.PosixPath, pathlib.WindowsPath}
-_KEYS = (type({}.keys()), type({}.values()), type({}.items()))
+_EMPTY: dict[str, str] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
 
 def portrait(value: object) -> Any:
@@ -36,7 +37,7 @@ def portrait(value: object) -> Any:
     Numbers count to the last bit; dicts by their order, sets without; functions and classes of
     the user by their code, those of libraries by name; other objects by their class and by the
     state that they give to pickle. Of what cannot be looked at (locks, files, generators) only
-    the type counts. At most 200,000 values are looked at one by one.
+    the type counts. At most 100,000 values are looked at one by one.
     """
     try:
         return _Painter().paint(value)
@@ -89,7 +90,7 @@ class _Painter:
             return self._mapping(value)
         if kind in (set, frozenset):
             return self._set(kind.__name__, value)
-        if kind in _KEYS:
+        if kind in _VIEWS:
             return self._sequence(kind.__name__, list(value))
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             fields = zip(kind._fields, value, strict=False)
@@ -155,6 +156,8 @@ def _plain(value: Any, name: str) -> Node:
         return leaf(kind, f"an int of {value.bit_length()} bits", digest=digest_of(hex(value)))
     if kind == "complex":
         return leaf(kind, f"complex({value.real!r}, {value.imag!r})")
+    if isinstance(value, pathlib.PurePath):
+        return {**_text(kind, str(value), name), "kind": kind}
     return leaf(kind, repr(value))
 
 

@@ -3,78 +3,36 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
-from ..text import shortened
-from .secrets import scrubbed
+from .fresh import MARK, end_marked
+from .inspection import inspect, unpickle
+from .question import Question
+from .rehearsal import rehearse
 
-_LONGEST = 500  # characters of an error's text
-
-
-@final
-class Probe:
-    """The question, and the way back.
-
-    Attributes:
-        request: what was asked.
-        cwd: the notebook's working folder.
-        folder: folder of the module's file.
-    """
-
-    def __init__(self, given: dict[str, Any], answers: int) -> None:
-        self.request: dict[str, Any] = given["request"]
-        self.cwd: str = given["cwd"]
-        self.folder: str = given["folder"]
-        self._answers = answers
-        self._pid = os.getpid()
-
-    def say(self, line: object) -> None:
-        """Answer one JSON value; a process that user code forked off is none of ours."""
-        if os.getpid() != self._pid:
-            os._exit(0)
-        data = memoryview(json.dumps(line).encode("ascii") + b"\n")
-        while data:
-            data = data[os.write(self._answers, data) :]
-
-    def step(self, name: str) -> None:
-        """Announce what comes next: its time begins."""
-        self.say({"step": name})
-
-    def close_after_fork(self) -> None:
-        """Let go of the way back in a process that user code forks off."""
-        os.close(self._answers)
+_TASKS: dict[str, Callable[[Question], None]] = {
+    "rehearse": rehearse,
+    "inspect": inspect,
+    "unpickle": unpickle,
+}
 
 
 def main(given: dict[str, Any], answers: int) -> NoReturn:
     """Do the task and end the process, whatever threads still run."""
     os.set_inheritable(answers, False)  # noqa: FBT003
-    probe = Probe(given, answers)
-    os.register_at_fork(after_in_child=probe.close_after_fork)
+    question = Question(given, answers)
+    os.register_at_fork(after_in_child=question.close_after_fork)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _watch_lifeline(given["litter"])
-    _task(given["task"])(probe)
-    probe.say({"done": True})
+    _TASKS[given["task"]](question)
+    question.say({"done": True})
     _exit()
-
-
-def _task(name: str) -> Callable[[Probe], None]:
-    from . import inspection, rehearsal
-
-    return {
-        "rehearse": rehearsal.rehearse,
-        "inspect": inspection.inspect,
-        "unpickle": inspection.unpickle,
-    }[name]
 
 
 def _exit() -> NoReturn:
@@ -97,40 +55,6 @@ def _watch_lifeline(litter: str) -> None:
 def _end_with(lifeline: int, litter: str) -> None:
     while os.read(lifeline, 1):
         pass
+    end_marked(os.environ.get(MARK, ""))
     shutil.rmtree(litter, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
-
-
-def portrayed(value: object) -> Any:
-    """Give the portrait of a value as it comes out of JSON."""
-    from .portrait import portrait
-
-    return json.loads(json.dumps(portrait(value)))
-
-
-def error_words(error: BaseException) -> str:
-    """Give an exception as its traceback's last line does, in one line."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"no module named {error.name!r} can be found from a fresh process"
-    line = traceback.format_exception_only(error)[-1]
-    text = shortened(scrubbed(line), _LONGEST)
-    return text or type(error).__name__
-
-
-def error_line(error: BaseException, file: str) -> int | None:
-    """Give the line of `file` that an exception came from: the innermost one."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno
-    found = None
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            found = trace.tb_lineno
-        trace = trace.tb_next
-    return found
-
-
-def text_of_line(file: str, line: int | None) -> str:
-    """Give a line of a file, without its indent."""
-    lines = Path(file).read_text(encoding="utf-8").split("\n")
-    return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""

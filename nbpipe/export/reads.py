@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
-from .names import Comprehension, arguments, bound_names, declared, defaults
+from .names import (
+    CLOSED,
+    Comprehension,
+    Scope,
+    arguments,
+    bound_names,
+    declared,
+    defaults,
+    mangled,
+)
 
 Reads = tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]
-_CLOSED = frozenset({"function", "comprehension"})  # what is local there is known beforehand
 _ALIKE = {
     "AsyncFor": "For",
     "AsyncFunctionDef": "FunctionDef",
@@ -64,56 +71,13 @@ def names_read(node: ast.AST, *, future: bool) -> Reads:
         rebound by `global` in functions; changed in place in functions.
     """
     reader = _Reader(future=future)
-    reader.visit(node, _Scope("module"))
+    reader.visit(node, Scope("module"))
     return (
         frozenset(reader.now),
         frozenset(reader.later),
         frozenset(reader.rebound),
         frozenset(reader.mutated),
     )
-
-
-@dataclass(slots=True)
-class _Scope:
-    """A scope of names.
-
-    Attributes:
-        kind: "module", "class", "function" or "comprehension".
-        names: what is local; of a module or a class, what has been bound so far.
-        globals: names that `global` makes global.
-        outer: the scope around it; None for a module.
-        is_later: its code is executed when a function is called.
-        owner: name of the class whose private names are mangled here.
-    """
-
-    kind: str
-    names: set[str] = field(default_factory=set)
-    globals: frozenset[str] = frozenset()
-    outer: _Scope | None = None
-    is_later: bool = False
-    owner: str = ""
-
-    def is_global(self, name: str) -> bool:
-        """Tell whether a name that is read here may be a global one."""
-        if name in self.globals:
-            return True
-        if name in self.names:
-            return False
-        scope = self.outer
-        while scope is not None:
-            if name in scope.globals:
-                return True
-            if scope.kind in _CLOSED and name in scope.names:
-                return False
-            if scope.outer is None:
-                return self.is_later or name not in scope.names
-            scope = scope.outer
-        return True
-
-    def binds(self, name: str) -> None:
-        """Take note that a name is bound here."""
-        if self.kind not in _CLOSED:
-            self.names.add(name)
 
 
 class _Reader(ast.NodeVisitor):
@@ -125,23 +89,23 @@ class _Reader(ast.NodeVisitor):
         self.rebound: set[str] = set()
         self.mutated: set[str] = set()
         self._future = future
-        self._scope = _Scope("module")
+        self._scope = Scope("module")
 
-    def visit(self, node: ast.AST, scope: _Scope | None = None) -> None:
+    def visit(self, node: ast.AST, scope: Scope | None = None) -> None:
         """Walk a node, in a scope of its own if one is given."""
         outer, self._scope = self._scope, scope or self._scope
         kind = type(node).__name__
         getattr(self, f"visit_{_ALIKE.get(kind, kind)}", self.generic_visit)(node)
         self._scope = outer
 
-    def _all(self, nodes: Iterable[ast.AST], scope: _Scope | None = None) -> None:
+    def _all(self, nodes: Iterable[ast.AST], scope: Scope | None = None) -> None:
         for node in nodes:
             self.visit(node, scope)
 
     # -- names ----------------------------------------------------------------------------
     def visit_Name(self, node: ast.Name) -> None:
         """Note what is done with a name."""
-        name = _mangled(node.id, self._scope.owner)
+        name = mangled(node.id, self._scope.owner)
         if isinstance(node.ctx, ast.Load):
             self._read(name)
         elif isinstance(node.ctx, ast.Store):
@@ -160,19 +124,19 @@ class _Reader(ast.NodeVisitor):
 
     def _unbind(self, name: str) -> None:
         self._bind(name)
-        if self._scope.kind not in _CLOSED:
+        if self._scope.kind not in CLOSED:
             self._scope.names.discard(name)
 
     def _bind_all(self, names: Iterable[str]) -> None:
         for name in names:
-            self._bind(_mangled(name, self._scope.owner))
+            self._bind(mangled(name, self._scope.owner))
 
     def _mutate(self, node: ast.AST) -> None:
         """Note that what an expression gives is changed in place."""
         while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
             node = node.value
         if isinstance(node, ast.Name) and self._scope.is_later:
-            name = _mangled(node.id, self._scope.owner)
+            name = mangled(node.id, self._scope.owner)
             if self._scope.is_global(name):
                 self.mutated.add(name)
 
@@ -205,7 +169,7 @@ class _Reader(ast.NodeVisitor):
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         """Read the target, too."""
         if isinstance(node.target, ast.Name):
-            name = _mangled(node.target.id, self._scope.owner)
+            name = mangled(node.target.id, self._scope.owner)
             self._read(name)
             self._mutate(node.target)
         self._all([node.value, node.target])
@@ -280,11 +244,11 @@ class _Reader(ast.NodeVisitor):
         before = set(self._scope.names)
         after: list[set[str]] = []
         for body in bodies:
-            if self._scope.kind not in _CLOSED:
+            if self._scope.kind not in CLOSED:
                 self._scope.names = set(before)
             self._all(body)
             after.append(self._scope.names)
-        if self._scope.kind not in _CLOSED:
+        if self._scope.kind not in CLOSED:
             self._scope.names = set.intersection(*after)
 
     # -- scopes ---------------------------------------------------------------------------
@@ -304,14 +268,14 @@ class _Reader(ast.NodeVisitor):
         self._all(defaults(node.args))
         self._function(node.args, [node.body], self._scope)
 
-    def _function(self, args: ast.arguments, body: Sequence[ast.AST], outer: _Scope) -> None:
+    def _function(self, args: ast.arguments, body: Sequence[ast.AST], outer: Scope) -> None:
         named = frozenset(declared(body, ast.Global))
         free = frozenset(declared(body, ast.Nonlocal))
         own = {arg.arg for arg in arguments(args)} | set(bound_names(body)) | {"__class__"}
-        names = {_mangled(name, outer.owner) for name in own - named - free}
+        names = {mangled(name, outer.owner) for name in own - named - free}
         if not outer.owner:
             names.discard("__class__")
-        scope = _Scope("function", names, named, outer, is_later=True, owner=outer.owner)
+        scope = Scope("function", names, named, outer, is_later=True, owner=outer.owner)
         self._all(body, scope)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
@@ -321,19 +285,19 @@ class _Reader(ast.NodeVisitor):
         self._all([*node.bases, *node.keywords], typed)
         named = frozenset(declared(node.body, ast.Global))
         own = {"__module__", "__qualname__"}
-        scope = _Scope("class", own, named, typed, typed.is_later, node.name)
+        scope = Scope("class", own, named, typed, typed.is_later, node.name)
         self._all(node.body, scope)
         self._bind_all([node.name])
 
-    def _typed(self, node: ast.AST) -> _Scope:
+    def _typed(self, node: ast.AST) -> Scope:
         """Give the scope of the parameters of types, `T` in `def f[T](x)`, if there are any."""
         here = self._scope
         parameters = getattr(node, "type_params", [])
         if not parameters:
             return here
         names = {one.name for one in parameters}
-        typed = _Scope("function", names, frozenset(), here, here.is_later, here.owner)
-        later = _Scope("function", set(), frozenset(), typed, is_later=True, owner=here.owner)
+        typed = Scope("function", names, frozenset(), here, here.is_later, here.owner)
+        later = Scope("function", set(), frozenset(), typed, is_later=True, owner=here.owner)
         for one in parameters:
             self._all(ast.iter_child_nodes(one), later)
         return typed
@@ -341,7 +305,7 @@ class _Reader(ast.NodeVisitor):
     def visit_TypeAlias(self, node: ast.AST) -> None:
         """Read the value of `type X = ...` later."""
         typed = self._typed(node)
-        later = _Scope("function", set(), frozenset(), typed, is_later=True, owner=typed.owner)
+        later = Scope("function", set(), frozenset(), typed, is_later=True, owner=typed.owner)
         self.visit(node.value, later)  # type: ignore[attr-defined]
         self.visit(node.name)  # type: ignore[attr-defined]
 
@@ -351,7 +315,7 @@ class _Reader(ast.NodeVisitor):
         self.visit(first.iter)
         here = self._scope
         names = set(bound_names(one.target for one in node.generators))
-        scope = _Scope("comprehension", names, frozenset(), here, here.is_later, here.owner)
+        scope = Scope("comprehension", names, frozenset(), here, here.is_later, here.owner)
         for number, one in enumerate(node.generators):
             self._all([*([one.iter] if number else []), *one.ifs], scope)
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
@@ -368,7 +332,7 @@ class _Reader(ast.NodeVisitor):
     # -- annotations ----------------------------------------------------------------------
     def _annotations(self, notes: Iterable[ast.expr | None], *, evaluated: bool) -> None:
         here = self._scope
-        later = _Scope("function", set(), frozenset(), here, is_later=True, owner=here.owner)
+        later = Scope("function", set(), frozenset(), here, is_later=True, owner=here.owner)
         for note in notes:
             if note is None:
                 continue
@@ -394,13 +358,6 @@ def _quoted(note: ast.AST) -> Iterator[ast.expr]:
         case _:
             for child in ast.iter_child_nodes(note):
                 yield from _quoted(child)
-
-
-def _mangled(name: str, owner: str) -> str:
-    """Give a private name of a class as Python stores it."""
-    if not owner.strip("_") or not name.startswith("__") or name.endswith("__"):
-        return name
-    return f"_{owner.lstrip('_')}{name}"
 
 
 def _is_in_place(method: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -97,15 +97,15 @@ def _as_bytes(record: Record) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file that nobody sees half of; its time is exact, for the newest counts."""
-    handle, name = tempfile.mkstemp(".tmp", "", path.parent)
+    part = path.with_name(f"{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        part.touch(mode=0o600, exist_ok=False)
+        part.write_bytes(data)
         now_ns = time.time_ns()
-        os.utime(name, ns=(now_ns, now_ns))
-        Path(name).replace(path)
+        os.utime(part, ns=(now_ns, now_ns))
+        part.replace(path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def _prune() -> None:

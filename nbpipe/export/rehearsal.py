@@ -16,26 +16,26 @@ from types import ModuleType
 from typing import Any, final
 
 from .portrait import difference
-from .probe import Probe, error_line, error_words, portrayed
+from .question import Question, error_line, error_words, portrayed
 
 
-def rehearse(probe: Probe) -> None:
+def rehearse(question: Question) -> None:
     """Run the imports and the pieces of a request; answer how each went."""
-    os.chdir(probe.cwd)
-    stage = _Stage(probe)
-    for number, piece in enumerate(probe.request["pieces"]):
-        probe.say({"at": number})
-        probe.say(stage.play(piece))
+    os.chdir(question.cwd)
+    stage = _Stage(question)
+    for number, piece in enumerate(question.request["pieces"]):
+        question.say(stage.play(number, piece))
 
 
 @final
 class _Stage:
     """The module as far as it has come."""
 
-    def __init__(self, probe: Probe) -> None:
-        name: str = probe.request["name"]
-        self._file = str(Path(probe.folder, f"{name}.py"))
-        flag = __future__.annotations.compiler_flag if probe.request["future"] else 0
+    def __init__(self, question: Question) -> None:
+        name: str = question.request["name"]
+        self._question = question
+        self._file = str(Path(question.folder, f"{name}.py"))
+        flag = __future__.annotations.compiler_flag if question.request["future"] else 0
         self._flags = flag
         self._text = ""
         self._missing: dict[str, None] = {}  # names of pieces that failed
@@ -44,10 +44,11 @@ class _Stage:
         self._module: ModuleType = importlib.util.module_from_spec(spec)
         sys.modules[name] = self._module
 
-    def play(self, piece: dict[str, Any]) -> dict[str, Any]:
+    def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
         """Try the spellings of a piece in order; give the choice, or why there is none."""
         reasons: list[dict[str, Any]] = []
         for number, spelling in enumerate(piece["spellings"]):
+            self._question.say({"at": at, "spelling": number})
             reason = self._attempt(spelling, piece["expected"])
             if reason is None:
                 return {"choice": number}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, final
 
-from .probe import error_words, portrayed
+from .question import error_words, portrayed
 
 _GRACE_S = 5.0
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import dataclasses
 import functools
 import io
 import tokenize
@@ -13,6 +11,7 @@ from itertools import islice
 from types import FunctionType
 from typing import Any
 
+from .objects import stored
 from .shapes import HIDDEN, is_secret, is_secret_name, looks_secret, scrubbed, words_of
 
 __all__ = ["reads_environment", "scrubbed", "secret_in", "secret_in_text"]
@@ -141,11 +140,7 @@ def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
         return
     if hasattr(type(value), "__self__") or type(value).__module__ in ("builtins", "numpy"):
         return
-    with contextlib.suppress(AttributeError):
-        yield from _attributes(list(object.__getattribute__(value, "__dict__").items()))
-    if dataclasses.is_dataclass(value) and hasattr(type(value), "__slots__"):
-        names = [field.name for field in dataclasses.fields(value)]
-        yield from _attributes((n, getattr(value, n)) for n in names if hasattr(value, n))
+    yield from _attributes(stored(value).items())
 
 
 # -- source text ------------------------------------------------------------------------

@@ -45,6 +45,7 @@ _LONG_TOKEN = 16  # one without
 _HEX = re.compile(r"[0-9a-fA-F]{32,}")
 _MARKER = re.compile(r"[<\[({|#@▁Ġ$%].*|.*[>\])}|]|\**|x*|\.*", re.DOTALL)
 _HOLDER = re.compile(r"(?i)\s*|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
+_IDENTIFIER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*(?:[_-]\d+)?")
 _EDGE = r"(?<![A-Za-z0-9_])"
 _KNOWN = re.compile(
     _EDGE + r"(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]*\d)[\w-]{20,}"
@@ -115,9 +116,8 @@ def _is_secret_by_name(name: str, text: str) -> bool:
         return False
     if words[-1] in ("key", "auth", "token") and _HEX.fullmatch(text):
         return True
-    if words == ["auth"]:
-        return len(text) >= _SHORTEST_TOKEN
-    if words not in (["token"], ["my", "token"], ["cookie"]) or " " in text:
+    bare = words in (["token"], ["my", "token"], ["cookie"], ["auth"])
+    if not bare or " " in text or _IDENTIFIER.fullmatch(text):
         return False
     numbered = any(map(str.isdigit, text))
     return len(text) >= (_SHORTEST_TOKEN if numbered else _LONG_TOKEN)
@@ -133,7 +133,7 @@ def looks_secret(text: str, *, dense: bool = True) -> bool:
     """
     if _KNOWN.search(text) or _LOGIN.search(text):
         return True
-    if any(value in text for value in _variables()):
+    if len(text) >= _LEAST_VARIABLE and any(value in text for value in _variables()):
         return True
     return dense and len(text) <= _LONGEST_KEY and _is_dense(text.strip())
 

@@ -13,6 +13,12 @@ from .lines import Lines, lines_of
 from .magics import body_of, line_of, shell_calls
 from .names import bound_names
 
+# Flags of `__future__`; that of nested scopes says of a code object that it is nested.
+FUTURE = sum(
+    getattr(__future__, name).compiler_flag
+    for name in __future__.all_feature_names
+    if name != "nested_scopes"
+)
 _SETUP = re.compile(r"^[ \t]*#\|[ \t]*nbpipe:[ \t]*setup[ \t]*\r?$", re.MULTILINE)
 _AFTER = re.compile(r"(?:[ \t\f]*;)?(?P<comment>[ \t\f]*#.*)?[ \t\f]*\\?[ \t\f]*")
 # A statement of these kinds has bound nothing if it failed.
@@ -30,7 +36,8 @@ class Cell:
         order: of execution.
         text: what was compiled; for `%%time` and its like the body.
         before: `__future__` flags in force when it began.
-        stopped: line that raised; nothing after it was executed.
+        stopped: the line that raised, after which nothing was executed; where that is `%%time`
+            or its like, the line of its body follows.
         binds: it was executed as a part of the module, and so binds names there.
     """
 
@@ -38,7 +45,7 @@ class Cell:
     order: int
     text: str
     before: int = 0
-    stopped: int | None = None
+    stopped: tuple[int, ...] = ()
     binds: bool = True
 
     @property
@@ -71,13 +78,24 @@ class Cell:
         """It holds a line `#| nbpipe: setup`."""
         return _SETUP.search(self.text) is not None
 
-    def unwrapped(self) -> Cell:
-        """Give the body of a cell such as `%%time` as a cell; any other cell is given back."""
+    @property
+    def future(self) -> bool:
+        """Annotations are not evaluated in it."""
+        return bool(self.flags & __future__.annotations.compiler_flag)
+
+    def body(self) -> Cell | None:
+        """Give the body of a cell such as `%%time` as a cell; None for other cells."""
         found = body_of(self.tree)
         if found is None:
-            return self
-        body = Cell(self.place, self.order, found.text, self.before, self.stopped, found.binds)
-        return body.unwrapped() if body.compiles() else self
+            return None
+        stopped = self.stopped[1:]
+        body = Cell(self.place, self.order, found.text, self.before, stopped, found.binds)
+        return body if body.compiles() else None
+
+    def unwrapped(self) -> Cell:
+        """Give the innermost body of a cell; a cell that is no magic is given back."""
+        body = self.body()
+        return self if body is None else body.unwrapped()
 
     def compiles(self) -> bool:
         """Tell whether its text is Python."""
@@ -120,7 +138,7 @@ class Statement:
     def text(self) -> str:
         """Its source, with the comments directly above it and the one on its last line."""
         lines = self.cell.lines
-        first = self.first_line
+        first = start_line(lines, self.node)
         start = 0 if first < self.node.lineno else lines.column(first, self.node.col_offset)
         shares = bool(lines[first][:start].strip()) or first == self.after
         above = first if shares else max(lines.block_above(first, ""), self.after + 1)
@@ -137,6 +155,15 @@ def first_line(node: ast.AST) -> int:
     """Give the line where a node begins, with its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     line: int = getattr(decorators[0] if decorators else node, "lineno", 0)
+    return line
+
+
+def start_line(lines: Lines, node: ast.AST) -> int:
+    """Give the line where a node begins, with the `@` of its first decorator."""
+    line = first_line(node)
+    if getattr(node, "decorator_list", None):
+        while not lines[line].lstrip(" \t\f").startswith("@"):  # `@(`, and the rest below
+            line -= 1
     return line
 
 
@@ -168,7 +195,7 @@ def _statements(cell: Cell) -> tuple[Statement, ...]:
     found: list[Statement] = []
     after = 0
     for node in cell.tree.body:
-        if cell.stopped is not None and first_line(node) > cell.stopped:
+        if cell.stopped and first_line(node) > cell.stopped[0]:
             break
         found += _spliced(cell, node, len(found), after)
         after = node.end_lineno or node.lineno
@@ -180,7 +207,7 @@ def _spliced(cell: Cell, node: ast.stmt, number: int, after: int) -> list[Statem
     inner = None if line is None else Cell(cell.place, cell.order, line, cell.before)
     if inner is None or not inner.compiles():
         return [Statement(cell, number, node, after, _binds(cell, node))]
-    if cell.stopped is not None and node.lineno <= cell.stopped <= (node.end_lineno or 0):
+    if cell.stopped and cell.stopped[0] == node.lineno:
         return []
     return [
         Statement(inner, number + one.number, one.node, one.after, one.binds)
@@ -189,7 +216,7 @@ def _spliced(cell: Cell, node: ast.stmt, number: int, after: int) -> list[Statem
 
 
 def _binds(cell: Cell, node: ast.stmt) -> frozenset[str]:
-    failed = cell.stopped is not None and cell.stopped <= (node.end_lineno or node.lineno)
+    failed = bool(cell.stopped) and cell.stopped[0] <= (node.end_lineno or node.lineno)
     if not cell.binds or isinstance(node, ast.Delete) or (failed and isinstance(node, _AT_THE_END)):
         return frozenset()
     return frozenset(bound_names([node]))

@@ -157,7 +157,7 @@ def _difference(before: str, after: str, names: tuple[str, str]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
+    return [line.rstrip() for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")]
 
 
 # -- writing ------------------------------------------------------------------------------
@@ -202,8 +202,11 @@ def _write(part: Path, path: Path, data: bytes) -> None:
     for old in _status(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, "the file is read-only", str(path))
-        part.chmod(stat.S_IMODE(old.st_mode))
         new = part.stat()
+        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):  # written as root
+            with contextlib.suppress(OSError):
+                os.chown(part, old.st_uid, old.st_gid)
+        part.chmod(stat.S_IMODE(old.st_mode))
         if (new.st_size, int(new.st_mtime)) == (old.st_size, int(old.st_mtime)):
             # Python would take its old bytecode: it looks at the size and at whole seconds.
             os.utime(part, ns=(new.st_atime_ns, new.st_mtime_ns + 1_000_000_000))

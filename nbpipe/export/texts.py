@@ -1,11 +1,10 @@
 """Definitions: the text of a function or class, found by its code object."""
 
 from __future__ import annotations
-import __future__
 
 import ast
+import copy
 import functools
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,16 +13,10 @@ from typing import TypeGuard
 
 from .lambdas import lambda_text
 from .lines import Lines, indent_of
-from .statements import Cell, Statement, cut_end, first_line
+from .statements import FUTURE, Cell, Statement, cut_end, first_line, start_line
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-_KEYWORD = re.compile(r"(?:async(?:\s|\\\n)+)?(?:def|class)(?:\s|\\\n)+")
-# `nested_scopes` has the bit that says of a code object that it is nested.
-_FUTURE = sum(
-    getattr(__future__, name).compiler_flag
-    for name in __future__.all_feature_names
-    if name != "nested_scopes"
-)
+_FAR = 1 << 20  # a line that no text has
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +67,9 @@ class Definition:
         if isinstance(self.node, ast.Lambda):
             alone = self._is_alone(self.node)
             return lambda_text(lines, self.node, name or "function", parameters, alone=alone)
-        indent = indent_of(lines[self.line])
-        above = max(lines.block_above(self.line, indent), self.after + 1)
+        first = start_line(lines, self.node)
+        indent = indent_of(lines[first])
+        above = max(lines.block_above(first, indent), self.after + 1)
         last = self.node.end_lineno or self.line
         whole = {n: lines[n] for n in range(above, max(last, lines.tail(last, indent)) + 1)}
         whole[last] = cut_end(lines, self.node)
@@ -106,12 +100,15 @@ class Definition:
 
 
 def find(statement: Statement, code: CodeType) -> Definition | None:
-    """Give the definition in a statement that a code object was compiled from."""
+    """Give the definition in a statement that a function's code was compiled from."""
     if not statement.first_line <= code.co_firstlineno <= statement.last_line:
         return None
-    for found in _codes(statement, code.co_flags & _FUTURE):
+    if code.co_name.strip("<>") not in statement.cell.text:
+        return None
+    flags = code.co_flags & FUTURE
+    for number, found in enumerate(_codes(statement, flags)):
         if found == code and list(found.co_positions()) == list(code.co_positions()):
-            return _definition(statement, code)
+            return _definition(statement, code, _line_of(statement, flags, number))
     return None
 
 
@@ -131,14 +128,32 @@ def dedented(lines: Lines, whole: dict[int, str], indent: str) -> Iterator[str]:
             yield line[len(indent) :] if line.startswith(indent) else line[len(here) :]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _codes(statement: Statement, flags: int) -> tuple[CodeType, ...]:
+    return _compiled(statement.node, flags)
+
+
+def _line_of(statement: Statement, flags: int, number: int) -> int:
+    """Give the line of a code object where each lambda has a line of its own.
+
+    Where their code begins, lambdas on one line cannot be told apart, and what places it has
+    inside differs between versions of Python.
+    """
+    node = copy.deepcopy(statement.node)
+    for place, one in enumerate(_lambdas(node), _FAR):
+        one.lineno = one.end_lineno = place
+        one.col_offset = one.end_col_offset = 0
+    codes = _compiled(node, flags)
+    return codes[number].co_firstlineno if number < len(codes) else 0
+
+
+def _compiled(node: ast.stmt, flags: int) -> tuple[CodeType, ...]:
+    """Give the code objects of a statement in the order of the compiler."""
     flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    module = ast.Module([statement.node], [])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            whole = compile(module, "<cell>", "exec", flags, dont_inherit=True)
+            whole = compile(ast.Module([node], []), "<cell>", "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):  # `return` outside a function, and so on
         return ()
     return tuple(_inner(whole))
@@ -151,16 +166,22 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
             yield from _inner(value)
 
 
-def _definition(statement: Statement, code: CodeType) -> Definition | None:
+def _definition(statement: Statement, code: CodeType, line: int) -> Definition | None:
+    lambdas = list(_lambdas(statement.node))
+    known = code.co_name == "<lambda>" and 0 <= line - _FAR < len(lambdas)
+    wanted = lambdas[line - _FAR] if known else None
     found = [
         Definition(statement.cell, statement, node, after)
         for node, after in _defined(statement.node, statement.after)
         if first_line(node) == code.co_firstlineno
         and code.co_name == getattr(node, "name", "<lambda>")
+        and wanted in (None, node)
     ]
-    if len(found) > 1:
-        found = [one for one in found if _holds(one.node, code)]
     return found[-1] if found else None
+
+
+def _lambdas(node: ast.AST) -> Iterator[ast.Lambda]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.Lambda))
 
 
 def _defined(node: ast.AST, after: int) -> Iterator[tuple[Node, int]]:
@@ -178,20 +199,6 @@ def _defined(node: ast.AST, after: int) -> Iterator[tuple[Node, int]]:
 
 def _is_node(node: ast.AST) -> TypeGuard[Node]:
     return isinstance(node, Node)
-
-
-def _holds(node: Node, code: CodeType) -> bool:
-    """Tell whether all of a code's instructions come from the body of a lambda."""
-    if not isinstance(node, ast.Lambda):
-        return False
-    body = node.body
-    first, last = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
-    for line, end_line, start, end in code.co_positions():
-        if None in (line, end_line, start, end) or (start, end) == (0, 0):
-            continue  # instructions that begin a function have no place of their own
-        if (line, start) < first or (end_line, end) > last:
-            return False
-    return True
 
 
 def _head(lines: Lines, node: ast.stmt) -> tuple[tuple[int, int, int], tuple[int, int]]:

@@ -12,6 +12,8 @@ from ..errors import ExportError
 from .fresh import Answer, Surroundings, ask
 from .model import Piece, Spelling
 
+_ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -48,7 +50,7 @@ def tried(
     future: bool,
     limit_s: float = 60.0,
 ) -> list[Choice | Failure]:
-    """Run the imports and the pieces of a module in one fresh process.
+    """Run the imports and the pieces of a module in a fresh process.
 
     Args:
         imports: the import block.
@@ -56,7 +58,8 @@ def tried(
         where: the notebook's folder and import path; relative paths work as they do there.
         name: name of the module.
         future: it begins with `from __future__ import annotations`.
-        limit_s: the most that all of it may take [s].
+        limit_s: the most that all of it may take [s]; where it is over, or the process ends, all
+            is tried again without the spelling at fault, if the piece has another.
 
     Returns:
         How each piece went.
@@ -65,17 +68,26 @@ def tried(
         ExportError: no fresh process can be started, or the import block fails in one.
     """
     _check_name(name, imports)
-    block = Piece(names=(), spellings=(Spelling(imports),))
-    request = {
-        "name": name,
-        "future": future,
-        "pieces": [_as_json(piece) for piece in (block, *pieces)],
-    }
-    answer = ask("rehearse", request, where, limits_s={"": limit_s})
-    results = _results(answer, ["the import block", *map(_called, pieces)])
+    tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
+    passed = [0] * len(tries)  # spellings of each that ended the process, or took too long
+    for _ in range(_ROUNDS):
+        given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
+        request = {"name": name, "future": future, "pieces": given}
+        answer = ask("rehearse", request, where, limits_s={"": limit_s})
+        last = _last_tried(answer)
+        if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
+            break
+        passed[last[0]] += last[1] + 1
+    results = _results(answer, ["the import block", *map(_called, pieces)], passed)
     if isinstance(results[0], Failure):
         raise ExportError(_import_words(imports, results[0]))
     return results[1:]
+
+
+def _last_tried(answer: Answer) -> tuple[int, int] | None:
+    """Give the piece and the spelling that ended the process; None where none did."""
+    places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
+    return places[-1] if places and answer.ending != "answered" else None
 
 
 def _check_name(name: str, imports: str) -> None:
@@ -103,12 +115,13 @@ def _import_words(imports: str, failure: Failure) -> str:
     )
 
 
-def _as_json(piece: Piece) -> dict[str, Any]:
+def _as_json(piece: Piece, first: int) -> dict[str, Any]:
     return {
         "names": piece.names,
         "expected": piece.expected,
         "spellings": [
-            {"text": spelling.text, "now": sorted(spelling.now)} for spelling in piece.spellings
+            {"text": spelling.text, "now": sorted(spelling.now)}
+            for spelling in piece.spellings[first:]
         ],
     }
 
@@ -117,9 +130,10 @@ def _called(piece: Piece) -> str:
     return piece.words or " and ".join(map(repr, piece.names))
 
 
-def _results(answer: Answer, called: list[str]) -> list[Choice | Failure]:
+def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choice | Failure]:
     """Read how the pieces went; after the one that ended the process none was tried."""
-    results = [_result(line) for line in answer.lines if "at" not in line]
+    lines = [line for line in answer.lines if "at" not in line]
+    results = [_result(line, first) for line, first in zip(lines, passed, strict=False)]
     if len(results) < len(called):
         culprit = called[len(results)]
         results.append(Failure(answer.explained()))
@@ -128,9 +142,9 @@ def _results(answer: Answer, called: list[str]) -> list[Choice | Failure]:
     return results
 
 
-def _result(line: dict[str, Any]) -> Choice | Failure:
+def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
     if "choice" in line:
-        return Choice(line["choice"])
+        return Choice(line["choice"] + passed)
     reasons = line["failed"]
     texts = tuple(reason["reason"] for reason in reasons)
     return Failure(texts[0], reasons[0]["line"], texts)

@@ -46,6 +46,7 @@ def verified(
     check_items: int = 4,
     limit_s: float = 30.0,
     start_limit_s: float = _STARTS_S,
+    files: Mapping[str, bytes] | None = None,
     hint: str = "",
 ) -> Report:
     """Import a module in a fresh process, from another folder, and compare it with the notebook.
@@ -62,12 +63,14 @@ def verified(
         check_items: first items to compare [items].
         limit_s: the most that the items of each side may take [s].
         start_limit_s: the most that the module may take until its pipeline is built [s].
+        files: what lies beside the module, by name.
         hint: what a difference may come from, for the end of its message.
 
     Raises:
         ExportError: the module cannot be imported, its pipeline is another, a function of a
             process stage cannot be sent, or an item differs.
     """
+    every = {**(files or {}), filename: text.encode("utf-8")}
     count = check_items if items is not None else 0
     request = {
         "name": PurePath(filename).stem,
@@ -76,10 +79,10 @@ def verified(
         "check_items": count,
     }
     limits_s = {"": start_limit_s, "items": limit_s}
-    answer = ask("inspect", request, where, limits_s=limits_s, files={filename: text})
+    answer = ask("inspect", request, where, limits_s=limits_s, files=every)
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    _check_pickles(answer, text, filename, where, start_limit_s, load=spawn_check)
+    _check_pickles(answer, every, filename, where, start_limit_s, load=spawn_check)
     if items is None or count == 0:
         return Report(0)
     return _compared(answer, own_samples(items, count, limit_s), limit_s, hint)
@@ -90,12 +93,14 @@ def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
 
 
 def _check_start(answer: Answer, filename: str) -> None:
-    """Refuse a module that cannot be imported, or builds no pipeline."""
+    """Refuse a module that cannot be imported, has other values, or builds no pipeline."""
     failed = [line for line in _found(answer, "failed") if "stage" not in line]
     if failed:
         line, text, words = failed[0]["line"], failed[0]["text"], failed[0]["failed"]
         at = f", line {line}: `{text}`" if line is not None else ""
         raise ExportError(f"the module would fail in a fresh process: {filename}{at}: {words}")
+    for line in _found(answer, "differs"):
+        raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")
     if not _found(answer, "step") and answer.ending != "answered":
         raise ExportError(f"the module was checked in a fresh process, and {answer.explained()}")
 
@@ -106,6 +111,10 @@ def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -
     words = _graph_difference(expected, _found(answer, "graph")[0]["graph"])
     if words is not None:
         raise ExportError(f"the module builds another pipeline than the notebook's: {words}")
+
+
+def _in_module(words: str) -> str:
+    return words.replace(_ANEW, "in the module")
 
 
 def _graph_difference(
@@ -132,7 +141,7 @@ def _words(key: str, value: Any) -> str:
 
 def _check_pickles(
     answer: Answer,
-    text: str,
+    every: Mapping[str, bytes],
     filename: str,
     where: Surroundings,
     limit_s: float,
@@ -143,7 +152,7 @@ def _check_pickles(
     pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
     if pickles and load:
         request = {"name": PurePath(filename).stem, "pickles": pickles}
-        there = ask("unpickle", request, where, limits_s={"": limit_s}, files={filename: text})
+        there = ask("unpickle", request, where, limits_s={"": limit_s}, files=every)
         lines += _found(there, "failed")
         if there.ending != "answered":
             raise ExportError(f"a process that loads the stages' functions {there.explained()}")
@@ -186,7 +195,7 @@ def _mismatch(notebook: Sample, module: Sample) -> str | None:
     for number, (ours, theirs) in enumerate(zip(notebook.items, module.items, strict=False)):
         words = difference(ours, theirs)
         if words is not None:
-            words = words.replace(_ANEW, "in the module")
+            words = _in_module(words)
             return f"item {number} of the module differs from the notebook's: {words}"
     here, there = len(notebook.items), len(module.items)
     if module.raised and not notebook.raised:

@@ -176,7 +176,7 @@ class Notebook:
     def refused(self, text: str) -> str:
         """Run cells of which the last is refused; return the words, after a look for litter."""
         *before, last = cells_of(text)
-        self.run(NEXT.join(before))
+        self.run(f"\n{NEXT}".join(before))
         held = contents(self.folder)
         error = self.failed(last)
         assert error.kind == "ExportError", error.shown
@@ -275,7 +275,9 @@ def comments_of(text: str) -> list[tuple[str, bool]]:
 def linted(path: Path) -> str:
     """Return what the pinned lint says; nothing where all is well."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", RULES, "-q"]
-    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(  # where `nbpipe` is no folder: else it counts as the user's own
+        [*command, path.name], cwd=path.parent, capture_output=True, text=True, check=False
+    )
     return done.stdout + done.stderr
 
 
@@ -286,7 +288,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def holds(folders: Iterable[Path], word: str) -> list[str]:
-    """Name the files below folders that hold a word, plain or as UTF-16 or base64 would."""
+    """Name the files below folders that hold a word."""
     return [
         name
         for folder in folders

@@ -67,6 +67,17 @@ def test_a_function_called_while_importing_has_all_that_it_uses():
     assert names(pieces) == "depth limit make row table"
 
 
+def test_set_up_has_only_what_it_uses_above_it():
+    """What does not serve the set-up waits for it."""
+    pieces = [
+        constant("weights", 0, "random"),
+        piece("seed_all", 3, later="SEED"),
+        constant("SEED", 4),
+        piece("setup", 5, "seed_all", kind="setup"),
+    ]
+    assert names(pieces) == "SEED seed_all setup weights"
+
+
 def test_children_may_be_named_in_their_base():
     """A base class that builds its children stands above them: only calls wait for them."""
     pieces = [

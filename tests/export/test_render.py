@@ -25,7 +25,8 @@ LONG = Chain(
     steps=(
         Step("map", ("decode", "concurrency=decode_concurrency", "prefetch=decode_prefetch")),
         Step(
-            "map", ("partial(decode, size=2)", 'executor="process"', "concurrency=map_concurrency")
+            "map",
+            ("partial(decode, size=2)", 'executor="process"', "concurrency=augment_concurrency"),
         ),
         Step("batch", ("3",)),
     ),
@@ -145,7 +146,7 @@ def test_long_calls_have_an_argument_a_line():
         "        .map(\n"
         "            partial(decode, size=2),\n"
         '            executor="process",\n'
-        "            concurrency=map_concurrency,\n"
+        "            concurrency=augment_concurrency,\n"
         "        )\n"
         "        .batch(3)\n"
         "    )"
@@ -213,7 +214,7 @@ def test_branches_are_functions_of_a_chain():
         "                    .map(\n"
         "                        partial(decode, size=2),\n"
         '                        executor="process",\n'
-        "                        concurrency=map_concurrency,\n"
+        "                        concurrency=augment_concurrency,\n"
         "                    )\n"
         "                    .batch(3)\n"
         "                ),\n"

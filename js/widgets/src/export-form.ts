@@ -5,9 +5,11 @@ import { button, h, setAttribute, setDisabled, setHidden, setText, unshortened }
 import type { Progress } from "./exports";
 import { icon } from "./icons";
 import { Outcome } from "./outcome";
+import type { Sections } from "./sections";
 import type { Session } from "./session";
 
 const DEFAULT_PATH = "loader.py";
+const SECTION = "export";
 
 export class ExportForm {
   readonly opener: HTMLButtonElement;
@@ -20,7 +22,10 @@ export class ExportForm {
   private shown: Progress | undefined;
   private asked = false;
 
-  constructor(private readonly session: Session) {
+  constructor(
+    private readonly session: Session,
+    private readonly sections: Sections,
+  ) {
     const label = h("span", { class: "label" }, "Export…");
     this.opener = button({ class: "open-export", "data-op": "export" }, icon("export").el, label);
     this.opener.title = "write the pipeline, as it is tuned now, to a Python module";
@@ -32,7 +37,7 @@ export class ExportForm {
     const ask = h("div", { class: "ask" }, this.path, this.go, this.leave, this.busy);
     this.el.append(ask, this.outcome.el);
     this.listen();
-    this.show(false);
+    this.show(sections.isOpen(SECTION, false));
   }
 
   update(snapshot: Snapshot): void {
@@ -100,6 +105,7 @@ export class ExportForm {
   }
 
   private show(open: boolean): void {
+    this.sections.set(SECTION, open);
     setHidden(this.el, !open);
     setAttribute(this.opener, "aria-expanded", String(open));
   }

@@ -16,6 +16,7 @@ import { ExportForm } from "./export-form";
 import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
 import { icon } from "./icons";
 import { isLive, waitedShare } from "./live";
+import type { Sections } from "./sections";
 import type { Session } from "./session";
 import { SinceExport } from "./since";
 
@@ -60,8 +61,11 @@ export class Header {
   private readonly since = new SinceExport();
   private readonly exports: ExportForm;
 
-  constructor(private readonly session: Session) {
-    this.exports = new ExportForm(session);
+  constructor(
+    private readonly session: Session,
+    sections: Sections,
+  ) {
+    this.exports = new ExportForm(session, sections);
     const state = h("span", { class: "state", role: "status", "data-field": "state" });
     state.append(this.stateIcon.el, this.stateWord);
     const buttons = h("span", { class: "buttons" }, this.button("undo"));

@@ -7,7 +7,7 @@ export class Outcome {
   readonly el = h("div", { class: "outcome" });
   private readonly done: HTMLElement;
   private readonly path = h("code", { "data-field": "exported" });
-  private readonly copy = button({ "data-op": "copy" });
+  private readonly copy = button({ "data-op": "copy" }, "Copy path");
   private readonly notes = h("ul", {});
   private readonly refused: HTMLElement;
   private readonly reason = h("strong", { role: "alert" });

@@ -26,7 +26,7 @@ export class View {
     private readonly session: Session,
     sections: Sections,
   ) {
-    this.header = new Header(session);
+    this.header = new Header(session, sections);
     this.verdict = new Verdict(session);
     this.table = new Table(session, sections);
     this.chart = new Chart(session, sections);

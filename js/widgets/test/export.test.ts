@@ -147,6 +147,21 @@ describe("the form", () => {
     expect([before, form().hidden]).toEqual([true, false]);
   });
 
+  test("stays open where the panel is shown anew, with what became of the export", () => {
+    const id = begin();
+    shown.close();
+    shown = new Shown(model);
+    open.push(shown);
+    frame();
+    const busy = shown.text(".nbp-busy");
+    end({ path: "/loader.py" }, id);
+    expect([busy, form().hidden, shown.text("[data-field=exported]")]).toEqual([
+      "writing…",
+      false,
+      "/loader.py",
+    ]);
+  });
+
   test("of another view stays closed", () => {
     const other = new Shown(model);
     open.push(other);

@@ -1,0 +1,279 @@
+"""Constants: values become pieces, by the text that made them or as literals."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..tree import is_tensor
+from .cells import Statement
+from .definitions import read
+from .literals import NoLiteral, literal
+from .living import is_generator, kind_of, way_out_of
+from .model import Import, Piece, Spelling
+from .portrait import portrait
+from .reads import names_read
+from .scope import Scope
+from .secrets import reads_environment, secret_in, secret_in_text
+from .uses import Use, refusal
+
+if TYPE_CHECKING:
+    from .collect import Collector
+
+_TRIED = 3  # texts, the newest first
+_MANY = 64  # elements above which an array is an asset
+
+
+def is_assignment(node: ast.AST) -> bool:
+    """Say whether a statement binds plain names to the value of an expression."""
+    if isinstance(node, ast.AnnAssign):
+        return isinstance(node.target, ast.Name) and node.value is not None
+    return isinstance(node, ast.Assign) and all(map(_is_plain, node.targets))
+
+
+def _is_plain(target: ast.expr) -> bool:
+    if isinstance(target, ast.Tuple | ast.List):
+        return all(map(_is_plain, target.elts))
+    return isinstance(target, ast.Name)
+
+
+def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+    """Collect the value that a name stands for, and what the ways to write it use.
+
+    Raises:
+        ExportError: it is a secret, lives in one process, or cannot be written.
+    """
+    statement = scope.newest(name)
+    place = "" if statement is None else f", assigned in {statement.cell.place}"
+    known = Known(collector, scope, name, value, use, f"variable {name!r}{place}")
+    statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
+    if statement is not None and _is_lookup(collector, scope, statement):
+        known.look_up(statement)
+        return
+    _refuse(known)
+    if is_generator(value):
+        known.keep_seeded(statements)
+        return
+    known.write(statements)
+
+
+def _is_usable(scope: Scope, statement: Statement) -> bool:
+    """Say whether a text may stand for a value: what it binds was not bound anew since."""
+    if not is_assignment(statement.node):
+        return False
+    lines = range(statement.first_line, statement.last_line + 1)
+    if not statement.cell.shell_lines.isdisjoint(lines):
+        return False
+    if len(statement.binds) == 1:
+        return True
+    return all(scope.newest(name) is statement for name in statement.binds)
+
+
+def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool:
+    """Say whether a value comes from the environment, perhaps by way of other variables."""
+    if not is_assignment(statement.node):
+        return False
+    if reads_environment(statement.node):
+        return True
+    for name in sorted(names_read(statement.node, future=True)[0]):
+        source = scope.newest(name)
+        if source is not None and source is not statement and _comes_before(source, statement):
+            if name in collector.found.lookups or _is_lookup(collector, scope, source):
+                return True
+    return False
+
+
+def _comes_before(one: Statement, other: Statement) -> bool:
+    return (one.cell.order, one.number) < (other.cell.order, other.number)
+
+
+def _refuse(known: Known) -> None:
+    """Refuse what must never be written."""
+    secret = secret_in(known.name, known.value)
+    if secret is not None:
+        what = f"variable {known.name!r}"
+        if secret != known.name:
+            what += f" holds {secret}, which"
+        raise refusal(
+            f"{what} looks like a secret; it is never written to a file. Read it at run time, e.g. "
+            f'os.environ["{_variable(secret)}"]',
+            known.use,
+        )
+    way_out = way_out_of(known.value)
+    if way_out is not None:
+        raise refusal(
+            f"variable {known.name!r} is a live {kind_of(known.value)}; {way_out}", known.use
+        )
+
+
+def _variable(secret: str) -> str:
+    """Give the name of an environment variable for a secret, as CONFIG['token'] has it."""
+    last = secret.replace("'", '"').replace('"]', "").rpartition('["')[2].rpartition(".")[2]
+    name = "".join(c if c.isalnum() else "_" for c in last).strip("_").upper()
+    return name or "TOKEN"
+
+
+class Known:
+    """One variable that is to be written.
+
+    Args:
+        collector: takes the piece.
+        scope: where it lives.
+        name: its name.
+        value: its value.
+        use: who uses it.
+        words: what it is called in a message.
+    """
+
+    def __init__(
+        self, collector: Collector, scope: Scope, name: str, value: Any, use: Use, words: str
+    ) -> None:
+        self.collector, self.scope = collector, scope
+        self.name, self.value, self.use, self.words = name, value, use, words
+
+    # -- ways to write it -----------------------------------------------------------------
+    def look_up(self, statement: Statement) -> None:
+        """Keep a look-up in the environment; its value is neither written nor compared."""
+        self._check_secret(statement)
+        self.collector.found.lookups.add(self.name)
+        self._add([self._as_written(statement)], statement)
+
+    def keep_seeded(self, statements: list[Statement]) -> None:
+        """Keep a generator of random numbers that has a seed."""
+        for statement in statements[:1]:
+            if _is_seeded(statement.node):
+                self.collector.note(
+                    f"{self.name!r} starts from its seed again whenever the module is imported"
+                )
+                self._add([self._as_written(statement)], statement)
+                return
+        raise refusal(
+            f"variable {self.name!r} is a random generator without a seed, so nobody could draw "
+            "the same numbers; give it one, as np.random.default_rng(0), or give the stage's "
+            "function a parameter named rng",
+            self.use,
+        )
+
+    def write(self, statements: list[Statement]) -> None:
+        """Write it as its text says, if that gives the live value; else as a literal."""
+        spellings: list[Spelling] = []
+        errors = []
+        for statement in statements:
+            self._check_secret(statement)
+            error = self.collector.attempt(
+                lambda one=statement: spellings.append(self._as_written(one))  # type: ignore[misc]
+            )
+            errors += [] if error is None else [error]
+        newest = statements[0] if statements else None
+        last = self._as_literal(newest) or self._as_asset()
+        if last is not None:
+            spellings.append(last)
+        if not spellings:
+            raise errors[0] if errors else self._unwritable()
+        names = {self.name} | (set(newest.binds) if newest else set())
+        self._add(spellings, newest, {name: portrait(self.scope[name]) for name in sorted(names)})
+
+    def _check_secret(self, statement: Statement) -> None:
+        if secret_in_text(statement.text):
+            raise refusal(
+                f"the text of {self.words} holds what looks like a secret; it is never written "
+                'to a file. Read it at run time, e.g. os.environ["TOKEN"]',
+                self.use,
+            )
+
+    def _as_written(self, statement: Statement) -> Spelling:
+        use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
+        now, later = read(self.collector, self.scope, statement.node, statement.cell.flags, use)
+        return Spelling(statement.text, now, later)
+
+    def _as_literal(self, statement: Statement | None) -> Spelling | None:
+        spelled: set[str] = set()
+
+        def spell(value: object) -> str:
+            text = self.collector.spell(self.scope, self.use)(value)
+            spelled.add(text.partition(".")[0])
+            return text
+
+        before = self.collector.found.copied()
+        try:
+            if statement is None or len(statement.binds) == 1:
+                text = _assigned(self.name, literal(self.value, spell), statement)
+            else:
+                values = {name: literal(self.scope[name], spell) for name in statement.binds}
+                text = "\n".join(f"{name} = {values[name]}" for name in sorted(values))
+        except NoLiteral as no:
+            self.collector.found = before
+            self.collector.found.reasons[self.name] = no.reason
+            return None
+        return Spelling(text, frozenset(spelled))
+
+    def _as_asset(self) -> Spelling | None:
+        """Load a large array from a file beside the module, where that is wanted."""
+        archive = self.collector.archive
+        array = _as_array(self.value)
+        if archive is None or array is None:
+            return None
+        numpy = self.collector.spelled(self.scope, np, self.use)
+        self.collector.add_import(Import("pathlib", "Path"))
+        text = f'{numpy}.load(Path(__file__).with_name("{archive}"))["{self.name}"]'
+        if is_tensor(self.value):
+            import torch
+
+            text = f"{self.collector.spelled(self.scope, torch, self.use)}.from_numpy({text})"
+        self.collector.found.arrays[self.name] = array
+        return Spelling(f"{self.name} = {text}", frozenset({"Path", text.partition(".")[0], numpy}))
+
+    # -- what becomes of it ---------------------------------------------------------------
+    def _add(
+        self,
+        spellings: list[Spelling],
+        statement: Statement | None,
+        expected: dict[str, Any] | None = None,
+    ) -> None:
+        names = (self.name, *sorted((statement.binds if statement else set()) - {self.name}))
+        piece = Piece(
+            names=names,
+            spellings=tuple(spellings),
+            expected=expected or {},
+            kind="constant",
+            first=self.scope.first(self.name),
+            words=self.words,
+        )
+        self.collector.add(piece, self.scope)
+
+    def _unwritable(self) -> Exception:
+        reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
+        return refusal(f"cannot write {self.words} into the module: {reason}", self.use)
+
+
+def _is_seeded(node: ast.AST) -> bool:
+    """Say whether some call in an assignment is given an argument."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(call.args or call.keywords for call in calls)
+
+
+def _as_array(value: Any) -> Any:
+    if is_tensor(value):
+        return value.detach().cpu().numpy() if value.numel() > _MANY else None
+    large = isinstance(value, np.ndarray) and value.size > _MANY and value.dtype.kind != "O"
+    return value if large else None
+
+
+def _assigned(name: str, text: str, statement: Statement | None) -> str:
+    """Put a literal in the place of the value in an assignment; comments and annotation stay."""
+    if statement is None:
+        return f"{name} = {text}"
+    source = statement.text
+    node = ast.parse(source).body[0]
+    value = getattr(node, "value", None)
+    if value is None:
+        return f"{name} = {text}"
+    data = source.encode("utf-8")
+    starts = [0]
+    for line in data.split(b"\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    first = starts[value.lineno - 1] + value.col_offset
+    last = starts[(value.end_lineno or value.lineno) - 1] + (value.end_col_offset or 0)
+    return (data[:first] + text.encode("utf-8") + data[last:]).decode("utf-8")

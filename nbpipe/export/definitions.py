@@ -1,0 +1,243 @@
+"""Definitions: functions and classes become pieces, whole and as they were written."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+from collections.abc import Sequence
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from .cells import Statement
+from .model import Piece, Spelling
+from .portrait import portrait
+from .reads import names_read
+from .scope import Scope
+from .secrets import secret_in_text
+from .texts import Definition
+from .uses import Use, refusal
+
+if TYPE_CHECKING:
+    from .collect import Collector
+
+_DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_FUTURE = __future__.annotations.compiler_flag
+_GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
+# Where compilers and wrappers keep the function that they were given.
+_WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
+_DEPTH = 20
+
+
+def is_import(node: ast.AST) -> bool:
+    """Say whether a statement imports, perhaps in a `try` or `if`."""
+    if isinstance(node, ast.If | ast.Try | ast.With):
+        return any(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(node))
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def is_defined(statement: Statement | None, name: str) -> bool:
+    """Say whether a statement is the definition of a function or class of this name."""
+    return statement is not None and _def_in(statement.node, name) is not None
+
+
+def _def_in(node: ast.AST, name: str) -> _DEFS | None:
+    """Give the last definition of a name in a statement, also below `if`, `try` or `with`."""
+    if isinstance(node, _DEFS):
+        return node if node.name == name else None
+    inner = [_def_in(one, name) for one in ast.iter_child_nodes(node)]
+    return next((one for one in reversed(inner) if one is not None), None)
+
+
+def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+    """Collect the function or class that a name stands for, and what it uses.
+
+    Raises:
+        ExportError: its text is not known, or something that it uses cannot be exported.
+    """
+    statement = scope.newest(name)
+    found = _found(scope, name, value)
+    if found is None or (is_defined(statement, name) and _is_decorated(statement, name)):
+        if statement is None or not is_defined(statement, name):
+            raise refusal(_unknown(name), use)
+        text, node, cell = statement.text, statement.node, statement.cell
+    else:
+        statement, node, cell = found.statement, found.node, found.cell
+        text = found.text(name)
+    words = described(name, node, cell.place)
+    if isinstance(value, type):
+        _check_class(scope, name, value, statement, use)
+    reads = use.then(words)
+    now, later = read(collector, scope, node, cell.flags, reads)
+    _check_text(text, node, statement, words, use)
+    extra = _registered(scope, name, statement)
+    piece = Piece(
+        names=(name,),
+        spellings=(Spelling("\n\n\n".join([text, *(one.text for one in extra)]), now, later),),
+        expected={name: portrait(value)},
+        first=scope.first(name),
+        words=f"{_kind(node)} {name!r}, defined in {cell.place}",
+    )
+    collector.add(piece, scope)
+    if cell.flags & _FUTURE:
+        collector.found.future = True
+    for one in extra:
+        read(collector, scope, one.node, one.cell.flags, reads)
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"the text of {name!r} is not known: it was made neither in a cell nor in a file; define "
+        "it in a cell, or import it"
+    )
+
+
+def _kind(node: ast.AST) -> str:
+    return "class" if isinstance(node, ast.ClassDef) else "function"
+
+
+def described(name: str, node: ast.AST, place: str) -> str:
+    """Say who uses something, as "decode() [In[4]]"."""
+    return f"class {name} [{place}]" if isinstance(node, ast.ClassDef) else f"{name}() [{place}]"
+
+
+def read(
+    collector: Collector,
+    scope: Scope,
+    node: ast.AST,
+    flags: int,
+    use: Use,
+    local: Sequence[str] = (),
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Collect what some code reads; give the names read now and later.
+
+    Args:
+        collector: takes it.
+        scope: whose names are read.
+        node: the code.
+        flags: `__future__` flags of its cell.
+        use: who reads.
+        local: names that are parameters in the module.
+    """
+    now, later, rebound, mutated = names_read(node, future=bool(flags & _FUTURE))
+    for name in (*rebound, *mutated):
+        if not isinstance(scope.namespace.get(name), type | FunctionType):
+            collector.found.changed.setdefault(name, use.words.partition(" [")[0])
+    collector.need_all(scope, (now | later | rebound) - set(local), use)
+    return now, later
+
+
+def _check_text(text: str, node: ast.AST, statement: Statement, words: str, use: Use) -> None:
+    first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+    lines = [line for line in sorted(statement.cell.shell_lines) if first <= line <= last]
+    if lines:
+        raise refusal(
+            "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain Python",
+            use.then(f"{words} line {lines[0]}"),
+        )
+    if secret_in_text(text):
+        raise refusal(
+            f"the text of {words} holds what looks like a secret; it is never written to a file. "
+            'Read it at run time, e.g. os.environ["TOKEN"]',
+            use,
+        )
+
+
+# -- by code ------------------------------------------------------------------------------
+def code_of(value: Any) -> CodeType | None:
+    """Give the code of the function inside a callable: what decorators wrapped around it."""
+    for _ in range(_DEPTH):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            return value.__code__
+        inner = next(
+            (getattr(value, name) for name in _WRAPPED if _has(value, name)),
+            None,
+        )
+        if inner is None or inner is value:
+            break
+        value = inner
+    return getattr(value, "__code__", None)
+
+
+def _has(value: Any, name: str) -> bool:
+    if isinstance(value, functools.partial):
+        return name == "func"
+    return name != "func" and callable(getattr(value, name, None))
+
+
+def _found(scope: Scope, name: str, value: Any) -> Definition | None:
+    """Give the definition that a live function or class came from."""
+    if not isinstance(value, type):
+        code = code_of(value)
+        return None if code is None else scope.cells.definition(code)
+    for statement in scope.cells.bindings(name):
+        node = _def_in(statement.node, name)
+        if isinstance(node, ast.ClassDef) and _is_body(scope, statement, value):
+            return Definition(statement.cell, statement, node, statement.after)
+    return None
+
+
+def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
+    """Say whether a statement may have made a class: some of its methods are there, if any."""
+    places = [found.statement for found in _methods(scope, kind).values()]
+    return not places or any(place is statement for place in places)
+
+
+def _methods(scope: Scope, kind: type) -> dict[str, Definition]:
+    """Give the definitions of a class's own methods; those that were generated have none."""
+    found: dict[str, Definition] = {}
+    for name, value in vars(kind).items():
+        code = code_of(value)
+        if code is None or code.co_filename.startswith(_GENERATED):
+            continue
+        definition = scope.cells.definition(code)
+        if definition is not None:
+            found[name] = definition
+    return found
+
+
+def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use: Use) -> None:
+    for attribute, found in _methods(scope, kind).items():
+        if found.statement is not statement and not _is_named(statement, found):
+            raise refusal(
+                f"class {name!r} was changed after its definition: attribute {attribute!r} comes "
+                f"from {found.place}, not {statement.cell.place}; re-run or edit the class cell",
+                use,
+            )
+
+
+def _is_named(statement: Statement, found: Definition) -> bool:
+    """Say whether the text of a class takes a function over by its name, as `run = helper`."""
+    named = getattr(found.node, "name", None)
+    reads = names_read(statement.node, future=True)
+    return named in reads[0]
+
+
+def _is_decorated(statement: Statement | None, name: str) -> bool:
+    node = None if statement is None else _def_in(statement.node, name)
+    return node is not None and bool(node.decorator_list) and node is statement.node  # type: ignore[union-attr]
+
+
+def _registered(scope: Scope, name: str, statement: Statement) -> list[Statement]:
+    """Give the definitions that are registered with a function, as `@name.register` does."""
+    found = [
+        one
+        for cell in scope.cells.cells
+        for one in cell.statements
+        if isinstance(one.node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(_root(mark) == name for mark in one.node.decorator_list)
+        and (one.cell.order, one.number) > (statement.cell.order, statement.number)
+    ]
+    newest = {
+        (ast.dump(one.node.args), tuple(map(ast.dump, one.node.decorator_list))): one
+        for one in found
+    }  # type: ignore[attr-defined]
+    return list(newest.values())
+
+
+def _root(mark: ast.expr) -> str | None:
+    """Give the name before the dot, in `@name.register` or `@name.register(int)`."""
+    mark = mark.func if isinstance(mark, ast.Call) else mark
+    if isinstance(mark, ast.Attribute) and isinstance(mark.value, ast.Name):
+        return mark.value.id
+    return None

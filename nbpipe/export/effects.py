@@ -1,0 +1,89 @@
+"""Effects: statements of the notebook that act on what the module uses, and are not in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from types import ModuleType
+
+from ..text import shortened
+from .cells import Statement
+from .definitions import is_import
+from .scope import Scope
+
+_LONGEST = 80
+# Calls that change how a module behaves; others only show or compute something.
+_ACTS = (
+    "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
+    "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
+    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads", "chdir",
+    "add_safe_globals", "patch", "apply",
+)  # fmt: skip
+
+
+def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
+    """Give the statements outside set-up cells that change a module the exported code uses.
+
+    Args:
+        scope: the notebook.
+        used: names of the module that is written.
+    """
+    for cell in scope.cells.cells:
+        if cell.is_setup:
+            continue
+        for statement in cell.statements:
+            if not is_import(statement.node) and _acts(statement.node, scope, used):
+                yield statement
+
+
+def note_of(statement: Statement) -> str:
+    """Say what is not in the module, and how it would be."""
+    text = shortened(ast.unparse(statement.node), _LONGEST)
+    return (
+        f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
+        "it, begin its cell with the line `#| nbpipe: setup`"
+    )
+
+
+def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        func = node.value.func
+        if not isinstance(func, ast.Attribute):
+            return False
+        return func.attr.startswith(_ACTS) and _is_used_module(func, scope, used)
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(
+            isinstance(target, ast.Attribute | ast.Subscript)
+            and _is_used_module(target, scope, used)
+            for target in targets
+        )
+    return False
+
+
+def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value = scope.namespace.get(node.id)
+    shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
+    return (
+        (node.id in used or _reaches(node.id, scope, used))
+        and not shown
+        and (isinstance(value, ModuleType) or isinstance(value, type))
+    )
+
+
+def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
+    """Say whether a name stands for a package that the module uses under another name."""
+    value = scope.namespace.get(name)
+    if not isinstance(value, ModuleType):
+        return False
+    top = value.__name__.partition(".")[0]
+    everywhere = top in ("os", "sys", "random", "warnings")
+    return everywhere or any(
+        isinstance(scope.namespace.get(one), ModuleType)
+        and scope.namespace[one].__name__.partition(".")[0] == top
+        for one in used
+    )

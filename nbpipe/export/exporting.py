@@ -1,0 +1,218 @@
+"""Exporting: the whole way from a live pipeline to a file on disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Literal
+
+from .. import operations as ops
+from ..errors import ArgumentError, ExportError
+from ..executors.pickling import by_reference
+from ..exported import mark
+from ..outline import graph
+from ..stage import Chain, Stage, addresses
+from .collect import Collector
+from .decide import Decided, archive_bytes, as_module, decided
+from .effects import effects, note_of
+from .filename import module_path
+from .fresh import Surroundings
+from .lint import linted, with_noqa
+from .render import rendered
+from .retune import Moved
+from .scope import Scope
+from .secrets import secret_in_text
+from .setup import collect_setup
+from .stages import drafted, inner_function
+from .store import Written, stored
+from .verify import Report, verified
+
+_one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Exported(os.PathLike[str]):
+    """What became of an export; it may be opened as a path.
+
+    Attributes:
+        path: the file.
+        compared: items of the module that were found equal to the notebook's [items].
+        notes: what to know of it, each in one sentence.
+        changed: the file was written; False where it held the same bytes.
+        retuned: parameters whose defaults moved, where nothing else did.
+    """
+
+    path: Path
+    compared: int
+    notes: tuple[str, ...]
+    changed: bool
+    retuned: tuple[Moved, ...] = ()
+
+    def __fspath__(self) -> str:
+        """Give the path as text."""
+        return str(self.path)
+
+    def __str__(self) -> str:
+        """Say it in lines."""
+        return "\n".join([self._headline(), *(f"  note: {note}" for note in self.notes)])
+
+    def _headline(self) -> str:
+        if not self.changed:
+            return f"{self.path} is up to date"
+        if self.retuned:
+            moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.retuned)
+            return f"rewrote defaults in {self.path}: {moves}"
+        checked = f"; the first {self.compared} items are the same there" if self.compared else ""
+        return f"wrote {self.path}{checked}"
+
+    __repr__ = __str__
+
+
+def export_chain(
+    chain: Chain,
+    path: str | os.PathLike[str],
+    *,
+    items: Callable[[], Iterator[object]],
+    overwrite: bool = False,
+    check_items: int = 4,
+    assets: Literal["npz"] | None = None,
+) -> Exported:
+    """Write a module that builds a chain again.
+
+    Args:
+        chain: the stages.
+        path: the file, as "loader.py".
+        items: gives a new iterator of the chain's own items.
+        overwrite: replace a file that was edited, or that export did not write.
+        check_items: first items that are compared [items]; 0 compares none.
+        assets: "npz" saves large arrays beside the module; None refuses them.
+
+    Raises:
+        ArgumentError: a path that no module can be imported from, or another wrong argument.
+        ExportError: something cannot be exported, or the module would not do the same.
+    """
+    file = module_path(path)
+    count = ops.whole("export check_items", check_items, minimum=0, unit="items")
+    if assets not in (None, "npz"):
+        raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
+    with _one_at_a_time:
+        return _export(
+            chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
+        )
+
+
+def _export(
+    chain: Chain,
+    file: Path,
+    items: Callable[[], Iterator[object]],
+    count: int,
+    *,
+    overwrite: bool,
+    assets: str | None,
+) -> Exported:
+    archive = f"{file.stem}.npz"
+    collector = Collector(archive=archive if assets else None)
+    where = Surroundings.here()
+    home = collector.scope(_home(chain))
+    collect_setup(collector, home)
+    whole = decided(collector, drafted(chain, collector, home), where, file.stem)
+    text = _text(whole, file, collector, home)
+    _note_effects(whole, collector, home)
+    arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
+    files = {archive: archive_bytes(arrays)} if arrays else {}
+    report = _verified(text, file, where, chain, whole, items, count, files, collector)
+    written = stored(file, text, files, overwrite=overwrite)
+    _mark(chain, written)
+    return _reported(written, report, tuple(collector.found.notes))
+
+
+def _home(chain: Chain) -> dict[str, Any]:
+    """Give the namespace that the pipeline was made in: that of its functions, or `__main__`."""
+    main = vars(sys.modules["__main__"])
+    for stage in addresses(chain).values():
+        items = stage.spec.items if isinstance(stage.spec, ops.Source) else None
+        for value in (stage.fn, items):
+            function = inner_function(value)
+            if isinstance(function, FunctionType) and not by_reference(function):
+                return function.__globals__
+    return main
+
+
+def _text(whole: Decided, file: Path, collector: Collector, home: Scope) -> str:
+    title = file.stem.replace("_", " ").strip().capitalize() or file.stem
+    origin = "the notebook" if home.is_notebook else "the script"
+    module = as_module(whole, title=title, origin=origin, future=collector.found.future)
+    text = rendered(module).text
+    if secret_in_text(text):
+        raise ExportError(
+            "the module would hold what looks like a secret, which is never written to a file; "
+            'read it at run time, e.g. os.environ["TOKEN"]'
+        )
+    return with_noqa(text, linted(text, file.name, folder=str(file.parent)))
+
+
+def _note_effects(whole: Decided, collector: Collector, home: Scope) -> None:
+    used = {name for piece in whole.pieces for name in (*piece.names, *piece.now, *piece.later)}
+    used |= {line.binds for line in whole.imports}
+    for statement in effects(home, frozenset(used)):
+        collector.note(note_of(statement))
+
+
+def _loads(whole: Decided, name: str) -> bool:
+    """Say whether a piece loads its array from the file beside the module."""
+    texts = [piece.text for piece in whole.pieces if name in piece.names]
+    return any("Path(__file__).with_name(" in text for text in texts)
+
+
+def _verified(
+    text: str,
+    file: Path,
+    where: Surroundings,
+    chain: Chain,
+    whole: Decided,
+    items: Callable[[], Iterator[object]],
+    count: int,
+    files: dict[str, bytes],
+    collector: Collector,
+) -> Report:
+    stages = addresses(chain)
+    expected = {name: one for piece in whole.pieces for name, one in piece.expected.items()}
+    hints = [note for note in collector.found.notes if "side effect" in note]
+    return verified(
+        text,
+        file.name,
+        where,
+        expected={name: one for name, one in expected.items() if _is_kept(whole, name)},
+        expected_graph=graph(chain),
+        process_stages=[name for name, stage in stages.items() if _is_elsewhere(stage)],
+        items=items if count else None,
+        check_items=count,
+        files=files,
+        hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
+    )
+
+
+def _is_kept(whole: Decided, name: str) -> bool:
+    return any(name in piece.names for piece in whole.pieces)
+
+
+def _is_elsewhere(stage: Stage) -> bool:
+    return stage.fn is not None and stage.placement is not None
+
+
+def _mark(chain: Chain, written: Written) -> None:
+    knobs = {
+        knob: knob.value for stage in addresses(chain).values() for knob in stage.knobs.values()
+    }
+    mark(knobs, written.path)
+
+
+def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
+    words = (report.reason,) if report.reason else ()
+    path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
+    return Exported(path, report.compared, (*notes, *words), written.changed, written.retuned)

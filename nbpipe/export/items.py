@@ -1,0 +1,254 @@
+"""Items: the source of a pipeline; the path that its files are found under is a parameter."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from ..errors import ExportError
+from ..executors.pickling import by_reference
+from ..stage import Stage
+from .calls import Called, call_of
+from .cells import Statement
+from .definitions import read
+from .expressions import Place, expression
+from .literals import NoLiteral, literal
+from .model import Parameter, Piece, Spelling
+from .portrait import difference, portrait
+from .secrets import secret_in, secret_in_text
+from .uses import refusal
+
+_METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
+_FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
+_MODULES = frozenset(("glob", "os"))
+_LAST = 2**31  # it stands behind all cells
+_MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
+
+
+class Items(NamedTuple):
+    """What a source is given.
+
+    Attributes:
+        text: the expression.
+        parameter: the path under which files are found.
+        check: where the trial decides how it is written: the ways, as a constant that bears
+            the name `text`.
+    """
+
+    text: str
+    parameter: Parameter | None = None
+    check: Piece | None = None
+
+
+class _Written(NamedTuple):
+    """An expression of the user's text."""
+
+    statement: Statement
+    node: ast.expr
+
+
+def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) -> Items:
+    """Write what a source was given.
+
+    Args:
+        stage: the source.
+        items: what it reads.
+        place: where it stands.
+        wanted: name for the parameter of a path.
+        mark: what stands for an expression that the trial decides on.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    call = call_of(stage, place.scope.cells, "source")
+    written = None if call is None or not call.is_global else _argument(call)
+    written = _followed(written, items, place)
+    if written is not None:
+        found = next(iter(_searches(written.node)), None)
+        if found is not None:
+            return _searched(written, found, place, wanted)
+    if _is_named(items, place):
+        return Items(_named(items, place))
+    return _checked(written, items, place, mark)
+
+
+def _argument(call: Called) -> _Written | None:
+    return None if call.first is None else _Written(call.statement, call.first)
+
+
+def _followed(written: _Written | None, items: Any, place: Place) -> _Written | None:
+    """Go from a variable to the expression that it was assigned.
+
+    Raises:
+        ExportError: the variable has another value by now.
+    """
+    name = place.scope.name_of(items)
+    if written is not None and isinstance(written.node, ast.Name):
+        given = written.node.id
+        live = place.scope.namespace.get(given)
+        if live is not items and difference(portrait(items), portrait(live)) is not None:
+            raise refusal(
+                f"the pipeline still reads an older {given!r}; it was assigned anew since: rebuild "
+                "the pipeline, then export",
+                place.use,
+            )
+        name = given
+    elif written is not None:
+        return written
+    statement = None if name is None else place.scope.newest(name)
+    value = getattr(None if statement is None else statement.node, "value", None)
+    simple = statement is not None and isinstance(statement.node, ast.Assign | ast.AnnAssign)
+    if statement is None or not simple or not isinstance(value, ast.expr):
+        return None
+    return _Written(statement, value) if len(statement.binds) == 1 else None
+
+
+def _is_named(items: Any, place: Place) -> bool:
+    return place.scope.name_of(items) is not None or callable(items)
+
+
+def _named(items: Any, place: Place) -> str:
+    try:
+        return expression(items, place)
+    except ExportError as error:
+        many = isinstance(items, list | tuple) and "at most" in str(error)
+        if not many:
+            raise
+        first, _, rest = str(error).partition("\n")
+        fix = "" if "write a function" in first else f"; {_MAKE}"
+        raise ExportError(f"{first}{fix}\n{rest}") from None
+
+
+# -- files under a path -------------------------------------------------------------------
+def _searches(node: ast.expr) -> Iterator[ast.expr]:
+    """Give the paths that an expression looks for files under."""
+    for one in ast.walk(node):
+        if not isinstance(one, ast.Call) or not isinstance(one.func, ast.Attribute):
+            continue
+        owner, name = one.func.value, one.func.attr
+        is_module = isinstance(owner, ast.Name) and owner.id in _MODULES
+        if is_module and name in _FUNCTIONS and one.args:
+            yield one.args[0]
+        elif not is_module and name in _METHODS:
+            yield owner
+
+
+def _searched(written: _Written, base: ast.expr, place: Place, wanted: str) -> Items:
+    """Make a parameter of the path that files are looked for under."""
+    root = _root(base, place)
+    source = written.statement.cell.text
+    whole = ast.get_source_segment(source, written.node) or ""
+    default = ast.get_source_segment(source, root) or ""
+    if secret_in_text(f"items = {whole}"):
+        raise refusal("the source holds what looks like a secret; read it at run time", place.use)
+    name = place.collector.free_name(wanted) if default != wanted else wanted
+    kind = _annotation(root, place)
+    flags = written.statement.cell.flags
+    read(place.collector, place.scope, written.node, flags, place.use)
+    text = _replaced(source, written.node, root, name)
+    return Items(text, Parameter(name, kind, default, positional=True))
+
+
+def _root(base: ast.expr, place: Place) -> ast.expr:
+    """Give the part of a path that names a folder: a variable, else all of it."""
+    for node in ast.walk(base):
+        if isinstance(node, ast.Name):
+            value = place.scope.namespace.get(node.id)
+            if isinstance(value, PurePath | str):
+                return node
+    return base
+
+
+def _annotation(root: ast.expr, place: Place) -> str:
+    value = place.scope.namespace.get(root.id) if isinstance(root, ast.Name) else None
+    if isinstance(value, str) or isinstance(root, ast.Constant | ast.JoinedStr):
+        return "str"
+    kind = type(value) if isinstance(value, PurePath) else None
+    if kind is None or kind.__name__.endswith(("PosixPath", "WindowsPath")):
+        from pathlib import Path
+
+        kind = Path
+    return place.collector.spelled(place.scope, kind, place.use)
+
+
+def _replaced(source: str, whole: ast.expr, part: ast.expr, name: str) -> str:
+    """Give an expression with one part replaced by a name."""
+    lines = source.encode("utf-8").split(b"\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+
+    def offset(line: int | None, column: int | None) -> int:
+        return starts[(line or 1) - 1] + (column or 0)
+
+    data = source.encode("utf-8")
+    first, last = (
+        offset(whole.lineno, whole.col_offset),
+        offset(whole.end_lineno, whole.end_col_offset),
+    )
+    begin, end = offset(part.lineno, part.col_offset), offset(part.end_lineno, part.end_col_offset)
+    return (data[first:begin] + name.encode("utf-8") + data[end:last]).decode("utf-8")
+
+
+# -- what has no name ---------------------------------------------------------------------
+def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
+    """Write items that have no name: as they were given, or as a literal."""
+    if secret_in("items", items) is not None:
+        raise refusal(
+            f"{place.use.words} holds what looks like a secret; it is never written to a file. "
+            "Read it at run time",
+            place.use,
+        )
+    spellings = [] if written is None else _as_written(written, place, mark)
+    plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
+    if not spellings and not plain:
+        return Items(expression(items, place))
+    reason = "its text is not known"
+    try:
+        text = literal(items, place.collector.spell(place.scope, place.use))
+    except NoLiteral as no:
+        reason = no.reason
+    else:
+        spellings.append(Spelling(f"{mark} = {text}"))
+    if not spellings:
+        if not plain or not isinstance(items, list | tuple | range | dict):
+            return Items(expression(items, place))
+        fix = "" if "function" in reason else f"; {_MAKE}"
+        raise refusal(
+            f"cannot write the items of {place.use.words} into the module: {reason}{fix}", place.use
+        )
+    piece = Piece(
+        (mark,),
+        tuple(spellings),
+        {mark: portrait(items)},
+        "constant",
+        (_LAST, 0),
+        f"what {place.use.words} reads",
+    )
+    place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
+    place.collector.found.uses[mark] = place.use
+    return Items(mark, check=piece)
+
+
+def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
+    source, flags = written.statement.cell.text, written.statement.cell.flags
+    text = ast.get_source_segment(source, written.node) or ""
+    if secret_in_text(f"items = {text}"):
+        raise refusal("the source holds what looks like a secret; read it at run time", place.use)
+    reads: list[frozenset[str]] = []
+
+    def collect() -> None:
+        now, later = read(place.collector, place.scope, written.node, flags, place.use)
+        reads.append(now | later)
+
+    if place.collector.attempt(collect) is not None:
+        return []
+    return [Spelling(f"{mark} = ({text})", reads[0])]
+
+
+def chosen_text(spelling: Spelling) -> str:
+    """Give the expression of a way that the trial chose."""
+    value = ast.parse(spelling.text).body[0].value  # type: ignore[attr-defined]
+    return ast.get_source_segment(spelling.text, value) or ""

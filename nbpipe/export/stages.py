@@ -1,0 +1,340 @@
+"""Stages: a chain of live stages becomes the expression that builds it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import FunctionType
+from typing import Any, NamedTuple, final
+
+from .. import operations as ops
+from ..executors.pickling import by_reference
+from ..stage import Chain as Stages
+from ..stage import Stage, addresses, clean_name, numbered
+from .calls import call_of
+from .collect import Collector
+from .expressions import Place, expression, name_in_module
+from .items import items_of
+from .model import Chain, Parameter, Piece, Step
+from .parameters import identifier, parameter_name
+from .scope import Scope
+from .uses import Use
+
+_ROOT = "root"
+
+
+class Draft(NamedTuple):
+    """What `build_pipeline` is made of, before the trial.
+
+    Attributes:
+        parameters: in the order of the stages.
+        locals: shared beginnings of chains, by the name of the variable that holds each.
+        chain: what it returns.
+        checks: expressions that the trial decides on; the name of each stands for it.
+    """
+
+    parameters: tuple[Parameter, ...]
+    locals: tuple[tuple[str, Chain], ...]
+    chain: Chain
+    checks: tuple[Piece, ...]
+
+
+def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
+    """Write a chain, and collect what it uses.
+
+    Args:
+        chain: the stages.
+        collector: takes what they use.
+        home: whose names stand for objects without a namespace of their own.
+
+    Raises:
+        ExportError: something cannot be written.
+    """
+    writer = _Writer(chain, collector, home)
+    whole = writer.chain(chain)
+    parameters = tuple(writer.parameters.values())
+    return Draft(parameters, tuple(writer.locals.items()), whole, tuple(writer.checks))
+
+
+@final
+class _Writer:
+    def __init__(self, chain: Stages, collector: Collector, home: Scope) -> None:
+        self._collector, self._home = collector, home
+        self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
+        self._shared = _shared_beginnings(chain)
+        self._known: dict[tuple[int, ...], str] = {}
+        self._knobs: dict[int, str] = {}
+        self.parameters: dict[str, Parameter] = {}
+        self.locals: dict[str, Chain] = {}
+        self.checks: list[Piece] = []
+
+    # -- chains ---------------------------------------------------------------------------
+    def chain(self, stages: Stages, *, whole: bool = False) -> Chain:
+        """Write a chain; a beginning that another chain has, too, becomes a local variable."""
+        count = 0 if whole else self._shared_length(stages)
+        if count:
+            head = Chain(self._local(stages[:count]))
+        else:
+            head = self._head(stages[0])
+            count = 1
+        names = {stage.name for stage in stages[:count]}
+        steps = []
+        for number in range(count, len(stages)):
+            steps.append(self._step(stages[number], number, names))
+            names |= _names(stages[number])
+        return Chain(head.head, head.inputs, head.listed, head.arguments, tuple(steps))
+
+    def _shared_length(self, stages: Stages) -> int:
+        keys = [tuple(map(id, stages[:count])) for count in range(1, len(stages) + 1)]
+        return max((len(key) for key in keys if key in self._shared), default=0)
+
+    def _local(self, stages: Stages) -> str:
+        key = tuple(map(id, stages))
+        if key not in self._known:
+            chain = self.chain(stages, whole=True)
+            self._known[key] = name = self._free("shared")
+            self.locals[name] = chain
+        return self._known[key]
+
+    def _free(self, wanted: str) -> str:
+        name = self._collector.free_name(wanted)
+        self._collector.found.owners[name] = None
+        return name
+
+    def _head(self, stage: Stage) -> Chain:
+        spec = stage.spec
+        if not isinstance(spec, ops.Source):
+            inputs = tuple(self.chain(one) for one in stage.inputs)
+            listed = isinstance(spec, ops.Mix | ops.Interleave)
+            return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
+        tail = [] if stage.name == "source" else [f"name={_quoted(stage.name)}"]
+        tail += self._knob_arguments(stage)
+        if stage.inputs:
+            inner = self.chain(stage.inputs[0])
+            return Chain("nbpipe.source", (inner,), False, tuple(tail))  # noqa: FBT003
+        text = self._items(stage, spec)
+        return Chain("nbpipe.source", arguments=(text, *tail))
+
+    def _items(self, stage: Stage, spec: ops.Source) -> str:
+        named = _ROOT in self.parameters
+        wanted = f"{identifier(self._address(stage))}_{_ROOT}" if named else _ROOT
+        mark = self._collector.free_name("_items")
+        place = self._place(stage, spec.items, "items")
+        found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
+        if found.parameter is not None:
+            self._add(found.parameter)
+        if found.check is not None:
+            self._collector.found.owners[mark] = None
+            self.checks.append(found.check)
+        return found.text
+
+    def _join(self, stage: Stage, spec: Any) -> list[str]:
+        match spec:
+            case ops.Zip(strict=False):
+                return ["strict=False"]
+            case ops.Mix(weights=weights, seed=seed, stop=stop):
+                equal = len(set(weights)) == 1
+                given = [] if equal else [f"weights={list(weights)!r}"]
+                return [*given, f"seed={seed}", *([] if stop == "longest" else [f"stop={_quoted(stop)}"])]
+            case ops.Interleave(cycle=cycle):
+                return [f"cycle={cycle}", *self._knob_arguments(stage)]
+        return []
+
+    # -- steps ----------------------------------------------------------------------------
+    def _step(self, stage: Stage, number: int, names: set[str]) -> Step:
+        spec = stage.spec
+        if isinstance(spec, ops.Call):
+            return Step(stage.op, tuple(self._call(stage, spec, number, names)))
+        if isinstance(spec, ops.Route):
+            return self._route(stage, spec, names)
+        if isinstance(spec, ops.Batch):
+            return Step("batch", tuple(self._batch(stage, spec, names)))
+        return Step(stage.op, tuple(self._plain(stage, spec)))
+
+    def _call(self, stage: Stage, spec: ops.Call, number: int, names: set[str]) -> list[str]:
+        place = self._place(stage, spec.fn, stage.name, stage.op)
+        text = expression(spec.fn, place)
+        found = name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
+        arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
+        arguments += self._knob_arguments(stage)
+        if not spec.ordered:
+            arguments.append("ordered=False")
+        arguments += _policy(spec.policy)
+        if spec.timeout_s is not None:
+            arguments.append(f"timeout_s={spec.timeout_s!r}")
+        return arguments + self._process_options(stage, place)
+
+    def _name(self, stage: Stage, found: str, names: set[str]) -> list[str]:
+        """Give `name=` where the module would call the stage something else."""
+        name = stage.name.partition("@")[0]
+        same = numbered(clean_name(found), names) == name
+        return [] if same and not stage.named else [f"name={_quoted(name)}"]
+
+    def _executor(self, stage: Stage, place: Place) -> list[str]:
+        if stage.placement is None:
+            return ['executor="inline"'] if stage.executor == "inline" else []
+        given = stage.placement.given
+        if given is None:
+            return [f'executor="{stage.placement.executor}"']
+        return [f"executor={expression(given, self._at_home(place))}"]
+
+    def _process_options(self, stage: Stage, place: Place) -> list[str]:
+        placement = stage.placement
+        if placement is None:
+            return []
+        given = []
+        if placement.worker_init is not None:
+            inner = self._place(stage, placement.worker_init, f"{stage.name}_init")
+            given.append(f"worker_init={expression(placement.worker_init, inner)}")
+        if placement.max_items_per_worker is not None:
+            given.append(f"max_items_per_worker={placement.max_items_per_worker}")
+        given += [] if placement.copy else ["copy=False"]
+        return given + ([] if placement.region else ["region=False"])
+
+    def _batch(self, stage: Stage, spec: ops.Batch, names: set[str]) -> list[str]:
+        name = parameter_name(self._address(stage), "size")
+        kind = type(spec.size).__name__
+        self._add(Parameter(name, kind, repr(spec.size)))
+        arguments = [name, *(["drop_last=True"] if spec.drop_last else [])]
+        for word in ("collate", "cost"):
+            function = getattr(spec, word)
+            if function is not None:
+                place = self._place(stage, function, f"{stage.name}_{word}")
+                arguments.append(f"{word}={expression(function, place)}")
+        for word in ("names", "dtype", "pad"):
+            value = getattr(spec, word)
+            if value is not None:
+                place = self._place(stage, value, f"{stage.name} {word}")
+                arguments.append(f"{word}={expression(value, place)}")
+        arguments += self._executor(stage, self._place(stage, None, ""))
+        arguments += self._knob_arguments(stage)
+        return arguments + self._name(stage, "batch", names)
+
+    def _plain(self, stage: Stage, spec: Any) -> list[str]:
+        match spec:
+            case ops.Window(size=size, stride=stride):
+                return [f"{size}", *([] if stride == 1 else [f"stride={stride}"])]
+            case ops.Shuffle(seed=seed, buffer_size=buffer):
+                held = [] if buffer is None else [f"buffer_size={buffer}"]
+                return [f"seed={seed}", *held, *self._knob_arguments(stage)]
+            case ops.Shard(rank=rank, world_size=world, tail=tail):
+                given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
+                return [*given, *([] if tail == "pad" else [f"tail={_quoted(tail)}"])]
+            case ops.Take(count=count) | ops.Skip(count=count):
+                return [f"{count}"]
+            case ops.Repeat(times=times):
+                return [] if times is None else [f"{times}"]
+            case ops.Cache(store=store):
+                return [] if store.place == "memory" else [_quoted(store.place)]
+        return []
+
+    def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
+        place = self._place(stage, spec.key, f"{stage.name}_key")
+        key = expression(spec.key, place)
+        branches = []
+        for value, inner in zip(spec.values, stage.inputs, strict=True):
+            text = expression(value, self._at_home(place))
+            known: set[str] = set()
+            steps = []
+            for number, one in enumerate(inner):
+                steps.append(self._step(one, number, known))
+                known.add(one.name.partition("@")[0])
+            branches.append((text, tuple(steps)))
+        return Step("route", (key, *self._name(stage, "route", names)), tuple(branches))
+
+    # -- knobs ----------------------------------------------------------------------------
+    def _knob_arguments(self, stage: Stage) -> list[str]:
+        """Give the knobs that were given or tuned, as parameters with their values."""
+        arguments = []
+        for word, knob in stage.knobs.items():
+            if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
+                continue
+            if word in stage.given or knob.value != knob.default:
+                name = parameter_name(self._address(stage), word)
+                self._knobs[id(knob)] = name
+                self._add(Parameter(name, "int", str(knob.value)))
+                arguments.append(f"{word}={name}")
+        return arguments
+
+    def _add(self, parameter: Parameter) -> None:
+        self.parameters[parameter.name] = parameter
+        self._collector.found.owners.setdefault(parameter.name, None)
+
+    # -- places ---------------------------------------------------------------------------
+    def _address(self, stage: Stage) -> str:
+        return self._addresses.get(id(stage), stage.name)
+
+    def _place(self, stage: Stage, value: Any, name: str, method: str = "") -> Place:
+        scope = self._scope_of(value)
+        call = call_of(stage, scope.cells, method) if method else None
+        use = Use(f"stage {self._address(stage)!r}")
+        return Place(self._collector, scope, use, name, call)
+
+    def _scope_of(self, value: Any) -> Scope:
+        function = inner_function(value)
+        if function is None or by_reference(function):
+            return self._home
+        return self._collector.scope(function.__globals__)
+
+    def _at_home(self, place: Place) -> Place:
+        return Place(self._collector, self._home, place.use, place.name)
+
+
+def _quoted(text: str) -> str:
+    """Write a text in double quotes where that needs no more escapes."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
+
+
+def inner_function(value: Any) -> FunctionType | None:
+    """Give the function inside a partial or a bound method, or None."""
+    while not isinstance(value, FunctionType):
+        inner = getattr(value, "func", getattr(value, "__func__", None))
+        if inner is None or inner is value:
+            return None
+        value = inner
+    return value
+
+
+def _names(stage: Stage) -> set[str]:
+    return {stage.name, *(inner.name for branch in stage.inputs for inner in branch)}
+
+
+def _policy(policy: ops.FailurePolicy) -> list[str]:
+    retry, arguments = policy.retry, []
+    if retry is not None:
+        inner = [str(retry.times)]
+        inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
+        inner += [f"then={_quoted(retry.then)}"] if retry.then != "raise" else []
+        arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
+    elif policy.skips:
+        arguments.append('on_error="skip"')
+    if policy.max_failures is not None:
+        arguments.append(f"max_failures={policy.max_failures!r}")
+    return arguments
+
+
+def _shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
+    """Give the longest beginnings that several chains have in common, as ids of stages."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for one in _chains(chain):
+        ids = tuple(map(id, one))
+        counts.update(ids[:count] for count in range(1, len(ids) + 1))
+    several = {key for key, count in counts.items() if count > 1}
+    return {key for key in several if not any(_extends(other, key, counts) for other in several)}
+
+
+def _extends(
+    other: tuple[int, ...], key: tuple[int, ...], counts: Counter[tuple[int, ...]]
+) -> bool:
+    longer = len(other) > len(key) and other[: len(key)] == key
+    return longer and counts[other] == counts[key]
+
+
+def _chains(chain: Stages) -> list[Stages]:
+    """Give a chain and all that it joins; branches of routes have no beginning of their own."""
+    found = [chain]
+    for stage in chain:
+        if not isinstance(stage.spec, ops.Route):
+            for one in stage.inputs:
+                found += _chains(one)
+    return found

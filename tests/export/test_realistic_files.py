@@ -1,0 +1,211 @@
+"""What becomes of files: exports from scripts, exports again, refusals beside an older module."""
+
+import difflib
+import subprocess
+import sys
+
+import pytest
+
+from tests.export.notebooks import ROOT, Notebook, contents
+
+TUNED = """
+import nbpipe
+# ---- next cell
+STEP = 2  # in pixels
+
+def decode(x):
+    return x * STEP
+# ---- next cell
+pipe = nbpipe.source(range(6)).map(decode, concurrency=2).batch(2)
+report = pipe.export("loader.py")
+"""
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    """List the lines that differ between two texts."""
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    return [line for line in lines if line[0] in "+-"]
+
+
+def test_tuned_again(notebook: Notebook):
+    """A second export after the knobs moved rewrites the defaults and nothing else."""
+    before = notebook.exported(TUNED).text
+    notebook.kernel.run('pipe["decode"].concurrency = 9\nreport = pipe.export("loader.py")')
+    after = notebook.examined().text
+    assert changed_lines(before, after) == [
+        "-     decode_concurrency: int = 2,",
+        "+     decode_concurrency: int = 9,",
+    ]
+
+
+def test_tuned_again_after_edits(notebook: Notebook):
+    """Where the module was edited, the defaults follow the knobs and the edits stay."""
+    before = notebook.exported(TUNED).text
+    path = notebook.folder / "loader.py"
+    edited = before.replace("# in pixels", "# in pixels, as agreed")
+    path.write_text(edited)
+    notebook.kernel.run('pipe["decode"].concurrency = 9\nreport = pipe.export("loader.py")')
+    assert changed_lines(edited, path.read_text()) == [
+        "-     decode_concurrency: int = 2,",
+        "+     decode_concurrency: int = 9,",
+    ]
+
+
+def test_edited_module_is_not_overwritten(notebook: Notebook):
+    """A module that was edited is not replaced by another unless told so."""
+    before = notebook.exported(TUNED).text
+    path = notebook.folder / "loader.py"
+    path.write_text(before.replace("x * STEP", "x * STEP + 1  # by hand"))
+    held = contents(notebook.folder)
+    notebook.kernel.run("STEP = 5")
+    error = notebook.failed('pipe.export("loader.py")')
+    assert error.kind == "ModuleEditedError"
+    assert "by hand" in error.text
+    assert "overwrite=True" in error.text
+    assert contents(notebook.folder) == held
+    notebook.kernel.run('report = pipe.export("loader.py", overwrite=True)')
+    assert "STEP = 5" in notebook.examined().text
+
+
+def test_same_export_twice_changes_nothing(notebook: Notebook):
+    """Running the export's cell again leaves the file as it is."""
+    before = notebook.exported(TUNED).text
+    notebook.kernel.run(
+        "pipe = nbpipe.source(range(6)).map(decode, concurrency=2).batch(2)\n"
+        'report = pipe.export("loader.py")'
+    )
+    assert notebook.examined().text == before
+
+
+def test_refusal_keeps_the_older_module(notebook: Notebook):
+    """An export that is refused leaves the module of before to the last byte, and no litter."""
+    notebook.exported(TUNED)
+    held = contents(notebook.folder.parent)
+    notebook.kernel.run("held = open(__import__('os').devnull)\ndef decode(x):\n    return held, x")
+    error = notebook.failed("nbpipe.source(range(6)).map(decode).export('loader.py')")
+    assert error.kind == "ExportError"
+    assert contents(notebook.folder.parent) == held
+
+
+def test_module_that_fails_is_not_written(notebook: Notebook):
+    """Where the module would give other items than the notebook, nothing is written."""
+    notebook.run("import nbpipe\nimport builtins\nbuiltins.SHIFT = 3")
+    notebook.run("def decode(x):\n    return x + SHIFT")
+    held = contents(notebook.folder)
+    error = notebook.failed("nbpipe.source(range(6)).map(decode).export('loader.py')")
+    assert error.kind == "ExportError"
+    assert "SHIFT" in error.text
+    assert contents(notebook.folder) == held
+
+
+def test_runs_that_differ_are_not_compared(notebook: Notebook):
+    """Where two runs of the notebook's own pipeline differ, the report says so."""
+    notebook.run(
+        """
+        import nbpipe
+        import time
+        # ---- next cell
+        def stamp(x):
+            return x, time.perf_counter_ns()
+        # ---- next cell
+        report = nbpipe.source(range(6)).map(stamp).export("loader.py")
+        # ---- next cell
+        open("report.txt", "w").write(str(report))
+        """
+    )
+    assert "def stamp(x):\n    return x, time.perf_counter_ns()\n" in (
+        (notebook.folder / "loader.py").read_text()
+    )
+    assert "not comparable" in (notebook.folder / "report.txt").read_text()
+
+
+def test_first_items_only_are_compared(notebook: Notebook):
+    """An endless pipeline is exported after its first items."""
+    notebook.run(
+        """
+        import itertools
+        import nbpipe
+        # ---- next cell
+        def numbers():
+            return itertools.count(5)
+
+        def decode(x):
+            if x > 7:
+                raise ValueError(x)
+            return x * 2
+        # ---- next cell
+        report = nbpipe.source(numbers).map(decode).export("loader.py", check_items=2)
+        """
+    )
+    assert "    return itertools.count(5)\n" in (notebook.folder / "loader.py").read_text()
+
+
+def test_loaded_back_with_other_values(notebook: Notebook):
+    """`load` gives the pipeline back, with the changes asked for."""
+    notebook.exported(TUNED)
+    notebook.kernel.run(
+        'again = nbpipe.load("loader.py", decode_concurrency=4)\n'
+        'knobs = [stage["knobs"] for stage in again.graph()]\n'
+        'assert knobs[1]["concurrency"] == 4, knobs\n'
+        "assert [list(batch) for batch in again] == [list(batch) for batch in pipe]"
+    )
+    assert notebook.examined().parameters == "*, decode_concurrency: int=2, batch_size: int=2"
+
+
+def test_other_folders_and_names(notebook: Notebook):
+    """A module is written where it is asked for, under the name it is given."""
+    (notebook.folder / "src").mkdir()
+    notebook.run(TUNED.replace('export("loader.py")', 'export("src/train_data.py")'))
+    written = sorted(str(path.relative_to(notebook.folder)) for path in notebook.folder.rglob("*"))
+    assert written == ["src", "src/train_data.py"]
+
+
+SCRIPT = '''
+"""Build the loader of the nightly job."""
+import sys
+from functools import partial
+
+import nbpipe
+
+SIZE = 3  # as the model wants it
+
+
+def crop(x, size):
+    # keep the left
+    return x % size
+
+
+def src():
+    return range(6)
+
+
+if __name__ == "__main__":
+    pipe = nbpipe.source(src).map(partial(crop, size=SIZE), concurrency=2).map(lambda x: x + 1)
+    pipe["crop"].concurrency = 5
+    pipe.export(sys.argv[1])
+'''
+
+
+@pytest.mark.parametrize("times", [2])
+def test_from_a_script(notebook: Notebook, times: int):
+    """A script exports as a notebook does; its own last lines stay behind."""
+    script = notebook.folder / "nightly.py"
+    script.write_text(SCRIPT)
+    texts = set()
+    for _ in range(times):
+        subprocess.run(
+            [sys.executable, str(script), str(notebook.folder / "loader.py")],
+            cwd=notebook.elsewhere,
+            env={**notebook.env, "PYTHONPATH": str(ROOT)},
+            check=True,
+        )
+        texts.add((notebook.folder / "loader.py").read_text())
+    (text,) = texts
+    found = notebook.imported()
+    assert "SIZE = 3  # as the model wants it\n" in text
+    assert "def crop(x, size):\n    # keep the left\n    return x % size\n" in text
+    assert "decode_concurrency" not in text
+    assert "crop_concurrency: int = 5" in text
+    assert "def map_2(x):\n    return x + 1\n" in text
+    assert "sys" not in text
+    assert found["items"] == [["int", n % 3 + 1] for n in range(6)]
