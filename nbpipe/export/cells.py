@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import tokenize
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -61,11 +61,7 @@ class Cells:
 
     def definition(self, code: CodeType) -> Definition | None:
         """Give the newest definition that a code object was compiled from, or None."""
-        for statement in self._newest:
-            found = find(statement, code)
-            if found is not None:
-                return found
-        return _silent(code)
+        return _found(self._newest, code) or _silent(code)
 
     def imports(self) -> list[Imported]:
         """List the imports of modules and members, newest first."""
@@ -138,8 +134,12 @@ def _silent(code: CodeType) -> Definition | None:
         return None
     cells = [Cell(f"In[{found[1]}]", -1, found[0])]
     bodies = (cell.unwrapped() for cell in cells if cell.compiles())
-    statements = (one for cell in bodies for one in cell.statements)
-    return next((one for one in (find(s, code) for s in statements) if one is not None), None)
+    return _found([one for cell in bodies for one in cell.statements], code)
+
+
+def _found(statements: Sequence[Statement], code: CodeType) -> Definition | None:
+    tried = (find(one, code, alone=alone) for alone in (True, False) for one in statements)
+    return next((one for one in tried if one is not None), None)
 
 
 def _imports(

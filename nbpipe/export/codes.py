@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import dis
 import functools
@@ -27,6 +28,8 @@ _FLAGS = (
     | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
+_LOOKING_UP = ("PUSH_NULL", "EXTENDED_ARG", "CACHE")
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _POSITIONS = ("__firstlineno__", "__static_attributes__")
 _SKIPPED = frozenset(
     (
@@ -138,19 +141,27 @@ def _digest(code: CodeType, paint: Paint) -> str:
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     head = [counts, code.co_flags & _FLAGS, [list(group) for group in names]]
-    table = code.co_exceptiontable.hex()
-    return digest_of(json.dumps([head, table, list(_instructions(code, paint))]))
+    return digest_of(json.dumps([head, list(_instructions(code, paint))]))
 
 
 def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
-    steps = list(dis.get_instructions(code))
+    """Give what the interpreter does, however it looks up methods.
+
+    `module.function()` is compiled in another way where the module is imported in the same text.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _LOOKING_UP]
+    offsets = [step.offset for step in steps]
     for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
-        if step.opcode not in dis.hasconst:
-            yield step.opname, step.arg
-        elif following.argval not in _POSITIONS:
-            constant = step.argval
-            inner = isinstance(constant, CodeType)
-            yield step.opname, _digest(constant, paint) if inner else paint(constant)
+        if step.opcode in dis.hasconst:
+            if following.argval not in _POSITIONS:
+                constant = step.argval
+                inner = isinstance(constant, CodeType)
+                yield step.opname, _digest(constant, paint) if inner else paint(constant)
+        elif step.opcode in _JUMPS:
+            yield step.opname, bisect.bisect_left(offsets, step.argval)
+        else:
+            name = "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname
+            yield name, step.argval if step.opcode in dis.hasname else step.arg
 
 
 def _class(value: type, paint: Paint) -> Node:

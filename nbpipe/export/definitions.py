@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from .cells import Statement
+from .cells import Cell, Statement
 from .model import Piece, Spelling
 from .portrait import portrait
 from .reads import names_read
@@ -68,8 +68,8 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
     reads = use.then(words)
+    _check_text(text, node, cell, words, use)
     now, later = read(collector, scope, node, cell.flags, reads)
-    _check_text(text, node, statement, words, use)
     extra = _registered(scope, name, statement)
     piece = Piece(
         names=(name,),
@@ -127,9 +127,9 @@ def read(
     return now, later
 
 
-def _check_text(text: str, node: ast.AST, statement: Statement, words: str, use: Use) -> None:
+def _check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> None:
     first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
-    lines = [line for line in sorted(statement.cell.shell_lines) if first <= line <= last]
+    lines = [line for line in sorted(cell.shell_lines) if first <= line <= last]
     if lines:
         raise refusal(
             "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain Python",

@@ -196,7 +196,8 @@ def _new_function(value: FunctionType, place: Place, wanted: str, free: list[str
     collector.found.owners[name] = None
     collector.found.called[name] = name
     now, later = read(collector, scope, found.node, found.cell.flags, place.use.then(words), free)
-    first = (found.cell.order, found.statement.number)
+    node = found.node
+    first = (found.cell.order, found.statement.number, node.lineno, node.col_offset)
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     collector.add(Piece((name,), (spelling,), {}, "definition", first, f"function {name!r}"))
     return name

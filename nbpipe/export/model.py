@@ -59,8 +59,8 @@ class Piece:
         expected: what each name must be worth in a fresh process, as `portrait` gives it; a
             name that is missing here is not compared.
         kind: what it is.
-        first: where the first of its names was first bound: the number of the cell, and of the
-            statement in it.
+        first: where the first of its names was first bound: the number of the cell, of the
+            statement in it, and where a statement holds several, its line and column.
         words: what it is called in a message, as "variable 'TABLE', assigned in In[3]".
     """
 
@@ -68,7 +68,7 @@ class Piece:
     spellings: tuple[Spelling, ...]
     expected: dict[str, Any] = field(default_factory=dict)
     kind: Kind = "definition"
-    first: tuple[int, int] = (0, 0)
+    first: tuple[int, ...] = (0, 0)
     words: str = ""
 
     @property

@@ -71,7 +71,7 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
     return [by_rank[number] for number in placed]
 
 
-def _rank(piece: Piece) -> tuple[int, tuple[int, int], tuple[str, ...]]:
+def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     return _RANK[piece.kind], piece.first, piece.names
 
 

@@ -99,16 +99,25 @@ class Definition:
         )
 
 
-def find(statement: Statement, code: CodeType) -> Definition | None:
-    """Give the definition in a statement that a function's code was compiled from."""
+def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definition | None:
+    """Give the definition in a statement that a function's code was compiled from.
+
+    Args:
+        statement: where it may stand.
+        code: of the function.
+        alone: the statement was compiled alone, as IPython does, else with all of its cell, as
+            files and `%%time` are: imports beside a function change its code.
+    """
     if not statement.first_line <= code.co_firstlineno <= statement.last_line:
         return None
     if code.co_name.strip("<>") not in statement.cell.text:
         return None
-    flags = code.co_flags & FUTURE
-    for number, found in enumerate(_codes(statement, flags)):
+    unit, flags = statement if alone else statement.cell, code.co_flags & FUTURE
+    for number, found in enumerate(_codes(unit, flags)):
         if found == code and list(found.co_positions()) == list(code.co_positions()):
-            return _definition(statement, code, _line_of(statement, flags, number))
+            is_lambda = code.co_name == "<lambda>"
+            place = _place(unit, flags, number) if is_lambda else None
+            return _definition(statement, code, place)
     return None
 
 
@@ -129,31 +138,39 @@ def dedented(lines: Lines, whole: dict[int, str], indent: str) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _codes(statement: Statement, flags: int) -> tuple[CodeType, ...]:
-    return _compiled(statement.node, flags)
+def _codes(unit: Statement | Cell, flags: int) -> tuple[CodeType, ...]:
+    return _compiled(_nodes(unit), flags)
 
 
-def _line_of(statement: Statement, flags: int, number: int) -> int:
-    """Give the line of a code object where each lambda has a line of its own.
+def _nodes(unit: Statement | Cell) -> list[ast.stmt]:
+    return [unit.node] if isinstance(unit, Statement) else unit.tree.body
 
-    Where their code begins, lambdas on one line cannot be told apart, and what places it has
-    inside differs between versions of Python.
+
+def _place(unit: Statement | Cell, flags: int, number: int) -> tuple[int, int] | None:
+    """Give line and column of the lambda that a code object was compiled from.
+
+    All lambdas of a line begin there, and the places inside their code differ between versions
+    of Python: they are compiled again, each on a line of its own.
     """
-    node = copy.deepcopy(statement.node)
-    for place, one in enumerate(_lambdas(node), _FAR):
-        one.lineno = one.end_lineno = place
+    nodes = _nodes(unit)
+    apart = copy.deepcopy(nodes)
+    for line, one in enumerate(_lambdas(apart), _FAR):
+        one.lineno = one.end_lineno = line
         one.col_offset = one.end_col_offset = 0
-    codes = _compiled(node, flags)
-    return codes[number].co_firstlineno if number < len(codes) else 0
+    codes, lambdas = _compiled(apart, flags), list(_lambdas(nodes))
+    found = codes[number].co_firstlineno - _FAR if number < len(codes) else -1
+    if not 0 <= found < len(lambdas):
+        return None
+    return lambdas[found].lineno, lambdas[found].col_offset
 
 
-def _compiled(node: ast.stmt, flags: int) -> tuple[CodeType, ...]:
-    """Give the code objects of a statement in the order of the compiler."""
+def _compiled(nodes: list[ast.stmt], flags: int) -> tuple[CodeType, ...]:
+    """Give the code objects of statements in the order of the compiler."""
     flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            whole = compile(ast.Module([node], []), "<cell>", "exec", flags, dont_inherit=True)
+            whole = compile(ast.Module(nodes, []), "<cell>", "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):  # `return` outside a function, and so on
         return ()
     return tuple(_inner(whole))
@@ -166,22 +183,21 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
             yield from _inner(value)
 
 
-def _definition(statement: Statement, code: CodeType, line: int) -> Definition | None:
-    lambdas = list(_lambdas(statement.node))
-    known = code.co_name == "<lambda>" and 0 <= line - _FAR < len(lambdas)
-    wanted = lambdas[line - _FAR] if known else None
+def _definition(
+    statement: Statement, code: CodeType, place: tuple[int, int] | None
+) -> Definition | None:
     found = [
         Definition(statement.cell, statement, node, after)
         for node, after in _defined(statement.node, statement.after)
         if first_line(node) == code.co_firstlineno
         and code.co_name == getattr(node, "name", "<lambda>")
-        and wanted in (None, node)
     ]
-    return found[-1] if found else None
+    exact = [one for one in found if (one.node.lineno, one.node.col_offset) == place]
+    return next(iter(exact or found), None)
 
 
-def _lambdas(node: ast.AST) -> Iterator[ast.Lambda]:
-    return (one for one in ast.walk(node) if isinstance(one, ast.Lambda))
+def _lambdas(nodes: list[ast.stmt]) -> Iterator[ast.Lambda]:
+    return (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Lambda))
 
 
 def _defined(node: ast.AST, after: int) -> Iterator[tuple[Node, int]]:

@@ -201,6 +201,17 @@ def test_future_annotations_are_no_trouble():
     assert Cells([Cell("In[1]", 1, text)]).definition(names["f"].__code__).text() == text.strip()
 
 
+def test_imports_beside_a_function_are_no_trouble():
+    """A function of a text that was compiled as one is found, though imports change its code."""
+    text = "import math\ndef f(x):\n    return math.floor(x)\n"
+    cells, names = executed(text)
+    statements: dict = {}
+    for node in ast.parse(text).body:
+        exec(compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True), statements)
+    found = [cells.definition(one["f"].__code__) for one in (names, statements)]
+    assert [one.text() for one in found] == ["def f(x):\n    return math.floor(x)"] * 2
+
+
 BODIES = st.sampled_from(
     [
         "return x + {n}",
