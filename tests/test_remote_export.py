@@ -193,10 +193,11 @@ def test_closed_run_is_exported(run, remote, told):
     assert (ack["ok"], told.get(timeout=WAIT_S)["ok"]) == (True, True)
 
 
-def test_real_run_in_mid_epoch(tmp_path, told):
-    """A run is exported while its epoch goes on; then what is turned is told."""
+@pytest.mark.parametrize("isolate", [False, True])
+def test_real_run_in_mid_epoch(tmp_path, told, isolate):
+    """A run is exported while its epoch goes on, wherever it runs; then what is turned is told."""
     pipe = nbpipe.source(range(100)).map(abs, name="decode", concurrency=4).batch(2)
-    with pipe.start() as run:
+    with pipe.start(isolate=isolate) as run:
         remote = Remote(run)
         epoch = iter(run)
         first = next(epoch)
@@ -216,6 +217,22 @@ def test_real_run_in_mid_epoch(tmp_path, told):
             "turned": [{"stage": "decode", "knob": "concurrency", "old": 4, "new": 8}],
         },
     )
+
+
+def test_real_run_that_is_closed(tmp_path, told):
+    """What was tuned is exported after the run was closed, and over a file only when told to."""
+    path = tmp_path / "loader.py"
+    path.write_text("mine = 1\n", encoding="utf-8")
+    run = nbpipe.source(range(100)).map(abs, name="decode").start()
+    run.close()
+    remote = Remote(run)
+    found = []
+    for overwrite in (False, True):
+        remote.handle(asking(str(path), overwrite=overwrite), told.put)
+        found.append(told.get(timeout=WAIT_S))
+    remote.close()
+    refused, done = found
+    assert (refused["edited"], "-mine = 1" in refused["error"], done["ok"]) == (True, True, True)
 
 
 def test_run_that_is_gone_says_what_to_type(told):

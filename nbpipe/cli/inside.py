@@ -37,7 +37,7 @@ def answer(request: str) -> Answer:
     if not isinstance(pipe, Pipeline):
         return Answer(refused=_no_pipeline(asked["name"], variables))
     try:
-        report: Any = pipe.export(asked["path"], **asked["options"])  # type: ignore[attr-defined]
+        report = pipe.export(asked["path"], **asked["options"])
     except NbpipeError as error:
         return Answer(refused=str(error))
     except Exception as error:  # noqa: BLE001  the caller is another process

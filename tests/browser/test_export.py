@@ -60,6 +60,24 @@ def test_export_in_mid_epoch(open_cells):
     )
 
 
+def test_edited_file_is_asked_about(open_cells):
+    """After the epoch: a file that holds something else is replaced when its text was read."""
+    page = open_cells(SETUP, "run = nbpipe.source(range(9)).map(slow).start()\nrun", "list(run)")
+    file = page.folder / "edited.py"
+    file.write_text("mine = '<b>1</b>'\n")
+    for index in range(3):
+        page.run_cell(index)
+    page.wait_state("finished")
+    export(page, file.name)
+    text = wait_seen(page.field("refusal"))
+    before = file.read_text()
+    page.button("overwrite").click()
+    path = wait_seen(page.field("exported"))
+    assert ("-mine = '<b>1</b>'" in text, before, path, "def slow" in file.read_text()) == (
+        *(True, "mine = '<b>1</b>'\n", str(file.resolve()), True),
+    )
+
+
 def test_refusal_is_shown_in_full(open_cells):
     """Between cells: what cannot be written is named, with what uses it; then one may go on."""
     page = open_cells(SETUP, CAPTURES)

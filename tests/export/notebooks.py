@@ -274,7 +274,17 @@ def comments_of(text: str) -> list[tuple[str, bool]]:
 
 def linted(path: Path) -> str:
     """Return what the pinned lint says; nothing where all is well."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", RULES, "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        RULES,
+        "-q",
+        "--no-cache",
+    ]
     done = subprocess.run(  # where `nbpipe` is no folder: else it counts as the user's own
         [*command, path.name], cwd=path.parent, capture_output=True, text=True, check=False
     )

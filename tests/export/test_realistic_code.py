@@ -225,8 +225,8 @@ def test_nonlocal_is_refused(notebook: Notebook):
         """
     )
     first, chain = words.split("\n")
-    assert "nonlocal" in first
-    assert "'n'" in first or "n" in first.split()
+    assert "`nonlocal`" in first
+    assert first.startswith("count() [In[2]] ")
     assert chain == "  used by: stage 'count'"
 
 

@@ -123,7 +123,7 @@ SECRETS = {
     "prefix": f'HUB = "{SECRET}"',
     "bytes": f'HUB = b"{SECRET}"',
     "built": f'HUB = "hf_" + "{SECRET[3:]}"',
-    "url": 'DB = "postgresql://me:correct horse battery staple@db.example.com/data"',
+    "url": 'DB = "postgresql://me:Xk29fjQ1vLp@db.example.com/data"',
     "dataclass": (
         "from dataclasses import dataclass\n"
         "@dataclass\n"
@@ -154,7 +154,7 @@ def test_secret(notebook: Notebook, kind: str):
     assert error.kind == "ExportError"
     assert error.text.endswith(CHAIN) or "hub() [In[2]] <- helper()" in error.text
     everywhere = [notebook.folder, notebook.cache, notebook.temp]
-    for secret in (SECRET, SECRET[3:], "correct horse"):
+    for secret in (SECRET, SECRET[3:], "correct horse", "Xk29fjQ1vLp"):
         assert holds(everywhere, secret) == []
         assert secret not in error.text
         assert secret not in error.shown
