@@ -18,9 +18,9 @@ from typing import Any
 
 from . import exported
 from .errors import ArgumentError, ArgumentTypeError, near_match
+from .export.parameters import stage_words
 from .knobs import Knob
 from .pipeline import Pipeline
-from .stage import addresses
 
 _BUILD = "build_pipeline"
 _WAY_OUT = 'write one with pipe.export("loader.py")'
@@ -261,9 +261,10 @@ def _exported_values(
 ) -> dict[Knob, int]:
     """Give the value that each knob has in the file: a default, or what the code says."""
     values: dict[Knob, int] = {}
-    for address, stage in addresses(pipe.chain).items():
+    words = stage_words(pipe.chain)
+    for stage in pipe.stages:
         for word, knob in stage.knobs.items():
-            parameter = parameters.get(re.sub(r"\W", "_", f"{address}_{word}"))
+            parameter = parameters.get(f"{words[id(stage)]}_{word}")
             default = None if parameter is None else parameter.default
             if isinstance(default, int) and not isinstance(default, bool):
                 values[knob] = default

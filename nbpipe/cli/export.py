@@ -134,7 +134,7 @@ class _Execution:
                 raise _failed(f"{place} failed: {cell.first_line}", error) from error
         more = self._plan.assignments_after(cell)
         if more:
-            await kernel.run(more, counted=False)
+            await kernel.run(more, is_cell=False)
 
     async def _export(self, kernel: Kernel) -> str:
         plan = self._plan

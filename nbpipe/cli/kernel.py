@@ -134,18 +134,18 @@ class Kernel:
                 self._last_words(),
             ) from error
 
-    async def run(self, code: str, *, counted: bool = True) -> None:
+    async def run(self, code: str, *, is_cell: bool = True) -> None:
         """Run a cell.
 
         Args:
             code: what stands in it.
-            counted: it takes the next number of `In`.
+            is_cell: it takes the next number of `In`, and its text is remembered.
 
         Raises:
             CellError: it raised something.
             KernelDiedError: the kernel ended.
         """
-        content = (await self._ask(code, store_history=counted))["content"]
+        content = (await self._ask(code, silent=not is_cell))["content"]
         if content["status"] != "ok":
             raise _cell_error(content)
 

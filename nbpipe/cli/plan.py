@@ -63,7 +63,8 @@ class Plan:
     def assignments_after(self, cell: CodeCell) -> str:
         """Give the lines to run after a cell: those that set variables; empty where there are none.
 
-        Lines of their own, as a notebook's author would type them: they are exported like those.
+        Their text is to leave no trace: a module then has the new value in the place of the old
+        one, with the comment that stands there.
         """
         names = [name for name in self.sets if self._setter(name) == cell]
         return "\n".join(f"{name} = {self.sets[name]!r}" for name in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import sys
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from typing import Any, final
 from ..errors import ExportError
 from ..executors.pickling import by_reference
 from . import constants, definitions
-from .living import kind_of
+from .living import MODULE_NAMES, kind_of
 from .model import Import, Piece
 from .numbers import NoLiteral
 from .scope import Scope, gives, is_builtin, is_importable, is_local
@@ -108,10 +109,7 @@ class Collector:
             return
         value = scope[name]
         if scope.is_foreign(name):
-            raise refusal(
-                f"{name!r} {_NOTEBOOK} (a {kind_of(value)}); take it out of the exported code",
-                use,
-            )
+            raise self._foreign(name, value, use)
         self.found.owners[name] = scope
         self.found.uses[name] = use
         self._collect(scope, name, value, use)
@@ -129,7 +127,14 @@ class Collector:
         lines = [line for line in self.found.imports if line.binds == name]
         return any(gives(line, scope.namespace.get(name)) for line in lines)
 
+    def _foreign(self, name: str, value: object, use: Use) -> ExportError:
+        return refusal(
+            f"{name!r} {_NOTEBOOK} (a {kind_of(value)}); take it out of the exported code", use
+        )
+
     def _need_missing(self, scope: Scope, name: str, use: Use) -> None:
+        if scope.is_foreign(name) and name not in MODULE_NAMES:  # IPython makes it a builtin
+            raise self._foreign(name, getattr(builtins, name, None), use)
         if is_builtin(name):
             return
         line = scope.for_types(name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tree import is_tensor
 from .cells import Statement
-from .definitions import read
+from .definitions import older, read
 from .literals import NoLiteral, literal
 from .living import is_generator, kind_of, way_out_of
 from .model import Import, Piece, Spelling
@@ -47,7 +48,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     """
     statement = scope.newest(name)
     place = "" if statement is None else f", assigned in {statement.cell.place}"
-    known = Known(collector, scope, name, value, use, f"variable {name!r}{place}")
+    known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
     if statement is not None and _is_lookup(collector, scope, statement):
         known.look_up(statement)
@@ -79,9 +80,10 @@ def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool
         return True
     for name in sorted(names_read(statement.node, future=True)[0]):
         source = scope.newest(name)
-        if source is not None and source is not statement and _comes_before(source, statement):
-            if name in collector.found.lookups or _is_lookup(collector, scope, source):
-                return True
+        if source is None or source is statement or not _comes_before(source, statement):
+            continue
+        if name in collector.found.lookups or _is_lookup(collector, scope, source):
+            return True
     return False
 
 
@@ -91,6 +93,11 @@ def _comes_before(one: Statement, other: Statement) -> bool:
 
 def _refuse(known: Known) -> None:
     """Refuse what must never be written."""
+    way_out = way_out_of(known.value)
+    if way_out is not None:
+        raise refusal(
+            f"variable {known.name!r} is a live {kind_of(known.value)}; {way_out}", known.use
+        )
     secret = secret_in(known.name, known.value)
     if secret is not None:
         what = f"variable {known.name!r}"
@@ -101,10 +108,13 @@ def _refuse(known: Known) -> None:
             f'os.environ["{_variable(secret)}"]',
             known.use,
         )
-    way_out = way_out_of(known.value)
-    if way_out is not None:
+    kind = type(known.value)
+    place = older(known.scope, kind)
+    if place is not None:
         raise refusal(
-            f"variable {known.name!r} is a live {kind_of(known.value)}; {way_out}", known.use
+            f"the pipeline still uses an older {kind.__name__!r}{place}; it was redefined since: "
+            "rebuild the pipeline, then export",
+            known.use.then(known.described),
         )
 
 
@@ -122,16 +132,21 @@ class Known:
         collector: takes the piece.
         scope: where it lives.
         name: its name.
-        value: its value.
         use: who uses it.
         words: what it is called in a message.
     """
 
     def __init__(
-        self, collector: Collector, scope: Scope, name: str, value: Any, use: Use, words: str
+        self, collector: Collector, scope: Scope, name: str, *, use: Use, words: str
     ) -> None:
         self.collector, self.scope = collector, scope
-        self.name, self.value, self.use, self.words = name, value, use, words
+        self.name, self.value, self.use, self.words = name, scope[name], use, words
+
+    @property
+    def described(self) -> str:
+        """What it is in a chain of use, as "aug = ... [In[4]]"."""
+        statement = self.scope.newest(self.name)
+        return f"{self.name} = ..." + (f" [{statement.cell.place}]" if statement else "")
 
     # -- ways to write it -----------------------------------------------------------------
     def look_up(self, statement: Statement) -> None:
@@ -219,9 +234,8 @@ class Known:
         self.collector.add_import(Import("pathlib", "Path"))
         text = f'{numpy}.load(Path(__file__).with_name("{archive}"))["{self.name}"]'
         if is_tensor(self.value):
-            import torch
-
-            text = f"{self.collector.spelled(self.scope, torch, self.use)}.from_numpy({text})"
+            torch = self.collector.spelled(self.scope, sys.modules["torch"], self.use)
+            text = f"{torch}.from_numpy({text})"
         self.collector.found.arrays[self.name] = array
         return Spelling(f"{self.name} = {text}", frozenset({"Path", text.partition(".")[0], numpy}))
 

@@ -65,7 +65,7 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
 def _settled(piece: Piece, found: Found) -> Piece:
     """Let what the exported code changes begin with its first value."""
     names = [name for name in piece.names if name in found.changed]
-    if piece.kind != "constant" or not names:
+    if piece.kind == "setup" or not names:
         return piece
     for name in names:
         found.notes[

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from .cells import Cell, Statement
+from ..executors.pickling import by_reference
+from .cells import Cell, Statement, of_file
 from .model import Piece, Spelling
-from .portrait import portrait
+from .portrait import difference, portrait
 from .reads import names_read
 from .scope import Scope
 from .secrets import secret_in_text
@@ -67,6 +68,8 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     words = described(name, node, cell.place)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
+        if _changes_itself(node, name):
+            collector.found.changed.setdefault(name, described(name, node, cell.place))
     reads = use.then(words)
     _check_text(text, node, cell, words, use)
     now, later = read(collector, scope, node, cell.flags, reads)
@@ -121,8 +124,7 @@ def read(
     """
     now, later, rebound, mutated = names_read(node, future=bool(flags & _FUTURE))
     for name in (*rebound, *mutated):
-        if not isinstance(scope.namespace.get(name), type | FunctionType):
-            collector.found.changed.setdefault(name, use.words.partition(" [")[0])
+        collector.found.changed.setdefault(name, use.words.partition(" [")[0])
     collector.need_all(scope, (now | later | rebound) - set(local), use)
     return now, later
 
@@ -169,12 +171,34 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
     """Give the definition that a live function or class came from."""
     if not isinstance(value, type):
         code = code_of(value)
-        return None if code is None else scope.cells.definition(code)
+        return None if code is None else definition_of(scope, code)
     for statement in scope.cells.bindings(name):
         node = _def_in(statement.node, name)
         if isinstance(node, ast.ClassDef) and _is_body(scope, statement, value):
             return Definition(statement.cell, statement, node, statement.after)
     return None
+
+
+def definition_of(scope: Scope, code: CodeType) -> Definition | None:
+    """Give the definition of some code: in the cells, or in a file that was run by its path."""
+    found = scope.cells.definition(code)
+    if found is not None or not code.co_filename.endswith(".py"):
+        return found
+    try:
+        return of_file(code.co_filename).definition(code)
+    except (OSError, SyntaxError):
+        return None
+
+
+def older(scope: Scope, kind: type) -> str | None:
+    """Say where a class was defined that was redefined since to another effect; else None."""
+    live = scope.namespace.get(kind.__name__)
+    if live is kind or not isinstance(live, type) or by_reference(kind):
+        return None
+    if kind.__qualname__ != kind.__name__ or difference(portrait(kind), portrait(live)) is None:
+        return None
+    places = [found.place for found in _methods(scope, kind).values()]
+    return f" ({places[0]})" if places else ""
 
 
 def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
@@ -190,7 +214,7 @@ def _methods(scope: Scope, kind: type) -> dict[str, Definition]:
         code = code_of(value)
         if code is None or code.co_filename.startswith(_GENERATED):
             continue
-        definition = scope.cells.definition(code)
+        definition = definition_of(scope, code)
         if definition is not None:
             found[name] = definition
     return found
@@ -204,6 +228,16 @@ def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use:
                 f"from {found.place}, not {statement.cell.place}; re-run or edit the class cell",
                 use,
             )
+
+
+def _changes_itself(node: ast.AST, name: str) -> bool:
+    """Say whether the methods of a class set attributes of the class, as `cls.count += 1`."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+            owner = ast.unparse(one.value)
+            if owner in (name, "cls", "type(self)", "self.__class__", "__class__"):
+                return True
+    return False
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:

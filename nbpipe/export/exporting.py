@@ -182,6 +182,7 @@ def _verified(
 ) -> Report:
     stages = addresses(chain)
     expected = {name: one for piece in whole.pieces for name, one in piece.expected.items()}
+    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
     hints = [note for note in collector.found.notes if "side effect" in note]
     return verified(
         text,
@@ -190,7 +191,7 @@ def _verified(
         expected={name: one for name, one in expected.items() if _is_kept(whole, name)},
         expected_graph=graph(chain),
         process_stages=[name for name, stage in stages.items() if _is_elsewhere(stage)],
-        items=items if count else None,
+        items=items if count and in_order else None,
         check_items=count,
         files=files,
         hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
@@ -213,6 +214,8 @@ def _mark(chain: Chain, written: Written) -> None:
 
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:
-    words = (report.reason,) if report.reason else ()
+    words = [report.reason] if report.reason else []
+    if report.reads_files:
+        words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
     return Exported(path, report.compared, (*notes, *words), written.changed, written.retuned)

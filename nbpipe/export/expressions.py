@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..executors.pickling import by_reference
 from ..stage import auto_name, class_name
 from . import constants
 from .calls import Called
-from .definitions import code_of, is_defined, read
+from .definitions import code_of, definition_of, is_defined, older, read
 from .literals import NoLiteral, literal
 from .living import kind_of, way_out_of
 from .model import Piece, Spelling
@@ -25,6 +35,8 @@ from .uses import Use, refusal
 if TYPE_CHECKING:
     from .collect import Collector
 
+_BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
+_NOTHING = object()
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 
@@ -55,6 +67,9 @@ def expression(value: Any, place: Place) -> str:
     """
     if isinstance(value, _PLAIN):
         return _literal(value, place)
+    written = _as_given(value, place)
+    if written is not None:
+        return written
     if isinstance(value, functools.partial):
         return _partial(value, place)
     if isinstance(value, MethodType):
@@ -67,9 +82,49 @@ def expression(value: Any, place: Place) -> str:
         return named
     if isinstance(value, type):
         return _class(value, place)
-    if isinstance(value, BuiltinFunctionType) or by_reference(value):
+    if isinstance(value, _BUILTINS) or by_reference(value):
         return _builtin(value, place)
+    if isinstance(value, np.ufunc):
+        return f"{place.collector.spelled(place.scope, np, place.use)}.{value.__name__}"
     return _object(value, place)
+
+
+def _as_given(value: Any, place: Place) -> str | None:
+    """Give a library's function as the user gave it, as `json.loads` or `" ".join`."""
+    call = place.call
+    if call is None or not call.is_global or not isinstance(call.first, ast.Attribute):
+        return None
+    owner: ast.expr = call.first
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    try:
+        live = _followed(call.first, place.scope.namespace)
+    except (AttributeError, KeyError):
+        return None
+    if live is not value and not (_is_bound_builtin(value) and live == value):
+        return None
+    if isinstance(owner, ast.Name):
+        place.collector.need(place.scope, owner.id, place.use)
+    return call.text
+
+
+def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
+    """Give the live value of names and constants with dots."""
+    if isinstance(node, ast.Attribute):
+        owner = _followed(node.value, namespace)
+        plain = isinstance(owner, type | ModuleType | str | bytes)
+        return getattr(owner, node.attr) if plain else _NOTHING
+    if isinstance(node, ast.Constant):
+        return node.value
+    return _found(node.id, namespace) if isinstance(node, ast.Name) else _NOTHING
+
+
+def _found(name: str, namespace: dict[str, Any]) -> Any:
+    return namespace[name] if name in namespace else getattr(builtins, name)
+
+
+def _is_bound_builtin(value: Any) -> bool:
+    return isinstance(value, BuiltinFunctionType | MethodType)
 
 
 def name_in_module(value: Any, text: str, place: Place) -> str:
@@ -107,9 +162,9 @@ def _builtin(value: Any, place: Place) -> str:
 
 
 def _class(value: type, place: Place) -> str:
-    live = place.scope.namespace.get(value.__name__)
-    if isinstance(live, type) and not by_reference(value):
-        raise _older(value.__name__, "", place.use)
+    place_of = older(place.scope, value)
+    if place_of is not None:
+        raise _older(value.__name__, place_of, place.use)
     return place.collector.spelled(place.scope, value, place.use)
 
 
@@ -126,7 +181,7 @@ def _function(value: FunctionType, place: Place) -> str:
     if by_reference(value):
         return place.collector.spelled(place.scope, value, place.use)
     named = place.scope.name_of(value)
-    if value.__name__ == "<lambda>":
+    if value.__name__ == "<lambda>" and not value.__closure__:
         return _written(value, place, place.name)
     if named is not None and (not value.__closure__ or _is_def(place.scope, named)):
         place.collector.need(place.scope, named, place.use)
@@ -158,7 +213,7 @@ def _same(value: FunctionType, place: Place) -> str | None:
         place.collector.need(place.scope, name, place.use)
         return name
     code = code_of(value)
-    found = None if code is None else place.scope.cells.definition(code)
+    found = None if code is None else definition_of(place.scope, code)
     raise _older(name, f" ({found.place})" if found else "", place.use)
 
 
@@ -170,12 +225,16 @@ def _written(value: FunctionType, place: Place, wanted: str) -> str:
 def _new_function(value: FunctionType, place: Place, wanted: str, free: list[str]) -> str:
     collector, scope = place.collector, place.scope
     known = next(
-        (name for name, code in collector.found.written.items() if code == (value.__code__, len(free))),
+        (
+            name
+            for name, code in collector.found.written.items()
+            if code == (value.__code__, len(free))
+        ),
         None,
     )
     if known is not None and portrait(value.__defaults__) == collector.found.defaults[known]:
         return known
-    found = scope.cells.definition(value.__code__)
+    found = definition_of(scope, value.__code__)
     if found is None:
         raise refusal(
             f"the text of {value.__qualname__!r} is not known: it was made neither in a cell nor "
@@ -184,10 +243,14 @@ def _new_function(value: FunctionType, place: Place, wanted: str, free: list[str
         )
     name = collector.free_name(_identifier(wanted))
     words = f"{name}() [{found.place}]"
-    if any(isinstance(one, ast.Nonlocal) for one in ast.walk(found.node)):
+    kept = [
+        name for one in ast.walk(found.node) if isinstance(one, ast.Nonlocal) for name in one.names
+    ]
+    if kept:
         raise refusal(
-            f"{value.__name__}() [{found.place}] changes a variable of the function around it "
-            "(`nonlocal`), which no module can hold; keep that state in a class with __call__",
+            f"{value.__name__}() [{found.place}] changes the variable {kept[0]!r} of the function "
+            "around it (`nonlocal`), which no module can hold; keep that state in a class with "
+            "__call__",
             place.use,
         )
     text = found.with_parameters(free, name) if free else found.text(name)
@@ -218,7 +281,8 @@ def _closure(value: FunctionType, place: Place, named: str | None) -> str:
         expression(one, Place(collector, place.scope, used, name))
         for name, one in zip(free, cells, strict=True)
     ]
-    function = _new_function(value, place, f"_{value.__name__.lstrip('_')}", free)
+    own = place.name if value.__name__ == "<lambda>" else value.__name__
+    function = _new_function(value, place, f"_{own.lstrip('_')}", free)
     partial = collector.spelled(place.scope, functools.partial, place.use)
     text = f"{partial}({', '.join([function, *inner])})"
     collector.found.called[named or text] = function

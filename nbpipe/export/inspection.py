@@ -58,7 +58,13 @@ def _file(question: Question) -> str:
 def _imported(question: Question, name: str) -> ModuleType:
     sys.path.insert(0, question.folder)
     importlib.invalidate_caches()
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except FileNotFoundError:  # it may read what lies in the notebook's folder
+        os.chdir(question.cwd)
+    module = importlib.import_module(name)
+    question.say({"reads": "the working folder"})
+    return module
 
 
 def _checked(question: Question, make: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from ..errors import StageError
 from ..text import shortened
 from .portrait import portrait
 from .secrets import scrubbed
@@ -59,6 +60,8 @@ def error_words(error: BaseException) -> str:
     """Give an exception as its traceback's last line does, in one line."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"no module named {error.name!r} can be found from a fresh process"
+    if isinstance(error, StageError) and error.__cause__ is not None:
+        return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
     line = traceback.format_exception_only(error)[-1]
     text = shortened(scrubbed(line[: 2 * _LONGEST]), _LONGEST)
     return text or type(error).__name__

@@ -15,7 +15,7 @@ from .collect import Collector
 from .expressions import Place, expression, name_in_module
 from .items import items_of
 from .model import Chain, Parameter, Piece, Step
-from .parameters import identifier, parameter_name
+from .parameters import stage_words
 from .scope import Scope
 from .uses import Use
 
@@ -60,6 +60,7 @@ class _Writer:
     def __init__(self, chain: Stages, collector: Collector, home: Scope) -> None:
         self._collector, self._home = collector, home
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
+        self._words = stage_words(chain)
         self._shared = _shared_beginnings(chain)
         self._known: dict[tuple[int, ...], str] = {}
         self._knobs: dict[int, str] = {}
@@ -116,7 +117,7 @@ class _Writer:
 
     def _items(self, stage: Stage, spec: ops.Source) -> str:
         named = _ROOT in self.parameters
-        wanted = f"{identifier(self._address(stage))}_{_ROOT}" if named else _ROOT
+        wanted = f"{self._words[id(stage)]}_{_ROOT}" if named else _ROOT
         mark = self._collector.free_name("_items")
         place = self._place(stage, spec.items, "items")
         found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
@@ -134,7 +135,11 @@ class _Writer:
             case ops.Mix(weights=weights, seed=seed, stop=stop):
                 equal = len(set(weights)) == 1
                 given = [] if equal else [f"weights={list(weights)!r}"]
-                return [*given, f"seed={seed}", *([] if stop == "longest" else [f"stop={_quoted(stop)}"])]
+                return [
+                    *given,
+                    f"seed={seed}",
+                    *([] if stop == "longest" else [f"stop={_quoted(stop)}"]),
+                ]
             case ops.Interleave(cycle=cycle):
                 return [f"cycle={cycle}", *self._knob_arguments(stage)]
         return []
@@ -191,7 +196,7 @@ class _Writer:
         return given + ([] if placement.region else ["region=False"])
 
     def _batch(self, stage: Stage, spec: ops.Batch, names: set[str]) -> list[str]:
-        name = parameter_name(self._address(stage), "size")
+        name = f"{self._words[id(stage)]}_size"
         kind = type(spec.size).__name__
         self._add(Parameter(name, kind, repr(spec.size)))
         arguments = [name, *(["drop_last=True"] if spec.drop_last else [])]
@@ -249,7 +254,7 @@ class _Writer:
             if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
                 continue
             if word in stage.given or knob.value != knob.default:
-                name = parameter_name(self._address(stage), word)
+                name = f"{self._words[id(stage)]}_{word}"
                 self._knobs[id(knob)] = name
                 self._add(Parameter(name, "int", str(knob.value)))
                 arguments.append(f"{word}={name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -26,11 +26,13 @@ class Report:
         compared: items that were equal [items].
         comparable: items could be compared, or were not to be.
         reason: why they could not; empty where they could.
+        reads_files: importing the module reads files of the working folder.
     """
 
     compared: int
     comparable: bool = True
     reason: str = ""
+    reads_files: bool = False
 
 
 def verified(
@@ -83,9 +85,11 @@ def verified(
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
     _check_pickles(answer, every, filename, where, start_limit_s, load=spawn_check)
+    reads = bool(_found(answer, "reads"))
     if items is None or count == 0:
-        return Report(0)
-    return _compared(answer, own_samples(items, count, limit_s), limit_s, hint)
+        return Report(0, reads_files=reads)
+    report = _compared(answer, own_samples(items, count, limit_s), limit_s, hint)
+    return replace(report, reads_files=reads)
 
 
 def _found(answer: Answer, key: str) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Kernel:
 
     def run(self, code: str, cell_id: str | None = None) -> None:
         """Run a cell to its end; raise what it raises."""
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        content = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": False}
         metadata = {"cellId": cell_id} if cell_id else {}
         self._session.send(self._socket, "execute_request", content, metadata=metadata)
         if not self._socket.poll(WAIT_S * 1000):
@@ -274,19 +274,13 @@ def comments_of(text: str) -> list[tuple[str, bool]]:
 
 def linted(path: Path) -> str:
     """Return what the pinned lint says; nothing where all is well."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        RULES,
-        "-q",
-        "--no-cache",
-    ]
+    options = ["check", "--isolated", "--no-cache", "--quiet", "--select", RULES]
     done = subprocess.run(  # where `nbpipe` is no folder: else it counts as the user's own
-        [*command, path.name], cwd=path.parent, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ruff", *options, path.name],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout + done.stderr
 

@@ -1,15 +1,14 @@
-"""The page on export: its blocks are cells of a notebook; its files and outputs are as it shows."""
+"""The page on export: its blocks are cells of a notebook; files and outputs are as it shows."""
 
 import doctest
-import os
 import re
-import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ipykernel")
-from jupyter_client.manager import start_new_kernel
+from tests.kernel.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "export.md"
@@ -22,35 +21,15 @@ BLOCK = re.compile(
 
 
 @pytest.fixture
-def run_cell(tmp_path):
-    """Give a function that runs a cell in a kernel, and returns what it printed."""
-    manager, client = start_new_kernel(
-        cwd=str(tmp_path),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        extra_arguments=["--HistoryManager.enabled=False"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def run(code):
-        said = []
-
-        def hear(message):
-            content = message["content"]
-            if message["msg_type"] == "stream" and content["name"] == "stdout":
-                said.append(content["text"])
-            elif message["msg_type"] == "error":
-                said.append(f"{content['ename']}: {content['evalue']}")
-
-        client.execute_interactive(code, output_hook=hear, timeout=50)
-        return "".join(said)
-
-    try:
-        yield run
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
+def kernel(monkeypatch):
+    """Give a kernel, and the folder that it works in."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        client = Client(Path(folder), "")
+        try:
+            yield client, Path(folder)
+        finally:
+            client.close()
 
 
 def is_as_shown(shown, got):
@@ -58,14 +37,15 @@ def is_as_shown(shown, got):
     return doctest.OutputChecker().check_output(shown, got, doctest.ELLIPSIS)
 
 
-def test_page(run_cell, tmp_path):
+def test_page(kernel):
     """Every cell of the page prints what is shown, and every file holds what is shown."""
+    client, folder = kernel
     wrong = []
     for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         if block["file"]:
-            shown, got = block["code"], (tmp_path / block["file"]).read_text(encoding="utf-8")
+            shown, got = block["code"], (folder / block["file"]).read_text(encoding="utf-8")
         else:
-            shown, got = block["said"] or "", run_cell(block["code"])
+            shown, got = block["said"] or "", client.run(block["code"])
         if not is_as_shown(shown, got):
             wrong.append((block["code"], shown, got))
     assert wrong == []

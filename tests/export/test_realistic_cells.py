@@ -91,7 +91,8 @@ def test_imports_of_every_kind(notebook: Notebook):
         def decode(x: int, scale: Sequence[float] = (1.0,)) -> Sequence[float]:
             words = json_library.dumps([x])
             parts = list(accumulate(chain(scale, [TURN])))
-            return [floor(x * p) for p in parts] + [os.path.basename("a/b"), mime, words]
+            parts = [floor(x * part) for part in parts]
+            return parts + [os.path.basename("a/b"), mime.__name__, words]
         """
         + EXPORT
     )
@@ -101,7 +102,8 @@ def test_imports_of_every_kind(notebook: Notebook):
     assert "from itertools import accumulate, chain\n" in exported.text
     assert "from math import floor" in exported.text
     assert "tau as TURN" in exported.text
-    assert "import email.mime.text as mime\nimport os.path\n" in exported.text
+    assert "import email.mime.text as mime\n" in exported.text
+    assert "import json as json_library\nimport os.path\n" in exported.text
 
 
 def test_local_module(notebook: Notebook):
