@@ -41,6 +41,7 @@ class Found:
         written: code of the module's own functions, and how many variables they captured.
         defaults: portraits of the defaults of these.
         objects: the module's own constants.
+        checks: expressions that the trial decides on, by what stands for them until then.
         future: annotations are not evaluated.
     """
 
@@ -57,6 +58,7 @@ class Found:
     written: dict[str, tuple[CodeType, int]] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, Piece] = field(default_factory=dict)
     future: bool = False
 
     def copied(self) -> Found:

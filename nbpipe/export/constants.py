@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -216,8 +217,10 @@ class Known:
             if statement is None or len(statement.binds) == 1:
                 text = _assigned(self.name, literal(self.value, spell), statement)
             else:
-                values = {name: literal(self.scope[name], spell) for name in statement.binds}
-                text = "\n".join(f"{name} = {values[name]}" for name in sorted(values))
+                text = "\n".join(
+                    f"{' = '.join(names)} = {literal(self.scope[names[0]], spell)}"
+                    for names in _alike(self.scope, statement.binds)
+                )
         except NoLiteral as no:
             self.collector.found = before
             self.collector.found.reasons[self.name] = no.reason
@@ -260,6 +263,14 @@ class Known:
     def _unwritable(self) -> Exception:
         reason = self.collector.found.reasons.get(self.name, kind_of(self.value))
         return refusal(f"cannot write {self.words} into the module: {reason}", self.use)
+
+
+def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
+    """Put names of the same object together."""
+    groups: dict[int, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(id(scope[name]), []).append(name)
+    return list(groups.values())
 
 
 def _is_seeded(node: ast.AST) -> bool:

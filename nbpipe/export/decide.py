@@ -49,7 +49,7 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
     """
     found = collector.found
     pieces = {piece.names[0]: _settled(piece, found) for piece in found.pieces.values()}
-    results = _tried([*pieces.values(), *draft.checks], collector, where, name)
+    results = _tried([*pieces.values(), *found.checks.values()], collector, where, name)
     texts: dict[str, str] = {}
     for piece, result in results:
         if isinstance(result, Failure):
@@ -65,6 +65,10 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
 def _settled(piece: Piece, found: Found) -> Piece:
     """Let what the exported code changes begin with its first value."""
     names = [name for name in piece.names if name in found.changed]
+    if piece.kind == "definition" and not names:
+        # What a base class changes in itself shows in the classes made from it.
+        touched = not piece.now.isdisjoint(found.changed)
+        return replace(piece, expected={}) if touched else piece
     if piece.kind == "setup" or not names:
         return piece
     for name in names:
@@ -159,6 +163,18 @@ def _filled_chain(chain: Chain, texts: dict[str, str]) -> Chain:
         chain,
         inputs=tuple(_filled_chain(one, texts) for one in chain.inputs),
         arguments=tuple(texts.get(text, text) for text in chain.arguments),
+        steps=_filled_steps(chain.steps, texts),
+    )
+
+
+def _filled_steps(steps: tuple[Step, ...], texts: dict[str, str]) -> tuple[Step, ...]:
+    return tuple(
+        replace(
+            step,
+            arguments=tuple(texts.get(text, text) for text in step.arguments),
+            branches=tuple((value, _filled_steps(inner, texts)) for value, inner in step.branches),
+        )
+        for step in steps
     )
 
 

@@ -14,7 +14,7 @@ from .cells import Cell, Statement, of_file
 from .model import Piece, Spelling
 from .portrait import difference, portrait
 from .reads import names_read
-from .scope import Scope
+from .scope import Scope, is_installed
 from .secrets import secret_in_text
 from .texts import Definition
 from .uses import Use, refusal
@@ -61,17 +61,18 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     if found is None or (is_defined(statement, name) and _is_decorated(statement, name)):
         if statement is None or not is_defined(statement, name):
             raise refusal(_unknown(name), use)
-        text, node, cell = statement.text, statement.node, statement.cell
+        text, cell = statement.text, statement.cell
+        node: ast.AST = statement.node
     else:
-        statement, node, cell = found.statement, found.node, found.cell
-        text = found.text(name)
+        statement, cell = found.statement, found.cell
+        text, node = found.text(name), found.node
     words = described(name, node, cell.place)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
         if _changes_itself(node, name):
             collector.found.changed.setdefault(name, described(name, node, cell.place))
     reads = use.then(words)
-    _check_text(text, node, cell, words, use)
+    check_text(text, node, cell, words, use)
     now, later = read(collector, scope, node, cell.flags, reads)
     extra = _registered(scope, name, statement)
     piece = Piece(
@@ -110,6 +111,7 @@ def read(
     node: ast.AST,
     flags: int,
     use: Use,
+    *,
     local: Sequence[str] = (),
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Collect what some code reads; give the names read now and later.
@@ -129,7 +131,12 @@ def read(
     return now, later
 
 
-def _check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> None:
+def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> None:
+    """Refuse text with shell lines or secrets in it.
+
+    Raises:
+        ExportError: it has them.
+    """
     first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
     lines = [line for line in sorted(cell.shell_lines) if first <= line <= last]
     if lines:
@@ -182,7 +189,8 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
 def definition_of(scope: Scope, code: CodeType) -> Definition | None:
     """Give the definition of some code: in the cells, or in a file that was run by its path."""
     found = scope.cells.definition(code)
-    if found is not None or not code.co_filename.endswith(".py"):
+    file = code.co_filename
+    if found is not None or not file.endswith(".py") or is_installed(file):
         return found
     try:
         return of_file(code.co_filename).definition(code)
@@ -197,8 +205,9 @@ def older(scope: Scope, kind: type) -> str | None:
         return None
     if kind.__qualname__ != kind.__name__ or difference(portrait(kind), portrait(live)) is None:
         return None
-    places = [found.place for found in _methods(scope, kind).values()]
-    return f" ({places[0]})" if places else ""
+    found = _methods(scope, kind).values()
+    first = min(found, key=lambda one: one.cell.order, default=None)
+    return "" if first is None else f" ({first.place})"
 
 
 def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
@@ -214,7 +223,7 @@ def _methods(scope: Scope, kind: type) -> dict[str, Definition]:
         code = code_of(value)
         if code is None or code.co_filename.startswith(_GENERATED):
             continue
-        definition = definition_of(scope, code)
+        definition = scope.cells.definition(code)
         if definition is not None:
             found[name] = definition
     return found
@@ -262,11 +271,14 @@ def _registered(scope: Scope, name: str, statement: Statement) -> list[Statement
         and any(_root(mark) == name for mark in one.node.decorator_list)
         and (one.cell.order, one.number) > (statement.cell.order, statement.number)
     ]
-    newest = {
-        (ast.dump(one.node.args), tuple(map(ast.dump, one.node.decorator_list))): one
-        for one in found
-    }  # type: ignore[attr-defined]
+    newest = {_overload(one.node): one for one in found}
     return list(newest.values())
+
+
+def _overload(node: ast.stmt) -> str:
+    """Tell registered functions apart: by their annotations, and what their decorators take."""
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return ast.dump(node.args) + "".join(map(ast.dump, node.decorator_list))
 
 
 def _root(mark: ast.expr) -> str | None:

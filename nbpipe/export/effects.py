@@ -71,7 +71,7 @@ def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
     return (
         (node.id in used or _reaches(node.id, scope, used))
         and not shown
-        and (isinstance(value, ModuleType) or isinstance(value, type))
+        and isinstance(value, ModuleType | type)
     )
 
 

@@ -125,7 +125,17 @@ def _export(
     _note_effects(whole, collector, home)
     arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
     files = {archive: archive_bytes(arrays)} if arrays else {}
-    report = _verified(text, file, where, chain, whole, items, count, files, collector)
+    report = _verified(
+        text,
+        file,
+        where,
+        chain,
+        whole=whole,
+        items=items if count else None,
+        count=count,
+        files=files,
+        hints=[n for n in collector.found.notes if "side effect" in n],
+    )
     written = stored(file, text, files, overwrite=overwrite)
     _mark(chain, written)
     return _reported(written, report, tuple(collector.found.notes))
@@ -174,16 +184,16 @@ def _verified(
     file: Path,
     where: Surroundings,
     chain: Chain,
+    *,
     whole: Decided,
-    items: Callable[[], Iterator[object]],
+    items: Callable[[], Iterator[object]] | None,
     count: int,
     files: dict[str, bytes],
-    collector: Collector,
+    hints: list[str],
 ) -> Report:
     stages = addresses(chain)
     expected = {name: one for piece in whole.pieces for name, one in piece.expected.items()}
     in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
-    hints = [note for note in collector.found.notes if "side effect" in note]
     return verified(
         text,
         file.name,
@@ -191,7 +201,7 @@ def _verified(
         expected={name: one for name, one in expected.items() if _is_kept(whole, name)},
         expected_graph=graph(chain),
         process_stages=[name for name, stage in stages.items() if _is_elsewhere(stage)],
-        items=items if count and in_order else None,
+        items=items if in_order else None,
         check_items=count,
         files=files,
         hint="\n".join(f"  it may come from this: {hint}" for hint in hints),

@@ -13,9 +13,10 @@ from ..stage import Stage
 from .calls import Called, call_of
 from .cells import Statement
 from .definitions import read
-from .expressions import Place, expression
+from .expressions import expression
 from .literals import NoLiteral, literal
 from .model import Parameter, Piece, Spelling
+from .places import Place
 from .portrait import difference, portrait
 from .secrets import secret_in, secret_in_text
 from .uses import refusal

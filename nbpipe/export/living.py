@@ -42,8 +42,10 @@ _WAYS_OUT = {  # by the beginning of module and class
 _CONNECTIONS = ("Connection", "Engine", "Session", "Cursor", "Redis", "Client")
 # Names that IPython puts into a notebook, and keeps filling.
 NOTEBOOK_NAMES = frozenset(
-    ("In", "Out", "get_ipython", "display", "exit", "quit", "open_file", "_", "__", "___")
-    + ("_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "_sh")
+    (
+        *("In", "Out", "get_ipython", "display", "exit", "quit", "_", "__", "___"),
+        *("_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "_sh"),
+    )
 )
 # Names that every module has.
 MODULE_NAMES = frozenset(("__name__", "__doc__", "__file__", "__package__", "__spec__"))

@@ -171,10 +171,11 @@ def is_local(module: str) -> bool:
     found = sys.modules.get(top)
     places = [getattr(found, "__file__", None), *getattr(found, "__path__", ())]
     files = [place for place in places if isinstance(place, str)]
-    return bool(files) and not any(map(_is_installed, files)) and not _is_distributed(top)
+    return bool(files) and not any(map(is_installed, files)) and not _is_distributed(top)
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """Say whether a file belongs to Python or to an installed package."""
     folders = {sysconfig.get_path(word) for word in ("purelib", "platlib", "stdlib")}
     parts = Path(file).parts
     return (

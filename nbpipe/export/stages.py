@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from collections import Counter
 from types import FunctionType
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from .. import operations as ops
 from ..executors.pickling import by_reference
@@ -12,10 +16,11 @@ from ..stage import Chain as Stages
 from ..stage import Stage, addresses, clean_name, numbered
 from .calls import call_of
 from .collect import Collector
-from .expressions import Place, expression, name_in_module
+from .expressions import expression, name_in_module
 from .items import items_of
-from .model import Chain, Parameter, Piece, Step
+from .model import Chain, Parameter, Step
 from .parameters import stage_words
+from .places import Place
 from .scope import Scope
 from .uses import Use
 
@@ -29,13 +34,11 @@ class Draft(NamedTuple):
         parameters: in the order of the stages.
         locals: shared beginnings of chains, by the name of the variable that holds each.
         chain: what it returns.
-        checks: expressions that the trial decides on; the name of each stands for it.
     """
 
     parameters: tuple[Parameter, ...]
     locals: tuple[tuple[str, Chain], ...]
     chain: Chain
-    checks: tuple[Piece, ...]
 
 
 def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
@@ -52,7 +55,7 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
     writer = _Writer(chain, collector, home)
     whole = writer.chain(chain)
     parameters = tuple(writer.parameters.values())
-    return Draft(parameters, tuple(writer.locals.items()), whole, tuple(writer.checks))
+    return Draft(parameters, tuple(writer.locals.items()), whole)
 
 
 @final
@@ -66,7 +69,6 @@ class _Writer:
         self._knobs: dict[int, str] = {}
         self.parameters: dict[str, Parameter] = {}
         self.locals: dict[str, Chain] = {}
-        self.checks: list[Piece] = []
 
     # -- chains ---------------------------------------------------------------------------
     def chain(self, stages: Stages, *, whole: bool = False) -> Chain:
@@ -92,12 +94,23 @@ class _Writer:
         key = tuple(map(id, stages))
         if key not in self._known:
             chain = self.chain(stages, whole=True)
-            self._known[key] = name = self._free("shared")
+            self._known[key] = name = self._free(self._user_name(stages) or "shared")
             self.locals[name] = chain
         return self._known[key]
 
+    def _user_name(self, stages: Stages) -> str | None:
+        """Give the user's variable for a pipeline of these stages."""
+        for name, value in self._home.namespace.items():
+            chain = getattr(value, "chain", None) if type(value).__name__ == "Pipeline" else None
+            taken = name in self._collector.found.owners or not name.isidentifier()
+            if isinstance(chain, tuple) and list(map(id, chain)) == list(map(id, stages)):
+                return None if taken or name.startswith("_") else name
+        return None
+
     def _free(self, wanted: str) -> str:
-        name = self._collector.free_name(wanted)
+        name = wanted
+        if wanted in self._collector.found.owners or wanted not in self._home:
+            name = self._collector.free_name(wanted)
         self._collector.found.owners[name] = None
         return name
 
@@ -125,7 +138,7 @@ class _Writer:
             self._add(found.parameter)
         if found.check is not None:
             self._collector.found.owners[mark] = None
-            self.checks.append(found.check)
+            self._collector.found.checks[mark] = found.check
         return found.text
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
@@ -143,6 +156,20 @@ class _Writer:
             case ops.Interleave(cycle=cycle):
                 return [f"cycle={cycle}", *self._knob_arguments(stage)]
         return []
+
+    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
+        """Write weights as the user did, where they are numbers in the call."""
+        call = call_of(stage, self._home.cells, "mix")
+        given = (
+            []
+            if call is None
+            else [one.value for one in call.node.keywords if one.arg == "weights"]
+        )
+        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
+            values = [list(ast.literal_eval(one)) for one in given]
+            if values and np.allclose(np.divide(values[0], sum(values[0])), weights):
+                return f"weights={ast.unparse(given[0])}"
+        return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
     def _step(self, stage: Stage, number: int, names: set[str]) -> Step:

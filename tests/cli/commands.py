@@ -1,0 +1,90 @@
+"""The command as a process of its own, and notebooks for it."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "nbpipe"]
+END_S = 40
+
+
+def environment(**more):
+    """Give the environment of the command: it finds this nbpipe."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "", **more}
+
+
+def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, *python, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+
+
+def write_notebook(path, *cells, language="python", kernel="python3"):
+    """Write a notebook of code cells; a cell is its text, or its text and its tags."""
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    from nbformat import v4
+
+    pairs = [(cell, []) if isinstance(cell, str) else cell for cell in cells]
+    spec = {"name": kernel, "display_name": kernel, "language": language}
+    notebook = v4.new_notebook(
+        cells=[v4.new_code_cell(text, metadata={"tags": tags}) for text, tags in pairs],
+        metadata={"kernelspec": spec},
+    )
+    nbformat.write(notebook, path)
+    return path
+
+
+def execute(path, *arguments, cwd, **variables):
+    """Run `nbpipe export --execute`, for a module in the folder that it is called from."""
+    arguments = (path, "-o", "loader.py", "--execute", *arguments)
+    return command("export", *arguments, cwd=cwd, **variables)
+
+
+def is_gone(pid):
+    """Tell whether a process has ended; nobody may have asked yet how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+PIPE = "import nbpipe\npipe = nbpipe.source(range(6), name='numbers').batch(2)"
+
+
+def run_in_terminal(*arguments, cwd):
+    """Run the command with a terminal as its stderr; give the exit code and what was drawn."""
+    ours, theirs = pty.openpty()
+    drawn = []
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=cwd,
+            env=environment(COLUMNS="120", TERM="xterm"),
+            stderr=theirs,
+        )
+        os.close(theirs)
+        while True:
+            try:
+                drawn.append(os.read(ours, 65536))
+            except OSError:  # the other side is closed
+                break
+        code = process.wait(END_S)
+    finally:
+        os.close(ours)
+    return SimpleNamespace(code=code, drawn=b"".join(drawn).decode())

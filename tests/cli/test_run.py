@@ -1,0 +1,99 @@
+"""`nbpipe run` on real modules."""
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.commands import COMMAND, END_S, command, environment, is_gone, run_in_terminal
+
+MODULE = """
+import nbpipe
+def decode(x):
+    return 10 // (x - BAD)
+BAD = -1
+def build_pipeline(*, decode_concurrency: int = 2, bad: int = -1):
+    global BAD
+    BAD = bad
+    return nbpipe.source(range(6), name="numbers").map(decode, concurrency=decode_concurrency)
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Write a module that builds a pipeline."""
+    path = tmp_path / "loader.py"
+    path.write_text(MODULE)
+    return path
+
+
+@pytest.mark.parametrize("setting", ["decode.concurrency=3", "decode_concurrency=3"])
+def test_run(setting, module, tmp_path):
+    """A module runs for as many epochs as asked for, with a line for each."""
+    done = command("run", module, "--set", setting, "--epochs", "2", cwd=tmp_path)
+    lines = [line.partition(" items in")[0] for line in done.stderr.splitlines()]
+    assert (done.returncode, lines) == (0, ["epoch 0: 6", "epoch 1: 6"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "says"),
+    [
+        ("decode.concurrency=0", 2, "decode.concurrency must be an int in [1, 1024] calls, got 0"),
+        ("decode.concurency=3", 2, "did you mean 'concurrency'?"),
+        ("decod.concurrency=3", 2, "no stage 'decod'; did you mean 'decode'?"),
+        ("decod_concurrency=3", 2, "did you mean 'decode_concurrency'?"),
+        ("bad=2", 1, "(cause: ZeroDivisionError: "),
+    ],
+)
+def test_run_that_fails(setting, code, says, module, tmp_path):
+    """A bad setting is bad usage; a stage that fails is a failure, without a traceback."""
+    done = command("run", module, "--set", setting, cwd=tmp_path)
+    seen = (done.returncode, says in done.stderr, "Traceback" in done.stderr)
+    assert seen == (code, True, False), done.stderr
+
+
+def test_run_of_a_broken_module(tmp_path):
+    """A module that raises is a failure; --verbose shows where."""
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name")
+    done = command("run", "broken.py", "--verbose", cwd=tmp_path)
+    seen = ("ModuleNotFoundError: No module" in done.stderr, "broken.py" in done.stderr)
+    assert (done.returncode, *seen) == (1, True, True)
+
+
+ENDLESS = """
+import os
+import nbpipe
+def work(x):
+    with open("pid", "w") as file:
+        file.write(str(os.getpid()))
+    return x
+def build_pipeline(*, work_concurrency: int = 1):
+    numbers = nbpipe.source(range(9)).repeat()
+    return numbers.map(work, executor="process", concurrency=work_concurrency)
+"""
+
+
+def test_interrupt_ends_a_run_and_its_workers(tmp_path):
+    """Ctrl-C ends a run with its worker processes, in one line."""
+    (tmp_path / "loader.py").write_text(ENDLESS)
+    with subprocess.Popen(
+        [*COMMAND, "run", "loader.py"],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stderr.readline()  # of the first seconds
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=END_S)[1]
+    last = said.splitlines()[-1]
+    worker = int((tmp_path / "pid").read_text())
+    assert (process.returncode, last, is_gone(worker)) == (130, "nbpipe run: interrupted", True)
+
+
+def test_run_in_a_terminal_draws_a_table(module, tmp_path):
+    """In a terminal the stages are a table that stays when the run has ended."""
+    pytest.importorskip("rich")
+    seen = run_in_terminal("run", module, cwd=tmp_path)
+    words = ["numbers", "decode", "consumer", "epoch 0, finished: 6 of 6 delivered (100 %)"]
+    assert (seen.code, [word for word in words if word not in seen.drawn]) == (0, []), seen.drawn

@@ -1,0 +1,159 @@
+"""What the command can be asked for, and what it says without running anything."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from nbpipe.cli import main
+from tests.cli.commands import PIPE, ROOT, command, write_notebook
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Give a function that calls the command in this process: for what ends before it begins."""
+    monkeypatch.chdir(tmp_path)
+
+    def called(*arguments):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
+
+    return called
+
+
+def test_version(tmp_path):
+    """`--version` gives the version of the package."""
+    from nbpipe import __version__
+
+    assert command("--version", cwd=tmp_path).stdout == f"nbpipe {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["export", "-h"], ["run", "-h"]])
+def test_help(arguments, tmp_path):
+    """Help is written to stdout, and says what the exit codes mean."""
+    done = command(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr, "exit code: 0 done" in done.stdout) == (0, "", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "the following arguments are required"),
+        (["bench"], "invalid choice: 'bench'"),
+        (["export", "n.ipynb"], "required: -o/--output"),
+        (["export", "none.ipynb", "-o", "l.py"], "cannot read none.ipynb: No such file"),
+        (["export", "text.ipynb", "-o", "l.py"], "text.ipynb is no notebook: "),
+        (["export", "r.ipynb", "-o", "l.py"], "r.ipynb is written in R; only notebooks in Python"),
+        (["export", "other.ipynb", "-o", "l.py"], "no kernel 'none' on this machine"),
+        (["export", "n.ipynb", "-o", "l.txt"], "must end in .py, got 'l.txt'"),
+        (["export", "n.ipynb", "-o", "json.py"], "must not have the name of another module"),
+        (["export", "n.ipynb", "-o", "no/l.py"], "must lie in a folder that exists"),
+        (["export", "n.ipynb", "-o", "l.py", "--pipeline", "a b"], "name of a variable, got 'a b'"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "size"], "must be name=value, got 'size'"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "siz=3"], "'siz'; did you mean 'size'?"),
+        (["export", "n.ipynb", "-o", "l.py", "--set", "np=3"], "no cell of n.ipynb assigns 'np'"),
+        (["export", "n.ipynb", "-o", "l.py", "--timeout", "0"], "seconds above 0, got '0'"),
+        (["export", "n.ipynb", "-o", "l.py", "--timeout", "x"], "seconds above 0, got 'x'"),
+        (["export", "n.ipynb", "-o", "l.py", "--check-items", "-1"], "at least 0 items, got '-1'"),
+        (["export", "n.ipynb", "-o", "l.py", "--assets", "zip"], "invalid choice: 'zip'"),
+        (["run", "none.py"], "no file none.py"),
+    ],
+)
+def test_bad_usage(arguments, says, tmp_path, call):
+    """What cannot be done is refused with exit code 2, before anything is run."""
+    write_notebook(tmp_path / "n.ipynb", "import numpy as np\nsize = 3", "open('ran', 'w')")
+    write_notebook(tmp_path / "r.ipynb", "x <- 1", language="R")
+    write_notebook(tmp_path / "other.ipynb", "x = 1", kernel="none")
+    (tmp_path / "text.ipynb").write_text("words")
+    more = ["--execute"] if arguments[:1] == ["export"] else []
+    done = call(*arguments, *more)
+    seen = (done.returncode, says in done.err, done.out, (tmp_path / "ran").exists())
+    assert seen == (2, True, "", False), done.err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "\xff",
+        "[]",
+        '{"cells": 3}',
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": 5}, "cells": []}',
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code"}]}',
+    ],
+)
+def test_what_is_no_notebook(content, tmp_path, call):
+    """A file that holds something else is refused in one line."""
+    pytest.importorskip("nbformat")
+    (tmp_path / "n.ipynb").write_text(content, encoding="latin-1")
+    done = call("export", "n.ipynb", "-o", "loader.py")
+    begins = done.err.startswith("nbpipe export: n.ipynb is no notebook: ")
+    assert (done.returncode, begins, done.err.count("\n")) == (2, True, 1), done.err
+
+
+def test_without_execute_nothing_runs(tmp_path):
+    """Without --execute the command explains what it would do, and does nothing."""
+    cells = ["open('ran', 'w')", "# how many\nSIZE = 3", "%%time\n" + PIPE]
+    path = write_notebook(tmp_path / "n.ipynb", *cells)
+    done = command("export", path.name, "-o", "loader.py", "--set", "SIZE=7", cwd=tmp_path)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    wanted = [
+        "n.ipynb would be run, and the pipeline exported.",
+        f"kernel      python3 ({sys.executable})",
+        f"folder      {tmp_path}",
+        "code cells  3",
+        "1  open('ran', 'w')",
+        "2  # how many",
+        "--set SIZE = 7",
+        "3  %%time",
+        "pipeline    pipe, bound by cell 3",
+        f"writes      {tmp_path / 'loader.py'}",
+        "time limit  600 s for all of it",
+        "To run it, type the same command with --execute.",
+    ]
+    there = sorted(file.name for file in tmp_path.iterdir())
+    assert ([one for one in wanted if one not in lines], done.returncode, there) == (
+        [],
+        0,
+        ["n.ipynb"],
+    )
+
+
+def test_explanation_hides_secrets_and_escapes(tmp_path):
+    """Neither a secret nor a terminal's control sequence is shown, wherever it stands."""
+    cells = ["API_KEY = 'abc123'", "login(\n  token='abc123')", "x = '\x1b[2J'"]
+    path = write_notebook(tmp_path / "a\x1b[31m.ipynb", *cells)
+    more = ["--set", "API_KEY=abc123"]
+    done = command("export", path.name, "-o", "loader.py", *more, cwd=tmp_path)
+    seen = ("abc123" in done.stdout, "\x1b" in done.stdout, "a\\x1b[31m.ipynb" in done.stdout)
+    assert (done.returncode, *seen) == (0, False, False, True)
+
+
+def test_unbound_pipeline_is_noted(tmp_path):
+    """A pipeline that no cell binds is noted, with the near match."""
+    path = write_notebook(tmp_path / "n.ipynb", PIPE)
+    done = command("export", path, "-o", "loader.py", "--pipeline", "pip", cwd=tmp_path)
+    assert "note: no cell binds 'pip'; did you mean 'pipe'?" in done.stdout
+
+
+WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("package", ["nbformat", "IPython", "jupyter_client.kernelspec"])
+def test_missing_package(package, tmp_path):
+    """Where what runs notebooks is not installed, the message has the line to type."""
+    path = write_notebook(tmp_path / "n.ipynb", PIPE)
+    python = ("-c", WITHOUT.format(package))
+    done = command("export", path, "-o", "loader.py", cwd=tmp_path, python=python)
+    line = "type: pip install 'jupyter-nbpipe[export]'\n"
+    assert (done.returncode, done.stderr.endswith(line)) == (1, True), done.stderr
+
+
+def test_installed_as_a_command():
+    """The package declares the command."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"nbpipe": "nbpipe.cli:main"}
