@@ -282,6 +282,35 @@ def cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
     return _plain(chain, Cache(FolderStore(path, {"chain": fingerprint(chain)})))
 
 
+def grown_branches(branches: Any, begin: Callable[[Chain], Any]) -> dict[Any, Chain]:
+    """Have the functions of a route add their stages, and check what they give.
+
+    Args:
+        branches: for each value a function of a pipeline.
+        begin: gives a pipeline of a chain.
+
+    Raises:
+        ArgumentError: no dict, an empty one, or a branch with a stage it may not hold.
+        ArgumentTypeError: a function returns something else than its pipeline.
+    """
+    if not isinstance(branches, Mapping) or not branches:
+        raise ArgumentError(
+            f"route branches must be a dict of at least one value, got {branches!r}; "
+            'as {"jpg": lambda chain: chain.map(decode)}'
+        )
+    found = {}
+    for value, grow in branches.items():
+        empty = begin(())
+        grown = function("route branch", grow)(empty)
+        if type(grown) is not type(empty):
+            raise ArgumentTypeError(
+                "a branch of route must return the chain it was given, with stages added, got "
+                f"{type(grown).__name__}"
+            )
+        found[value] = branch(value, grown.chain)
+    return found
+
+
 def branch(value: object, chain: Chain) -> Chain:
     """Check the chain of one branch of a route, and name its stages `name@value`."""
     named: list[Stage] = []

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from . import appending, outline
-from .errors import ArgumentError, ArgumentTypeError
+from .errors import ArgumentTypeError
 from .iterator import EpochIterator
 from .lengths import length
-from .operations import OnError, Tail, flag, function, whole
+from .operations import OnError, Tail, flag, whole
 from .run import Run
 from .stage import Chain, Stage, addresses, stage_at
 from .units import parse_bytes
@@ -279,10 +279,7 @@ class Pipeline:
             ArgumentError: no branches, or a branch with another kind of stage. An item with an
                 unknown value ends the epoch.
         """
-        grown = {
-            value: appending.branch(value, _grown(grow, ()))
-            for value, grow in _branches(branches).items()
-        }
+        grown = appending.grown_branches(branches, Pipeline)
         return Pipeline(appending.route(self.chain, key, grown, name))
 
     # -- running --------------------------------------------------------------------------
@@ -400,22 +397,3 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         return outline.as_html(self.chain)
-
-
-def _grown(grow: Callable[[Pipeline], Pipeline], chain: Chain) -> Chain:
-    grown = function("route branch", grow)(Pipeline(chain))
-    if not isinstance(grown, Pipeline):
-        raise ArgumentTypeError(
-            f"a branch of route must return the chain it was given, with stages added, got "
-            f"{type(grown).__name__}"
-        )
-    return grown.chain
-
-
-def _branches(branches: Any) -> Mapping[Any, Callable[[Pipeline], Pipeline]]:
-    if not isinstance(branches, Mapping) or not branches:
-        raise ArgumentError(
-            f"route branches must be a dict of at least one value, got {branches!r}; "
-            'as {"jpg": lambda chain: chain.map(decode)}'
-        )
-    return branches

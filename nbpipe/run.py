@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter_ns
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 from . import open_runs
@@ -370,12 +369,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def disown(self) -> None:

@@ -26,7 +26,7 @@ FLOORS = (
     "open_runs stats watch tune exported view remote kernel export widgets",
     "engine inline isolate iterator training live_stage run outpost",
     "calls appending peek pipeline source joins progress loading loader __init__",
-    "display ipython lab cli",
+    "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.
 UPWARDS = {("__init__", "ipython")}

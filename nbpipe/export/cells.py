@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import linecache
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,9 @@ class Cells:
 
     def definition(self, code: CodeType) -> Definition | None:
         """Give the newest definition that a code object was compiled from, or None."""
-        return _found(self._newest, code) or _silent(code)
+        text = "".join(linecache.getlines(code.co_filename))
+        same = [one for one in self._newest if one.cell.text == text]
+        return _found(same, code) or _found(self._newest, code) or _silent(code)
 
     def imports(self) -> list[Imported]:
         """List the imports of modules and members, newest first."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tree import is_tensor
 from .cells import Statement
-from .definitions import older, read
+from .definitions import need_held, older, read
 from .literals import NoLiteral, literal
 from .living import is_generator, kind_of, way_out_of
 from .model import Import, Piece, Spelling
@@ -183,6 +184,8 @@ class Known:
             )
             errors += [] if error is None else [error]
         newest = statements[0] if statements else None
+        held = need_held(self.collector, self.scope, self.value, self.use.then(self.described))
+        spellings = [replace(one, later=one.later | held) for one in spellings]
         last = self._as_literal(newest) or self._as_asset()
         if last is not None:
             spellings.append(last)

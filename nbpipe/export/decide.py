@@ -51,15 +51,23 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
     pieces = {piece.names[0]: _settled(piece, found) for piece in found.pieces.values()}
     results = _tried([*pieces.values(), *found.checks.values()], collector, where, name)
     texts: dict[str, str] = {}
+    failures: dict[str, tuple[Piece, Failure]] = {}
     for piece, result in results:
+        name = piece.names[0]
         if isinstance(result, Failure):
-            raise _failure(found, piece, result)
+            failures[name] = (piece, result)
+            continue
         spelling = piece.spellings[result.spelling]
-        if piece.names[0] in pieces:
-            pieces[piece.names[0]] = replace(piece, spellings=(spelling,))
+        if name in pieces:
+            pieces[name] = replace(piece, spellings=(spelling,))
         else:
-            texts[piece.names[0]] = chosen_text(spelling)
-    return _used(_filled(draft, texts), found, list(pieces.values()))
+            texts[name] = chosen_text(spelling)
+    whole = _used(_filled(draft, texts), found, list(pieces.values()))
+    needed = {piece.names[0] for piece in whole.pieces} | found.checks.keys()
+    for name, (piece, failure) in failures.items():
+        if name in needed:
+            raise _failure(found, piece, failure)
+    return whole
 
 
 def _settled(piece: Piece, found: Found) -> Piece:

@@ -5,7 +5,8 @@ import __future__
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ _GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
 # Where compilers and wrappers keep the function that they were given.
 _WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
 _DEPTH = 20
+_NESTED = 3  # levels of containers
+_MOST = 1000  # items of one
 
 
 def is_import(node: ast.AST) -> bool:
@@ -74,6 +77,8 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     reads = use.then(words)
     check_text(text, node, cell, words, use)
     now, later = read(collector, scope, node, cell.flags, reads)
+    if isinstance(value, type):
+        later |= need_held(collector, scope, dict(vars(value)), reads) - {name}
     extra = _registered(scope, name, statement)
     piece = Piece(
         names=(name,),
@@ -87,6 +92,31 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
         collector.found.future = True
     for one in extra:
         read(collector, scope, one.node, one.cell.flags, reads)
+
+
+def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> frozenset[str]:
+    """Collect the user's functions and classes that containers hold, as registries do.
+
+    Returns:
+        Their names.
+    """
+    names = {
+        name
+        for one in _held(value, 0)
+        if not by_reference(one) and (name := scope.name_of(one)) is not None
+    }
+    collector.need_all(scope, names, use)
+    return frozenset(names)
+
+
+def _held(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, FunctionType | type):
+        if depth > 1 or (depth == 1 and value.__name__ == value.__qualname__):
+            yield value
+    elif depth < _NESTED and isinstance(value, dict | list | tuple | set):
+        inner = value.values() if isinstance(value, dict) else value
+        for one in islice(inner, _MOST):
+            yield from _held(one, depth + 1)
 
 
 def _unknown(name: str) -> str:

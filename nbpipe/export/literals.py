@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import collections
 import contextlib
@@ -257,6 +258,8 @@ class _Writer:
         )
 
     def _fielded(self, value: Any) -> Item:
+        if type(value) in (types.SimpleNamespace, argparse.Namespace):
+            return self._call(type(value), **vars(value))
         names = _fields(value) if dataclasses.is_dataclass(value) else _parameters(value)
         held = stored(value)
         if names is None or any(name not in held for name in names):

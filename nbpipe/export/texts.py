@@ -114,7 +114,8 @@ def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definit
         return None
     unit, flags = statement if alone else statement.cell, code.co_flags & FUTURE
     for number, found in enumerate(_codes(unit, flags)):
-        if found == code and list(found.co_positions()) == list(code.co_positions()):
+        same = found == code and found.co_qualname == code.co_qualname
+        if same and list(found.co_positions()) == list(code.co_positions()):
             is_lambda = code.co_name == "<lambda>"
             place = _place(unit, flags, number) if is_lambda else None
             return _definition(statement, code, place)
