@@ -21,11 +21,12 @@ def environment(**more):
 
 
 def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
-    """Run the command to its end."""
+    """Run the command to its end; what it notes of its files lies beside its folder."""
+    cache = str(cwd.parent / f"{cwd.name}-cache")
     return subprocess.run(
         [sys.executable, *python, *map(str, arguments)],
         cwd=cwd,
-        env=environment(**variables),
+        env=environment(NBPIPE_CACHE_DIR=cache, **variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ BLOCK = re.compile(
 def kernel(monkeypatch):
     """Give a kernel, and the folder that it works in."""
     with tempfile.TemporaryDirectory(prefix="k") as folder:
-        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        monkeypatch.setenv("NBPIPE_CACHE_DIR", f"{folder}/cache")
         client = Client(Path(folder), "")
         try:
             yield client, Path(folder)
