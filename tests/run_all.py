@@ -1,26 +1,35 @@
-"""Run every check of the repository, or the parts named, and print the time of each."""
+"""Run every check of the repository, or the parts named, and print the time of each.
+
+Two parts run side by side; each line says which part it comes from.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
 # The machine's Node comes first, else the one beside this Python.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+# The first takes half of the time; the others run beside it, one after the other.
 PARTS = {
+    "tests": ["pytest", "-q", "tests", "--ignore=tests/export"],
     "js": ["npm", "run", "--silent", "check"],
     "ruff": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
-    "tests": ["pytest", "-q", "tests"],
     "doctests": ["pytest", "-q", "nbpipe"],
+    "export": ["pytest", "-q", "tests/export"],
     "notebooks": ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"],
     "browser": ["pytest", "-q", "-m", "browser", "tests/browser"],
 }
+AT_ONCE = 2
+GRACE_S = 20.0  # what Ctrl-C has reached ends kernels and browsers before it ends
 
 
 def command_of(name: str) -> tuple[list[str], Path]:
@@ -30,27 +39,93 @@ def command_of(name: str) -> tuple[list[str], Path]:
     return [sys.executable, "-m", *PARTS[name], *(NOTEBOOKS if name == "notebooks" else [])], ROOT
 
 
-def run_part(name: str) -> tuple[int, float]:
-    """Run one part; return its exit code and the seconds it took."""
-    command, folder = command_of(name)
-    print(f"\n== {name}: {' '.join([Path(command[0]).name, *command[1:]])}", flush=True)
-    started_s = time.perf_counter()
-    environment = os.environ | {"PATH": PATH}
-    code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
-    return code, time.perf_counter() - started_s
+class Runner:
+    """Runs parts, and prints what they print: a part that is alone writes where it likes.
+
+    Args:
+        names: of the parts.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._alone = len(names) == 1
+        self._lock = threading.Lock()  # one line at a time, and nothing is started once stopped
+        self._processes: list[subprocess.Popen[str]] = []
+        self._stopped = False
+
+    def run(self) -> dict[str, tuple[int, float]]:
+        """Run all parts, even after a failure; return exit codes and seconds."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                return dict(zip(self._names, pool.map(self._run_part, self._names), strict=True))
+            except KeyboardInterrupt:
+                self._stop()
+                raise
+
+    def _run_part(self, name: str) -> tuple[int, float]:
+        command, folder = command_of(name)
+        self._say(f"== {name}: {' '.join([Path(command[0]).name, *command[1:]])}")
+        started_s = time.perf_counter()
+        process = self._start(command, folder)
+        reader = threading.Thread(target=self._pass_on, args=(name, process), daemon=True)
+        reader.start()
+        code, seconds = process.wait(), time.perf_counter() - started_s
+        reader.join(GRACE_S)  # not for ever: a process that a part has left may hold its output
+        self._say(f"== {name}: {'failed' if code else 'passed'} in {seconds:.1f} s")
+        return code, seconds
+
+    def _start(self, command: list[str], folder: Path) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._stopped:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | {"PATH": PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=None if self._alone else subprocess.PIPE,
+                stderr=None if self._alone else subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+            )
+            self._processes.append(process)
+            return process
+
+    def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self._say(f"{name:<9} | {line.rstrip()}")
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            print(line, flush=True)
+
+    def _stop(self) -> None:
+        """End what was not ended by the Ctrl-C that ends this."""
+        with self._lock:
+            self._stopped = True
+        until_s = time.monotonic() + GRACE_S
+        for process in self._processes:
+            try:
+                process.wait(max(0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def main(names: list[str]) -> int:
-    """Run the parts in order, all of them even after a failure; return 1 if one failed."""
+    """Run the parts, and print a table of them; return 1 if one failed."""
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         print(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
         return 2
-    results = {name: run_part(name) for name in names or PARTS}
+    started_s = time.perf_counter()
+    try:
+        results = Runner(names or list(PARTS)).run()
+    except KeyboardInterrupt:
+        return 130
     print(f"\n{'part':<12}{'result':<10}{'time':>8}")
     for name, (code, seconds) in results.items():
         print(f"{name:<12}{'failed' if code else 'passed':<10}{seconds:>6.1f} s")
-    print(f"{'all':<22}{sum(seconds for _, seconds in results.values()):>6.1f} s")
+    print(f"{'all':<22}{time.perf_counter() - started_s:>6.1f} s")
     return int(any(code for code, _ in results.values()))
 
 

@@ -24,16 +24,16 @@ class Called(NamedTuple):
     node: ast.Call
     is_global: bool
 
-    @property
-    def text(self) -> str:
-        """Source of its first argument."""
-        first = self.first
-        found = None if first is None else ast.get_source_segment(self.statement.cell.text, first)
+    def text(self, keyword: str = "") -> str:
+        """Give the source of an argument: the first, or one that was named."""
+        node = self.argument(keyword)
+        found = None if node is None else ast.get_source_segment(self.statement.cell.text, node)
         return found or ""
 
-    @property
-    def first(self) -> ast.expr | None:
-        """Its first argument, unless it is unpacked."""
+    def argument(self, keyword: str = "") -> ast.expr | None:
+        """Give an argument: the first, unless it is unpacked, or one that was named."""
+        if keyword:
+            return next((one.value for one in self.node.keywords if one.arg == keyword), None)
         if not self.node.args or isinstance(self.node.args[0], ast.Starred):
             return None
         return self.node.args[0]

@@ -36,6 +36,7 @@ _SKIPPED = frozenset(
         *("__module__", "__doc__", "__dict__", "__weakref__", *_POSITIONS),
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
         *("__orig_bases__", "__parameters__", "__type_params__", "__qualname__"),
+        "__slotnames__",  # `copyreg` puts it there when an instance is pickled
         *("__dataclass_fields__", "__abstractmethods__", "_abc_impl"),
         *("_member_map_", "_value2member_map_", "_member_names_", "_hashable_values_"),
         *("_unhashable_values_", "_unhashable_values_map_"),

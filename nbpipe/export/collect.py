@@ -16,6 +16,8 @@ from . import constants, definitions
 from .living import MODULE_NAMES, kind_of
 from .model import Import, Piece
 from .numbers import NoLiteral
+from .places import older_error
+from .portrait import difference, portrait
 from .scope import Scope, gives, is_builtin, is_importable, is_local
 from .uses import Use, refusal
 
@@ -33,6 +35,7 @@ class Found:
         pieces: by the first of their names.
         notes: what the user should know.
         changed: names that exported functions change, by who does.
+        stateful: by each class, the attributes of instances that its methods change.
         lookups: names that come from the environment.
         uses: by each name, who used it first.
         reasons: why the value of a name cannot be written as a literal.
@@ -50,6 +53,7 @@ class Found:
     pieces: dict[str, Piece] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
+    stateful: dict[str, frozenset[str]] = field(default_factory=dict)
     lookups: set[str] = field(default_factory=set)
     uses: dict[str, Use] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -77,6 +81,7 @@ class Collector:
     def __init__(self, *, archive: str | None = None) -> None:
         self.found = Found()
         self.archive = archive
+        self.failed: ExportError | None = None  # of the last attempt that failed
         self._scopes: dict[int, Scope] = {}
 
     def scope(self, namespace: dict[str, Any]) -> Scope:
@@ -114,7 +119,11 @@ class Collector:
             raise self._foreign(name, value, use)
         self.found.owners[name] = scope
         self.found.uses[name] = use
-        self._collect(scope, name, value, use)
+        try:
+            self._collect(scope, name, value, use)
+        except ExportError:
+            self.found.owners.pop(name, None)  # who asks again is to hear it again
+            raise
 
     def _check_owner(self, scope: Scope, name: str, use: Use) -> None:
         owner = self.found.owners[name]
@@ -213,7 +222,7 @@ class Collector:
             return known[0]
         if isinstance(value, ModuleType):
             return self._spelled_module(value)
-        own = scope.name_of(value)
+        own = scope.name_of(value) or self._same(scope, value, use)
         if own is not None and not (by_reference(value) and scope.newest(own) is None):
             self.need(scope, own, use)
             return own
@@ -224,6 +233,20 @@ class Collector:
             "more; define it again, and rebuild the pipeline",
             use,
         )
+
+    def _same(self, scope: Scope, value: Any, use: Use) -> str | None:
+        """Give the name of a function or class that was defined anew since, to the same effect.
+
+        Raises:
+            ExportError: it was redefined to another effect.
+        """
+        name = getattr(value, "__name__", None)
+        live = scope.namespace.get(name) if isinstance(name, str) else None
+        if by_reference(value) or not isinstance(live, FunctionType | type):
+            return None
+        if difference(portrait(value), portrait(live)) is None:
+            return name
+        raise older_error(str(name), definitions.place_of(scope, value), use)
 
     def _spelled_module(self, module: ModuleType) -> str:
         name = module.__name__
@@ -271,6 +294,7 @@ class Collector:
             collect()
         except ExportError as error:
             self.found = before
+            self.failed = error
             return error
         return None
 

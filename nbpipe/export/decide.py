@@ -154,6 +154,12 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
             "and rebuild the pipeline, then export",
             use,
         )
+    if failure.error_line is None:
+        return refusal(
+            f"{piece.words} is not what its text gives by now: {failure.reason}; it was changed "
+            f"after that: make it in one statement, as {name} = make_{name}(), then export",
+            use,
+        )
     return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
 
 
@@ -237,8 +243,11 @@ def _step_texts(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def _names(text: str) -> set[str]:
-    tree = ast.parse(f"f({text}\n)", mode="eval")
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"f"}
+    """Give the names that an argument reads, with its keyword or without."""
+    call = ast.parse(f"f({text}\n)", mode="eval").body
+    assert isinstance(call, ast.Call)
+    parts = (*call.args, *call.keywords)
+    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
 
 
 def as_module(whole: Decided, *, title: str, origin: str, future: bool) -> Module:

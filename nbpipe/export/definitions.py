@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import CodeType, FunctionType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..executors.pickling import by_reference
 from .cells import Cell, Statement, of_file
 from .model import Piece, Spelling
+from .nodes import loosened
 from .portrait import difference, portrait
 from .reads import names_read
 from .scope import Scope, is_installed
@@ -28,6 +30,7 @@ _FUTURE = __future__.annotations.compiler_flag
 _GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
 # Where compilers and wrappers keep the function that they were given.
 _WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
 _DEPTH = 20
 _NESTED = 3  # levels of containers
 _MOST = 1000  # items of one
@@ -63,7 +66,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     found = _found(scope, name, value)
     if found is None or (is_defined(statement, name) and _is_decorated(statement, name)):
         if statement is None or not is_defined(statement, name):
-            raise refusal(_unknown(name), use)
+            raise refusal(_unknown(name, value), use)
         text, cell = statement.text, statement.cell
         node: ast.AST = statement.node
     else:
@@ -72,6 +75,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     words = described(name, node, cell.place)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
+        collector.found.stateful[name] = frozenset(_state(node))
         if _changes_itself(node, name):
             collector.found.changed.setdefault(name, described(name, node, cell.place))
     reads = use.then(words)
@@ -83,7 +87,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     piece = Piece(
         names=(name,),
         spellings=(Spelling("\n\n\n".join([text, *(one.text for one in extra)]), now, later),),
-        expected={name: portrait(value)},
+        expected={name: loosened(portrait(value), _filled_defaults(node))},
         first=scope.first(name),
         words=f"{_kind(node)} {name!r}, defined in {cell.place}",
     )
@@ -119,7 +123,13 @@ def _held(value: Any, depth: int) -> Iterator[Any]:
             yield from _held(one, depth + 1)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, value: Any) -> str:
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    if module is not None and getattr(module, name, value) is not value:
+        return (
+            f"{name!r} is not what module {module.__name__!r} has by now, which was loaded anew; "
+            "import it again, and rebuild the pipeline"
+        )
     return (
         f"the text of {name!r} is not known: it was made neither in a cell nor in a file; define "
         "it in a cell, or import it"
@@ -235,7 +245,17 @@ def older(scope: Scope, kind: type) -> str | None:
         return None
     if kind.__qualname__ != kind.__name__ or difference(portrait(kind), portrait(live)) is None:
         return None
-    found = _methods(scope, kind).values()
+    return place_of(scope, kind)
+
+
+def place_of(scope: Scope, value: Any) -> str:
+    """Say where a function or class was defined, as " (In[3])"; empty where that is not known."""
+    if isinstance(value, type):
+        found = list(_methods(scope, value).values())
+    else:
+        code = code_of(value)
+        one = None if code is None else definition_of(scope, code)
+        found = [] if one is None else [one]
     first = min(found, key=lambda one: one.cell.order, default=None)
     return "" if first is None else f" ({first.place})"
 
@@ -277,6 +297,46 @@ def _changes_itself(node: ast.AST, name: str) -> bool:
             if owner in (name, "cls", "type(self)", "self.__class__", "__class__"):
                 return True
     return False
+
+
+def _state(node: ast.AST) -> Iterator[str]:
+    """Give the attributes of instances that methods of a class set, but its constructors."""
+    for method in getattr(node, "body", ()):
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if method.name in _CONSTRUCTORS:
+            continue
+        for one in ast.walk(method):
+            if _is_changed(one) and isinstance(one, ast.Attribute | ast.Subscript | ast.Call):
+                yield from _attribute_of_self(one)
+
+
+def _is_changed(node: ast.AST) -> bool:
+    """Say whether an expression is assigned to, or changed in place."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute)
+    return not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def _attribute_of_self(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call):  # self.seen.append(x), self.rng.random()
+        node = node.func.value if isinstance(node.func, ast.Attribute) else node
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "self":
+        yield node.attr
+
+
+def _filled_defaults(node: ast.AST) -> Iterator[str]:
+    """Give the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
+    for one in ast.walk(node):
+        changed: ast.AST | None = None
+        if isinstance(one, ast.Subscript) and _is_changed(one):
+            changed = one.value
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+            changed = one.func.value
+        if isinstance(changed, ast.Name):
+            yield f"default {changed.id!r}"
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:

@@ -161,6 +161,13 @@ def _partial(value: functools.partial[Any], place: Place) -> str:
     if named is not None and _is_bound(place.scope, named):
         place.collector.need(place.scope, named, place.use)
         return named
+    secret = secret_in(place.name, value)
+    if secret is not None:
+        raise refusal(
+            f"the partial of {place.use.words} holds what looks like a secret; it is never written "
+            'to a file. Read it at run time, e.g. os.environ["TOKEN"]',
+            place.use,
+        )
     inner = Place(place.collector, place.scope, place.use, place.name)
     parts = [expression(value.func, inner)]
     parts += [expression(one, inner) for one in value.args]

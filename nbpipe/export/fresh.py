@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def ask(
         ExportError: no Python can be started here.
     """
     executable = _executable()
-    with TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         empty, module = Path(folder, "empty"), Path(folder, "module")
         empty.mkdir()
         module.mkdir()
@@ -134,6 +135,20 @@ def ask(
         }
         with _Child(executable, str(empty), json.dumps(whole).encode("ascii") + b"\n") as child:
             return child.listen(limits_s)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Make a folder, and remove it whatever happens, with all that is in it."""
+    folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
+    try:
+        yield folder.name
+    finally:
+        try:
+            folder.cleanup()
+        except BaseException:  # an interrupt came meanwhile, and it would not begin again
+            shutil.rmtree(folder.name, ignore_errors=True)
+            raise
 
 
 def _executable() -> str:
@@ -213,9 +228,11 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
-        for fd in (self._stdin, self._stdout, self._answers):
-            os.close(fd)
+        try:
+            self._kill()
+        finally:  # if an interrupt came meanwhile, the end of its input ends it
+            for fd in (self._stdin, self._stdout, self._answers):
+                os.close(fd)
 
     def listen(self, limits_s: Mapping[str, float]) -> Answer:
         """Hear it out, until the answer is whole, it ends, or a step takes too long."""
@@ -326,12 +343,12 @@ class _Child:
         """End it, and whatever it started: some may have left its process group."""
         if self._killed:
             return
-        self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
         end_marked(self._mark)
+        self._killed = True
 
     def _words(self, ending: Ending, limit_s: float) -> str:
         if ending == "late":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from types import FunctionType
 
-from .definitions import check_text, code_of, definition_of, read
+from .definitions import check_text, definition_of, place_of, read
 from .model import Piece, Spelling
 from .parameters import identifier
 from .places import Place, older_error
@@ -27,9 +27,7 @@ def same_function(value: FunctionType, place: Place) -> str | None:
     if isinstance(live, FunctionType) and difference(portrait(value), portrait(live)) is None:
         place.collector.need(place.scope, name, place.use)
         return name
-    code = code_of(value)
-    found = None if code is None else definition_of(place.scope, code)
-    raise older_error(name, f" ({found.place})" if found else "", place.use)
+    raise older_error(name, place_of(place.scope, value), place.use)
 
 
 def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]) -> str:

@@ -29,8 +29,11 @@ def new_object(value: Any, place: Place) -> str:
             place.use,
         )
     name = collector.free_name(identifier(class_name(value)))
+    collector.failed = None
     ways = (as_called(place, name), _as_literal(value, name, place))
     spellings = [way for way in ways if way is not None]
+    if not spellings and collector.failed is not None:
+        raise collector.failed
     if not spellings:
         reason = collector.found.reasons.get(name, kind_of(value))
         raise refusal(

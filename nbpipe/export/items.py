@@ -25,6 +25,12 @@ _METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
 _FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
 _MODULES = frozenset(("glob", "os"))
 _LAST = 2**31  # it stands behind all cells
+_ROOT, _PATTERN = "root", "pattern"
+_CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
+_CHANGED = (
+    "the files that its text finds are other ones, or it was changed afterwards; assign it anew in "
+    "one expression, and rebuild the pipeline"
+)
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
 
 
@@ -69,14 +75,15 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
     if written is not None:
         found = next(iter(_searches(written.node)), None)
         if found is not None:
-            return _searched(written, found, place, wanted)
+            return _searched(_Search(written, found, wanted, mark), items, place)
     if _is_named(items, place):
         return Items(_named(items, place))
     return _checked(written, items, place, mark)
 
 
 def _argument(call: Called) -> _Written | None:
-    return None if call.first is None else _Written(call.statement, call.first)
+    node = call.argument()
+    return None if node is None else _Written(call.statement, node)
 
 
 def _followed(written: _Written | None, items: Any, place: Place) -> _Written | None:
@@ -136,20 +143,34 @@ def _searches(node: ast.expr) -> Iterator[ast.expr]:
             yield owner
 
 
-def _searched(written: _Written, base: ast.expr, place: Place, wanted: str) -> Items:
+class _Search(NamedTuple):
+    """An expression that looks for files."""
+
+    written: _Written
+    base: ast.expr
+    wanted: str
+    mark: str
+
+
+def _searched(search: _Search, items: Any, place: Place) -> Items:
     """Make a parameter of the path that files are looked for under."""
-    root = _root(base, place)
-    source = written.statement.cell.text
-    whole = ast.get_source_segment(source, written.node) or ""
+    statement, node = search.written
+    root = _root(search.base, place)
+    source = statement.cell.text
+    whole = ast.get_source_segment(source, node) or ""
     default = ast.get_source_segment(source, root) or ""
     if secret_in_text(f"items = {whole}"):
         raise refusal("the source holds what looks like a secret; read it at run time", place.use)
+    wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
     name = place.collector.free_name(wanted) if default != wanted else wanted
-    kind = _annotation(root, place)
-    flags = written.statement.cell.flags
-    read(place.collector, place.scope, written.node, flags, place.use)
-    text = _replaced(source, written.node, root, name)
-    return Items(text, Parameter(name, kind, default, positional=True))
+    parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
+    now, later = read(place.collector, place.scope, node, statement.cell.flags, place.use)
+    text = _replaced(source, node, root, name)
+    if not isinstance(items, list | tuple | dict):
+        return Items(text, parameter)
+    found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
+    place.collector.found.reasons[search.mark] = _CHANGED
+    return Items(search.mark, parameter, _check(search.mark, (found,), items, place))
 
 
 def _root(base: ast.expr, place: Place) -> ast.expr:
@@ -162,9 +183,11 @@ def _root(base: ast.expr, place: Place) -> ast.expr:
     return base
 
 
-def _annotation(root: ast.expr, place: Place) -> str:
+def _annotation(root: ast.expr, base: ast.expr, place: Place) -> str:
     value = place.scope.namespace.get(root.id) if isinstance(root, ast.Name) else None
     if isinstance(value, str) or isinstance(root, ast.Constant | ast.JoinedStr):
+        return "str"
+    if root is base and value is None and _is_text(base):
         return "str"
     kind = type(value) if isinstance(value, PurePath) else None
     if kind is None or kind.__name__.endswith(("PosixPath", "WindowsPath")):
@@ -172,6 +195,13 @@ def _annotation(root: ast.expr, place: Place) -> str:
 
         kind = Path
     return place.collector.spelled(place.scope, kind, place.use)
+
+
+def _is_text(base: ast.expr) -> bool:
+    """Say whether a path is text: neither a path nor something that is joined to one."""
+    if isinstance(base, ast.BinOp):
+        return not isinstance(base.op, ast.Div)
+    return not (isinstance(base, ast.Call) and ast.unparse(base.func).endswith("Path"))
 
 
 def _replaced(source: str, whole: ast.expr, part: ast.expr, name: str) -> str:
@@ -220,17 +250,15 @@ def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> I
         raise refusal(
             f"cannot write the items of {place.use.words} into the module: {reason}{fix}", place.use
         )
-    piece = Piece(
-        (mark,),
-        tuple(spellings),
-        {mark: portrait(items)},
-        "constant",
-        (_LAST, 0),
-        f"what {place.use.words} reads",
-    )
     place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
+    return Items(mark, check=_check(mark, tuple(spellings), items, place))
+
+
+def _check(mark: str, spellings: tuple[Spelling, ...], items: Any, place: Place) -> Piece:
+    """Have the trial find the way to write items that gives those of the notebook."""
     place.collector.found.uses[mark] = place.use
-    return Items(mark, check=piece)
+    words = f"what {place.use.words} reads"
+    return Piece((mark,), spellings, {mark: portrait(items)}, "constant", (_LAST, 0), words)
 
 
 def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
@@ -252,4 +280,6 @@ def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
 def chosen_text(spelling: Spelling) -> str:
     """Give the expression of a way that the trial chose."""
     value = ast.parse(spelling.text).body[0].value  # type: ignore[attr-defined]
+    if spelling.text.partition(" = ")[2].startswith(_CALLED):
+        value = value.func.body
     return ast.get_source_segment(spelling.text, value) or ""

@@ -40,6 +40,7 @@ _PARTS_OF_TIME = ("hour", "minute", "second", "microsecond")
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _CALLABLES = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType, *_METHODS)
 _ORDERED = (int, float, str, bytes)
+_PLAIN = (dict, list, set)
 _DIGITS = 4_000  # Python refuses to write longer numbers
 
 
@@ -260,8 +261,11 @@ class _Writer:
     def _fielded(self, value: Any) -> Item:
         if type(value) in (types.SimpleNamespace, argparse.Namespace):
             return self._call(type(value), **vars(value))
-        names = _fields(value) if dataclasses.is_dataclass(value) else _parameters(value)
         held = stored(value)
+        plain = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
+        if plain is not None and (not held or value.__dict__ is value):
+            return self._call(type(value), *([self.item(plain(value))] if value else []))
+        names = _fields(value) if dataclasses.is_dataclass(value) else _parameters(value)
         if names is None or any(name not in held for name in names):
             raise NoLiteral(
                 f"{_words(value)}, which its class cannot be asked to make again; "
@@ -277,13 +281,21 @@ def _fields(value: Any) -> list[str] | None:
     others = [field for field in fields if not field.init]
     if "_FIELD_INITVAR" in kinds or set(stored(value)) - {field.name for field in fields}:
         return None
-    if any(portrait(getattr(value, f.name, None)) != portrait(_default(f)) for f in others):
+    if not all(_is_default(field, value) for field in others):
         return None
-    return [field.name for field in fields if field.init]
+    moved = (field for field in fields if field.init and not _is_default(field, value))
+    return [field.name for field in moved]
 
 
-def _default(field: dataclasses.Field[Any]) -> object:
-    return field.default
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Say whether a field has the value that it has where none is given."""
+    if field.default_factory in _PLAIN:
+        default: Any = field.default_factory()
+    elif field.default is not dataclasses.MISSING:
+        default = field.default
+    else:
+        return False
+    return bool(portrait(getattr(value, field.name, None)) == portrait(default))
 
 
 def _parameters(value: Any) -> list[str] | None:

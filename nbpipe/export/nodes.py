@@ -59,9 +59,24 @@ def difference(notebook: Any, module: Any) -> str | None:
         notebook: portrait of the live value.
         module: portrait of the value in a fresh process.
     """
+    loose = frozenset(notebook.get("loose", ()))
+    if loose:
+        notebook, module = _without(notebook, loose), _without(module, loose)
     if notebook == module:
         return None
     return scrubbed(_difference("", notebook, module))
+
+
+def loosened(node: Node, labels: Iterable[str]) -> Node:
+    """Have `difference` overlook some parts of a portrait, as "attribute 'count'"."""
+    names = sorted(set(labels))
+    return {**node, "loose": names} if names else node
+
+
+def _without(node: Node, labels: frozenset[str]) -> Node:
+    parts = [part for part in node.get("parts", ()) if part[0] not in labels]
+    kept = {key: value for key, value in node.items() if key not in ("loose", "size")}
+    return {**kept, "parts": parts, "count": len(parts)}
 
 
 def _difference(where: str, one: Node, other: Node) -> str:

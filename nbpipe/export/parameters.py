@@ -11,7 +11,10 @@ from ..stage import Chain, addresses
 
 def identifier(text: str) -> str:
     """Make a name of a variable out of any text, as a stage's name."""
-    name = re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", text)) or "stage"
+    name = re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", text))
+    if name.startswith("__") and name.endswith("__"):  # a method, as __getitem__
+        name = name.strip("_")
+    name = name or "stage"
     usable = name.isidentifier() and not keyword.iskeyword(name)
     return name if usable else f"stage_{name}"
 

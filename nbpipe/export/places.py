@@ -32,7 +32,8 @@ class Place:
         scope: whose names count.
         use: who uses it.
         name: what a function without a name is to be called.
-        call: the call that it was given to, as its first argument, where that is known.
+        call: the call that it was given to, where that is known.
+        keyword: which argument of the call it is; the first where it is empty.
     """
 
     collector: Collector
@@ -40,6 +41,19 @@ class Place:
     use: Use
     name: str
     call: Called | None = None
+    keyword: str = ""
+
+    @property
+    def node(self) -> ast.expr | None:
+        """The argument in the text of the call, where its names are global."""
+        if self.call is None or not self.call.is_global:
+            return None
+        return self.call.argument(self.keyword)
+
+    @property
+    def text(self) -> str:
+        """Source of that argument."""
+        return "" if self.call is None else self.call.text(self.keyword)
 
 
 def as_called(place: Place, name: str) -> Spelling | None:
@@ -48,13 +62,12 @@ def as_called(place: Place, name: str) -> Spelling | None:
     None where the text is not known, does not stand at the top level, or uses what cannot be
     exported.
     """
-    call = place.call
-    if call is None or not call.is_global or not isinstance(call.first, ast.Call):
+    call, node = place.call, place.node
+    if call is None or not isinstance(node, ast.Call):
         return None
-    text = f"{name} = {call.text}"
-    if any(isinstance(one, ast.Lambda) for one in ast.walk(call.first)) or secret_in_text(text):
+    text, flags = f"{name} = {place.text}", call.statement.cell.flags
+    if any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
         return None
-    node, flags = call.first, call.statement.cell.flags
     reads: list[tuple[frozenset[str], frozenset[str]]] = []
 
     def collect() -> None:
@@ -89,21 +102,21 @@ def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str
 
 def as_given(value: Any, place: Place) -> str | None:
     """Give a library's function as the user gave it, as `json.loads` or `" ".join`."""
-    call = place.call
-    if call is None or not call.is_global or not isinstance(call.first, ast.Attribute):
+    node = place.node
+    if not isinstance(node, ast.Attribute):
         return None
-    owner: ast.expr = call.first
+    owner: ast.expr = node
     while isinstance(owner, ast.Attribute):
         owner = owner.value
     try:
-        live = _followed(call.first, place.scope.namespace)
+        live = _followed(node, place.scope.namespace)
     except (AttributeError, KeyError):
         return None
     if live is not value and not (_is_bound_builtin(value) and live == value):
         return None
     if isinstance(owner, ast.Name):
         place.collector.need(place.scope, owner.id, place.use)
-    return call.text
+    return place.text
 
 
 def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:

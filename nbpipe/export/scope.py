@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import re
@@ -52,7 +53,12 @@ class Scope:
         return cls(namespace, cells, is_notebook=False)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.namespace
+        return name in self.namespace and not self._is_replaced(name)
+
+    def _is_replaced(self, name: str) -> bool:
+        """Say whether IPython gave a builtin another body, as it does with `open`."""
+        made = str(getattr(self.namespace[name], "__module__", ""))
+        return hasattr(builtins, name) and made.startswith("IPython.") and not self.newest(name)
 
     def __getitem__(self, name: str) -> Any:
         return self.namespace[name]
@@ -77,11 +83,17 @@ class Scope:
         names = [
             name
             for name, one in tuple(self.namespace.items())
-            if one is value and not self.is_foreign(name) and name not in MODULE_NAMES
+            if one is value and self._is_name(name)
         ]
         own = getattr(value, "__name__", None)
         ranked = sorted(names, key=lambda name: (name != own, name.startswith("_")))
         return ranked[0] if ranked else None
+
+    def _is_name(self, name: str) -> bool:
+        """Say whether a name is the user's for one thing: loops give theirs to many."""
+        newest = self.newest(name)
+        loops = newest is not None and isinstance(newest.node, ast.For | ast.AsyncFor)
+        return not (loops or self.is_foreign(name) or name in MODULE_NAMES)
 
     # -- imports --------------------------------------------------------------------------
     def imported(self, name: str, value: object) -> tuple[Import, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import re
 import tokenize
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from types import FunctionType
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, takewhile, zip_longest
+from types import CodeType, FunctionType
 from typing import Any
 
 from .objects import stored
@@ -19,7 +20,13 @@ __all__ = ["reads_environment", "scrubbed", "secret_in", "secret_in_text"]
 _MOST = 5_000  # values that are looked at
 _DEPTH = 8  # levels of nesting
 _HEAD = 100_000  # characters of a text that are looked at
+_PAIR = 2  # a name and its value
+_LEAST_PIN = 1000
 _NUMBERS = frozenset(("password", "passwd", "passphrase", "pin"))
+# What a comment gives away, as "password: hunter2"; a word alone tells where to find it.
+_TOLD = re.compile(
+    r"([A-Za-z_]\w*)(?:\s*[:=]\s*|\s+is\s+)(?=[^\s\d]*\d)(?=\S*[A-Za-z])[^\s()\[\]{},]{6,}(?!\S)"
+)
 _SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
 _LOOKUPS = frozenset(  # names that stand for the environment, or for a store of secrets
     (
@@ -61,8 +68,7 @@ class _Search:
         if isinstance(value, str | bytes | bytearray):
             return path if _is_secret_text(name, value, named=named) else None
         if isinstance(value, int | float | complex | None):
-            number = type(value) is int and _NUMBERS.intersection(words_of(name)[-1:])
-            return path if number else None
+            return path if _is_secret_number(name, value) else None
         if type(value).__name__ in _SECRET_TYPES:
             return path
         if id(value) in self._seen and not named:
@@ -83,6 +89,18 @@ class _Search:
         return None
 
 
+def _is_secret_number(name: str, value: object) -> bool:
+    """Say whether a number is one that somebody types, as a PIN of four digits."""
+    many = type(value) is int and value >= _LEAST_PIN
+    return many and bool(_NUMBERS.intersection(words_of(name)[-1:]))
+
+
+def _is_table(values: Iterable[object]) -> bool:
+    """Say whether texts are given numbers, as in the vocabulary of a tokenizer."""
+    kinds = {type(value) for value in values}
+    return kinds == {int}
+
+
 def _is_secret_text(name: str, value: str | bytes | bytearray, *, named: bool) -> bool:
     text = value[:_HEAD]
     text = text if isinstance(text, str) else text.decode("latin-1")
@@ -92,22 +110,33 @@ def _is_secret_text(name: str, value: str | bytes | bytearray, *, named: bool) -
 def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
     """Give what a value holds: how it is reached, the name it has there, the part."""
     if isinstance(value, Mapping):
+        table = len(value) > 1 and _is_table(value.values())
         for key, part in value.items():
-            yield f"[{_key(key)}]", key if isinstance(key, str) else "", part
+            yield f"[{_key(key)}]", key if isinstance(key, str) and not table else "", part
             if isinstance(key, str | bytes):
                 yield " (a key)", "", key
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from _attributes(zip(value._fields, value, strict=False))
+    elif isinstance(value, tuple) and len(value) == _PAIR and isinstance(value[0], str):
+        yield from (("[0]", "", value[0]), ("[1]", value[0], value[1]))
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"[{at}]", "", part) for at, part in enumerate(value))
     elif isinstance(value, functools.partial):
         yield from ((f"({name})", name, part) for name, part in value.keywords.items())
-        yield from ((f"({at})", "", part) for at, part in enumerate(value.args))
+        yield from _parts_given(value)
         yield "", "", value.func
     elif isinstance(value, FunctionType):
         yield from _parts_of_function(value)
     else:
         yield from _parts_of_object(value)
+
+
+def _parts_given(value: functools.partial[Any]) -> Iterator[tuple[str, str, Any]]:
+    """Give the arguments of a partial that have no name in it, as its function calls them."""
+    code = getattr(value.func, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if isinstance(code, CodeType) else ()
+    for at, (part, name) in enumerate(zip_longest(value.args, names[: len(value.args)])):
+        yield f"({name or at})", name or "", part
 
 
 def _key(key: object) -> str:
@@ -156,8 +185,53 @@ def secret_in_text(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError):
         return scrubbed(text) != text
     nodes = list(ast.walk(tree))
-    found = any(is_secret(name, value) for node in nodes for name, value in _literals(node))
+    takes = _parameters(nodes)
+    pairs = (pair for node in nodes for pair in (*_literals(node), *_arguments(node, takes)))
+    found = any(is_secret(name, value) for name, value in pairs)
     return found or any(map(_is_secret_comment, _comments(text)))
+
+
+def _parameters(nodes: list[ast.AST]) -> dict[str, list[str]]:
+    """Give what the functions, methods and classes of a text call their arguments, by place."""
+    takes: dict[str, list[str]] = {}
+    methods: set[ast.AST] = set()
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            methods.update(node.body)
+            takes[node.name] = _fields(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            takes[node.name] = names[1:] if node in methods and _is_bound(node) else names
+    return takes
+
+
+def _is_bound(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return all(getattr(mark, "id", None) != "staticmethod" for mark in node.decorator_list)
+
+
+def _fields(node: ast.ClassDef) -> list[str]:
+    """Give what a class is called with: the arguments of its `__init__`, or its fields."""
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and one.name == "__init__":
+            return [each.arg for each in (*one.args.posonlyargs, *one.args.args)][1:]
+    targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Give the literals in a call, each with the name of the parameter that it is for."""
+    if not isinstance(node, ast.Call):
+        return
+    function, given = node.func, node.args
+    if _last_name(function) == "partial" and given:
+        function, given = given[0], given[1:]
+    plain = takewhile(lambda one: not isinstance(one, ast.Starred), given)
+    for name, value in zip(takes.get(_last_name(function), ()), plain, strict=False):
+        yield from _named(name, value)
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))
 
 
 def _literals(node: ast.AST) -> Iterator[tuple[str, str]]:
@@ -171,8 +245,13 @@ def _literals(node: ast.AST) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.keyword):
         yield from _named(node.arg or "", node.value)
     elif isinstance(node, ast.Dict):
+        table = len(node.values) > 1 and _is_table(
+            getattr(one, "value", one) for one in node.values
+        )
         for key, value in zip(node.keys, node.values, strict=True):
-            yield from _given(key, value)
+            yield from () if table else _given(key, value)
+    elif isinstance(node, ast.Tuple) and len(node.elts) == _PAIR:
+        yield from _given(*node.elts)
     elif isinstance(node, ast.Compare):
         yield from _given(node.left, node.comparators[0])
     elif isinstance(node, ast.Call):
@@ -197,8 +276,8 @@ def _given(target: ast.expr | None, value: ast.expr | None) -> Iterator[tuple[st
 
 def _named(name: str, value: ast.expr | None) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for text in _texts(value))
-    if isinstance(value, ast.Constant) and type(value.value) is int:
-        yield from [("password", "1")] if _NUMBERS.intersection(words_of(name)[-1:]) else []
+    if isinstance(value, ast.Constant) and _is_secret_number(name, value.value):
+        yield "password", "1"
     if is_secret_name(name) and isinstance(value, ast.List | ast.Tuple | ast.Set):
         yield from ((name, text) for part in value.elts for text in _texts(part))
     elif is_secret_name(name) and isinstance(value, ast.Dict):
@@ -243,6 +322,8 @@ def _comments(text: str) -> Iterator[str]:
 
 def _is_secret_comment(comment: str) -> bool:
     if scrubbed(comment) != comment:
+        return True
+    if any(is_secret_name(match[1]) for match in _TOLD.finditer(comment)):
         return True
     try:
         nodes = ast.walk(ast.parse(comment))

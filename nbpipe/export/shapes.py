@@ -58,7 +58,10 @@ _KNOWN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----)?"
     r"|AccountKey=[\w+/=]{20,}"
 )
-_LOGIN = re.compile(r"([A-Za-z][\w+.-]*://[^\s/:@'\"]*:)([^\s/@'\"{}<>$*]+)(?=@)")
+_LOGIN = re.compile(  # %s and the word itself stand for what comes later
+    r"([A-Za-z][\w+.-]*://[^\s/:@'\"]*:)(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@)"
+    r"([^\s/@'\"{}<>$*]+)(?=@)"
+)
 _DENSE = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/=_-]{20,120}(?![\w+/=.-])")
 _NAMED = re.compile(r"""([A-Za-z_][\w-]*)(['"]?\]?\s*[=:]\s*b?)(['"])([^'"\n]+)\3""")
 _LEAST_BITS = 3.6  # Shannon entropy of a character
@@ -101,11 +104,16 @@ def is_secret(name: str, text: str) -> bool:
     """Say whether a text is a secret, by the name it has (which may be empty) or by its look."""
     if _HOLDER.fullmatch(text) or text.lower() in _TAME:
         return False
-    if looks_secret(text, dense=not _HASHES.intersection(words_of(name))):
+    if looks_secret(text, dense=not _is_of_hash(words_of(name))):
         return True
     if not name or _MARKER.fullmatch(text):
         return False
     return _is_secret_by_name(name, text)
+
+
+def _is_of_hash(words: list[str]) -> bool:
+    """Say whether a name tells of a hash, or of the id of something public, as a shared file."""
+    return bool(_HASHES.intersection(words)) or words[-1:] in (["id"], ["ids"])
 
 
 def _is_secret_by_name(name: str, text: str) -> bool:

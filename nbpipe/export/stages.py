@@ -22,9 +22,13 @@ from .model import Chain, Parameter, Step
 from .parameters import stage_words
 from .places import Place
 from .scope import Scope
-from .uses import Use
+from .uses import Use, refusal
 
 _ROOT = "root"
+_EXECUTORS = {  # what to give instead of an object
+    "dask": 'give executor="dask", which takes the client of the process it runs in',
+    "executor": 'give executor="thread" or executor="process"',
+}
 
 
 class Draft(NamedTuple):
@@ -52,16 +56,30 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
     Raises:
         ExportError: something cannot be written.
     """
+    before = collector.found.copied()
     writer = _Writer(chain, collector, home)
     whole = writer.chain(chain)
+    hidden = writer.read & writer.parameters.keys()
+    if hidden:  # a parameter would stand before a global variable that the chain reads
+        collector.found = before
+        writer = _Writer(chain, collector, home, avoid=frozenset(hidden))
+        whole = writer.chain(chain)
     parameters = tuple(writer.parameters.values())
     return Draft(parameters, tuple(writer.locals.items()), whole)
 
 
 @final
 class _Writer:
-    def __init__(self, chain: Stages, collector: Collector, home: Scope) -> None:
-        self._collector, self._home = collector, home
+    def __init__(
+        self,
+        chain: Stages,
+        collector: Collector,
+        home: Scope,
+        *,
+        avoid: frozenset[str] = frozenset(),
+    ) -> None:
+        self._collector, self._home, self._avoid = collector, home, avoid
+        self.read: set[str] = set()
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
         self._words = stage_words(chain)
         self._shared = _shared_beginnings(chain)
@@ -136,6 +154,7 @@ class _Writer:
         found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
         if found.parameter is not None:
             self._add(found.parameter)
+            self.read |= _names_in(found.text) - {found.parameter.name}
         if found.check is not None:
             self._collector.found.owners[mark] = None
             self._collector.found.checks[mark] = found.check
@@ -146,13 +165,9 @@ class _Writer:
             case ops.Zip(strict=False):
                 return ["strict=False"]
             case ops.Mix(weights=weights, seed=seed, stop=stop):
-                equal = len(set(weights)) == 1
-                given = [] if equal else [f"weights={list(weights)!r}"]
-                return [
-                    *given,
-                    f"seed={seed}",
-                    *([] if stop == "longest" else [f"stop={_quoted(stop)}"]),
-                ]
+                words = [] if len(set(weights)) == 1 else [self._weights(stage, weights)]
+                words.append(f"seed={seed}")
+                return words if stop == "longest" else [*words, f"stop={_quoted(stop)}"]
             case ops.Interleave(cycle=cycle):
                 return [f"cycle={cycle}", *self._knob_arguments(stage)]
         return []
@@ -160,15 +175,11 @@ class _Writer:
     def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
         """Write weights as the user did, where they are numbers in the call."""
         call = call_of(stage, self._home.cells, "mix")
-        given = (
-            []
-            if call is None
-            else [one.value for one in call.node.keywords if one.arg == "weights"]
-        )
+        given = None if call is None else call.argument("weights")
         with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
-            values = [list(ast.literal_eval(one)) for one in given]
-            if values and np.allclose(np.divide(values[0], sum(values[0])), weights):
-                return f"weights={ast.unparse(given[0])}"
+            values = [] if given is None else list(ast.literal_eval(given))
+            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
+                return f"weights={ast.unparse(given)}"
         return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
@@ -184,7 +195,7 @@ class _Writer:
 
     def _call(self, stage: Stage, spec: ops.Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
-        text = expression(spec.fn, place)
+        text = self._expression(spec.fn, place)
         found = name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
         arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
         arguments += self._knob_arguments(stage)
@@ -207,7 +218,11 @@ class _Writer:
         given = stage.placement.given
         if given is None:
             return [f'executor="{stage.placement.executor}"']
-        return [f"executor={expression(given, self._at_home(place))}"]
+        raise refusal(
+            f"executor={type(given).__name__} is a live object of this process; "
+            + _EXECUTORS.get(stage.placement.executor, _EXECUTORS["executor"]),
+            place.use,
+        )
 
     def _process_options(self, stage: Stage, place: Place) -> list[str]:
         placement = stage.placement
@@ -215,28 +230,29 @@ class _Writer:
             return []
         given = []
         if placement.worker_init is not None:
-            inner = self._place(stage, placement.worker_init, f"{stage.name}_init")
-            given.append(f"worker_init={expression(placement.worker_init, inner)}")
+            named = f"{stage.name}_init"
+            inner = self._place(stage, placement.worker_init, named, stage.op, "worker_init")
+            given.append(f"worker_init={self._expression(placement.worker_init, inner)}")
         if placement.max_items_per_worker is not None:
             given.append(f"max_items_per_worker={placement.max_items_per_worker}")
         given += [] if placement.copy else ["copy=False"]
         return given + ([] if placement.region else ["region=False"])
 
     def _batch(self, stage: Stage, spec: ops.Batch, names: set[str]) -> list[str]:
-        name = f"{self._words[id(stage)]}_size"
+        name = self._parameter(stage, "size")
         kind = type(spec.size).__name__
         self._add(Parameter(name, kind, repr(spec.size)))
         arguments = [name, *(["drop_last=True"] if spec.drop_last else [])]
         for word in ("collate", "cost"):
             function = getattr(spec, word)
             if function is not None:
-                place = self._place(stage, function, f"{stage.name}_{word}")
-                arguments.append(f"{word}={expression(function, place)}")
+                place = self._place(stage, function, f"{stage.name}_{word}", "batch", word)
+                arguments.append(f"{word}={self._expression(function, place)}")
         for word in ("names", "dtype", "pad"):
             value = getattr(spec, word)
             if value is not None:
                 place = self._place(stage, value, f"{stage.name} {word}")
-                arguments.append(f"{word}={expression(value, place)}")
+                arguments.append(f"{word}={self._expression(value, place)}")
         arguments += self._executor(stage, self._place(stage, None, ""))
         arguments += self._knob_arguments(stage)
         return arguments + self._name(stage, "batch", names)
@@ -260,11 +276,11 @@ class _Writer:
         return []
 
     def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
-        place = self._place(stage, spec.key, f"{stage.name}_key")
-        key = expression(spec.key, place)
+        place = self._place(stage, spec.key, f"{stage.name}_key", "route")
+        key = self._expression(spec.key, place)
         branches = []
         for value, inner in zip(spec.values, stage.inputs, strict=True):
-            text = expression(value, self._at_home(place))
+            text = self._expression(value, self._at_home(place))
             known: set[str] = set()
             steps = []
             for number, one in enumerate(inner):
@@ -281,11 +297,21 @@ class _Writer:
             if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
                 continue
             if word in stage.given or knob.value != knob.default:
-                name = f"{self._words[id(stage)]}_{word}"
+                name = self._parameter(stage, word)
                 self._knobs[id(knob)] = name
                 self._add(Parameter(name, "int", str(knob.value)))
                 arguments.append(f"{word}={name}")
         return arguments
+
+    def _parameter(self, stage: Stage, word: str) -> str:
+        name = f"{self._words[id(stage)]}_{word}"
+        return self._collector.free_name(name) if name in self._avoid else name
+
+    def _expression(self, value: Any, place: Place) -> str:
+        """Write a value, and note what its text reads."""
+        text = expression(value, place)
+        self.read |= _names_in(text)
+        return text
 
     def _add(self, parameter: Parameter) -> None:
         self.parameters[parameter.name] = parameter
@@ -295,11 +321,13 @@ class _Writer:
     def _address(self, stage: Stage) -> str:
         return self._addresses.get(id(stage), stage.name)
 
-    def _place(self, stage: Stage, value: Any, name: str, method: str = "") -> Place:
+    def _place(
+        self, stage: Stage, value: Any, name: str, method: str = "", keyword: str = ""
+    ) -> Place:
         scope = self._scope_of(value)
         call = call_of(stage, scope.cells, method) if method else None
         use = Use(f"stage {self._address(stage)!r}")
-        return Place(self._collector, scope, use, name, call)
+        return Place(self._collector, scope, use, name, call, keyword)
 
     def _scope_of(self, value: Any) -> Scope:
         function = inner_function(value)
@@ -325,6 +353,11 @@ def inner_function(value: Any) -> FunctionType | None:
             return None
         value = inner
     return value
+
+
+def _names_in(text: str) -> set[str]:
+    tree = ast.parse(f"({text}\n)", mode="eval")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _names(stage: Stage) -> set[str]:

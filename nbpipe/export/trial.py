@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import ExportError
 from .fresh import Answer, Surroundings, ask
 from .model import Piece, Spelling
+from .secrets import secret_in_text
 
 _ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
 
@@ -65,9 +66,11 @@ def tried(
         How each piece went.
 
     Raises:
-        ExportError: no fresh process can be started, or the import block fails in one.
+        ExportError: no fresh process can be started, the import block fails in one, or a text
+            holds what looks like a secret: the process is given a file.
     """
     _check_name(name, imports)
+    _check_secrets(imports, pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     passed = [0] * len(tries)  # spellings of each that ended the process, or took too long
     for _ in range(_ROUNDS):
@@ -102,6 +105,26 @@ def _check_name(name: str, imports: str) -> None:
             f"a file called {name}.py would hide the package {name!r} from the module's imports "
             "and from other code; choose another file name"
         )
+
+
+def _check_secrets(imports: str, pieces: Sequence[Piece]) -> None:
+    """Refuse a secret that shows only when a call stands beside the function that it calls.
+
+    Raises:
+        ExportError: there is one.
+    """
+    texts = ["\n".join(spelling.text for spelling in piece.spellings) for piece in pieces]
+    if not secret_in_text("\n".join([imports, *texts])):
+        return
+    culprit = "the module"
+    for number in reversed(range(len(texts))):  # a call stands below its function
+        if not secret_in_text("\n".join([*texts[:number], *texts[number + 1 :]])):
+            culprit = _called(pieces[number])
+            break
+    raise ExportError(
+        f"{culprit} holds what looks like a secret; it is never written to a file. Read it at run "
+        'time, e.g. os.environ["TOKEN"]'
+    )
 
 
 def _import_words(imports: str, failure: Failure) -> str:

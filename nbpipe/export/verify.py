@@ -101,7 +101,7 @@ def _check_start(answer: Answer, filename: str) -> None:
     failed = [line for line in _found(answer, "failed") if "stage" not in line]
     if failed:
         line, text, words = failed[0]["line"], failed[0]["text"], failed[0]["failed"]
-        at = f", line {line}: `{text}`" if line is not None else ""
+        at = f", line {line}: `{scrubbed(text)}`" if line is not None else ""
         raise ExportError(f"the module would fail in a fresh process: {filename}{at}: {words}")
     for line in _found(answer, "differs"):
         raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")

@@ -22,7 +22,7 @@ import nbpipe
 from nbpipe.engine.epoch import Epoch
 from tests.gates import drained
 
-FUZZ_S = 6.0
+FUZZ_S = 3.0
 ITEMS = 600
 
 

@@ -75,6 +75,28 @@ class Counting:
     seen: int = field(default=0, init=False)
 
 
+@dataclass
+class Config:
+    size: int
+    rate: float = 0.5
+    names: list = field(default_factory=list)
+    sizes: list = field(default_factory=lambda: [1])
+
+
+class Attributes(dict):
+    """Its items are attributes, too."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.__dict__ = self
+
+
+class Vocabulary(dict):
+    """A dict that knows more than its items."""
+
+    unknown: int
+
+
 class Aug:
     def __init__(self, p, *, flip=False):
         self.p = p
@@ -158,6 +180,11 @@ def test_scalar_comes_back(array):
         (Bits.A | Bits.B, "Bits.A | Bits.B"),
         (Decoder(9, Mode.SLOW), "Decoder(size=9, mode=Mode.SLOW)"),
         (Counting(3), "Counting(size=3)"),
+        (Config(3), "Config(size=3, sizes=[1])"),
+        (Config(3, 0.25, ["a"]), "Config(size=3, rate=0.25, names=['a'], sizes=[1])"),
+        (Config(3, 1 / 2, []), "Config(size=3, sizes=[1])"),
+        (Attributes(a=Attributes(b=1)), "Attributes({'a': Attributes({'b': 1})})"),
+        (Vocabulary(), "Vocabulary()"),
         (Aug(0.5, flip=True), "Aug(p=0.5, flip=True)"),
         (Plain(), "Plain()"),
         (Pair(1, [2]), "Pair(left=1, right=[2])"),
@@ -238,6 +265,13 @@ def counted():
     return value
 
 
+def more():
+    """Make a dict that holds an attribute beside its items."""
+    value = Vocabulary(a=1)
+    value.unknown = 0
+    return value
+
+
 _MAKE = "write a function that makes it"
 _SAVE = "save it and load it by path"
 _WRITTEN = "are written as source"
@@ -278,7 +312,17 @@ def test_too_large(value, reason):
 
 @pytest.mark.parametrize(
     "value",
-    [Odd(), grown(), counted(), Hidden(1), (n for n in ()), object(), iter([]), ["x" * 99] * 60],
+    [
+        Odd(),
+        grown(),
+        counted(),
+        more(),
+        Hidden(1),
+        (n for n in ()),
+        object(),
+        iter([]),
+        ["x" * 99] * 60,
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_refused(value):

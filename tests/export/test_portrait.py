@@ -306,6 +306,15 @@ def test_filled_caches_do_not_count():
     assert portrait(used) == portrait(Decoder())
 
 
+def test_pickled_instances_do_not_count():
+    """A class is the same before and after an instance of it was pickled."""
+    kind = type("Attributes", (dict,), {})
+    before = portrait(kind)
+    kind().__reduce_ex__(4)
+    assert "__slotnames__" in vars(kind)
+    assert portrait(kind) == before
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -50,6 +50,7 @@ def test_magics(notebook: Notebook):
 
 def test_progress_bar_in_a_cell(notebook: Notebook):
     """A bar around a loop of the notebook is no part of the module."""
+    pytest.importorskip("tqdm")
     exported = notebook.exported(
         """
         import nbpipe

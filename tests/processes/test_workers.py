@@ -9,6 +9,7 @@ import pytest
 import nbpipe
 from tests.gates import delivered, drained, quiet
 from tests.processes.chain import placed
+from tests.processes.marks import Gate
 
 
 def processes(run):
@@ -55,25 +56,30 @@ def test_break_and_begin_again():
 
 
 # -- worker_init --------------------------------------------------------------------------
-def test_worker_init_runs_once_in_each_worker(bell):
+def test_worker_init_runs_once_in_each_worker(gate, bell):
     """It is called before the first item, and not again with the next epoch."""
 
     def init():
         import builtins
 
-        bell.ring()
+        bell.ring(-1)
         builtins.prepared = os.getpid()
 
     def work(n):
         import builtins
 
+        bell.ring(n)
+        gate.wait()
         return builtins.prepared == os.getpid(), os.getpid()
 
     with placed(50, work, worker_init=init).start() as run:
-        got = [*drained(run), *drained(run)]
-        rung = [pid for _, pid in bell.rings()]
+        items = iter(run)
+        rung = bell.wait(4)  # each worker is at an item
+        gate.open()
+        got = [*drained(items), *drained(run)]
+        rung += bell.rings()
     assert {ready for ready, _ in got} == {True}
-    assert sorted(rung) == sorted({pid for _, pid in got})
+    assert sorted(pid for n, pid in rung if n < 0) == sorted({pid for _, pid in got})
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", nbpipe.Retry(3, then="skip")])
@@ -205,19 +211,27 @@ def test_workers_hear_no_interrupt():
 
 
 # -- stats --------------------------------------------------------------------------------
-def test_stats_tell_of_the_workers(gate, bell):
+def test_stats_tell_of_the_workers(tmp_path, gate, bell):
     """The row of a stage says how many workers it has, how many begin, what memory they take."""
+    all_there = Gate(tmp_path / "all there")
 
     def init():
         bell.ring()
         gate.wait()
 
-    with placed(4, lambda n: n, worker_init=init).start() as run:
+    def work(n):
+        bell.ring()
+        all_there.wait()
+        return n
+
+    with placed(4, work, worker_init=init).start() as run:
         before = run.stats()["fn"]
         items = iter(run)
         bell.wait(2)
         begun = run.stats()["fn"]
         gate.open()
+        bell.wait(2)
+        all_there.open()
         got = drained(items)
         quiet(run)
         after = run.stats()["fn"]
