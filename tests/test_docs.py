@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
 )
-# Recipes read files that their own tests write: tests/recipes runs them.
-RUN_HERE = [page for page in PAGES if page != "docs/recipes.md"]
+# Recipes read files that their own tests write (tests/recipes); an export is of cells
+# (tests/export/test_page.py).
+RUN_HERE = [page for page in PAGES if page not in ("docs/recipes.md", "docs/export.md")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections import Counter
 from types import FunctionType
 from typing import Any, NamedTuple, final
 
@@ -14,6 +13,8 @@ from .. import operations as ops
 from ..executors.pickling import by_reference
 from ..stage import Chain as Stages
 from ..stage import Stage, addresses, clean_name, numbered
+from .arguments import policy_arguments, quoted
+from .beginnings import shared_beginnings
 from .calls import call_of
 from .collect import Collector
 from .expressions import expression, name_in_module
@@ -82,7 +83,7 @@ class _Writer:
         self.read: set[str] = set()
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
         self._words = stage_words(chain)
-        self._shared = _shared_beginnings(chain)
+        self._shared = shared_beginnings(chain)
         self._known: dict[tuple[int, ...], str] = {}
         self._knobs: dict[int, str] = {}
         self.parameters: dict[str, Parameter] = {}
@@ -138,7 +139,7 @@ class _Writer:
             inputs = tuple(self.chain(one) for one in stage.inputs)
             listed = isinstance(spec, ops.Mix | ops.Interleave)
             return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
-        tail = [] if stage.name == "source" else [f"name={_quoted(stage.name)}"]
+        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
         if stage.inputs:
             inner = self.chain(stage.inputs[0])
@@ -167,7 +168,7 @@ class _Writer:
             case ops.Mix(weights=weights, seed=seed, stop=stop):
                 words = [] if len(set(weights)) == 1 else [self._weights(stage, weights)]
                 words.append(f"seed={seed}")
-                return words if stop == "longest" else [*words, f"stop={_quoted(stop)}"]
+                return words if stop == "longest" else [*words, f"stop={quoted(stop)}"]
             case ops.Interleave(cycle=cycle):
                 return [f"cycle={cycle}", *self._knob_arguments(stage)]
         return []
@@ -201,7 +202,7 @@ class _Writer:
         arguments += self._knob_arguments(stage)
         if not spec.ordered:
             arguments.append("ordered=False")
-        arguments += _policy(spec.policy)
+        arguments += policy_arguments(spec.policy)
         if spec.timeout_s is not None:
             arguments.append(f"timeout_s={spec.timeout_s!r}")
         return arguments + self._process_options(stage, place)
@@ -210,7 +211,7 @@ class _Writer:
         """Give `name=` where the module would call the stage something else."""
         name = stage.name.partition("@")[0]
         same = numbered(clean_name(found), names) == name
-        return [] if same and not stage.named else [f"name={_quoted(name)}"]
+        return [] if same and not stage.named else [f"name={quoted(name)}"]
 
     def _executor(self, stage: Stage, place: Place) -> list[str]:
         if stage.placement is None:
@@ -266,13 +267,13 @@ class _Writer:
                 return [f"seed={seed}", *held, *self._knob_arguments(stage)]
             case ops.Shard(rank=rank, world_size=world, tail=tail):
                 given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
-                return [*given, *([] if tail == "pad" else [f"tail={_quoted(tail)}"])]
+                return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
             case ops.Take(count=count) | ops.Skip(count=count):
                 return [f"{count}"]
             case ops.Repeat(times=times):
                 return [] if times is None else [f"{times}"]
             case ops.Cache(store=store):
-                return [] if store.place == "memory" else [_quoted(store.place)]
+                return [] if store.place == "memory" else [quoted(store.place)]
         return []
 
     def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
@@ -339,12 +340,6 @@ class _Writer:
         return Place(self._collector, self._home, place.use, place.name)
 
 
-def _quoted(text: str) -> str:
-    """Write a text in double quotes where that needs no more escapes."""
-    single = repr(text)
-    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
-
-
 def inner_function(value: Any) -> FunctionType | None:
     """Give the function inside a partial or a bound method, or None."""
     while not isinstance(value, FunctionType):
@@ -362,44 +357,3 @@ def _names_in(text: str) -> set[str]:
 
 def _names(stage: Stage) -> set[str]:
     return {stage.name, *(inner.name for branch in stage.inputs for inner in branch)}
-
-
-def _policy(policy: ops.FailurePolicy) -> list[str]:
-    retry, arguments = policy.retry, []
-    if retry is not None:
-        inner = [str(retry.times)]
-        inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
-        inner += [f"then={_quoted(retry.then)}"] if retry.then != "raise" else []
-        arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
-    elif policy.skips:
-        arguments.append('on_error="skip"')
-    if policy.max_failures is not None:
-        arguments.append(f"max_failures={policy.max_failures!r}")
-    return arguments
-
-
-def _shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
-    """Give the longest beginnings that several chains have in common, as ids of stages."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    for one in _chains(chain):
-        ids = tuple(map(id, one))
-        counts.update(ids[:count] for count in range(1, len(ids) + 1))
-    several = {key for key, count in counts.items() if count > 1}
-    return {key for key in several if not any(_extends(other, key, counts) for other in several)}
-
-
-def _extends(
-    other: tuple[int, ...], key: tuple[int, ...], counts: Counter[tuple[int, ...]]
-) -> bool:
-    longer = len(other) > len(key) and other[: len(key)] == key
-    return longer and counts[other] == counts[key]
-
-
-def _chains(chain: Stages) -> list[Stages]:
-    """Give a chain and all that it joins; branches of routes have no beginning of their own."""
-    found = [chain]
-    for stage in chain:
-        if not isinstance(stage.spec, ops.Route):
-            for one in stage.inputs:
-                found += _chains(one)
-    return found

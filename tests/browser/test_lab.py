@@ -7,7 +7,7 @@ from tests.browser.lab import ROOT, open_notebook
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("name", ["01_quickstart", "03_processes"])
+@pytest.mark.parametrize("name", ["01_quickstart", "03_processes", "04_export"])
 def test_notebook_runs_in_lab(chromium, tmp_path, name):
     """Every cell of the notebook runs without an error, and the pipeline's table is shown."""
     with open_notebook(chromium, ROOT / "notebooks" / f"{name}.ipynb", tmp_path) as notebook:
