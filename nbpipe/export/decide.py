@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from .collect import Collector, Found
-from .fresh import Surroundings
+from .fresh import Surroundings, temporary_folder
 from .imports import import_block
 from .items import chosen_text
 from .model import Chain, Import, Module, Parameter, Piece, Step
@@ -110,10 +109,12 @@ def _tried(
 @contextlib.contextmanager
 def _archived(found: Found) -> Iterator[str]:
     """Save the large arrays for the trial."""
-    with tempfile.TemporaryDirectory(prefix="nbpipe-") as folder:
+    if not found.arrays:
+        yield ""
+        return
+    with temporary_folder() as folder:
         path = Path(folder, "arrays.npz")
-        if found.arrays:
-            path.write_bytes(archive_bytes(found.arrays))
+        path.write_bytes(archive_bytes(found.arrays))
         yield str(path)
 
 
@@ -194,6 +195,9 @@ def _filled_steps(steps: tuple[Step, ...], texts: dict[str, str]) -> tuple[Step,
 
 def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
     """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
+    read = {name for text in _chains_texts(draft) for name in _names(text)}
+    parameters = [one for one in draft.parameters if not one.positional or one.name in read]
+    draft = draft._replace(parameters=tuple(parameters))
     wanted = {name for text in _texts(draft) for name in _names(text)}
     kept: dict[str, Piece] = {}
     rest = list(pieces)
@@ -223,6 +227,10 @@ def _texts(draft: Draft) -> Iterator[str]:
     """Give all expressions of `build_pipeline`."""
     for parameter in draft.parameters:
         yield from (parameter.annotation, parameter.default)
+    yield from _chains_texts(draft)
+
+
+def _chains_texts(draft: Draft) -> Iterator[str]:
     for chain in (draft.chain, *(chain for _, chain in draft.locals)):
         yield from _chain_texts(chain)
 

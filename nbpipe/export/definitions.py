@@ -16,7 +16,7 @@ from .cells import Cell, Statement, of_file
 from .model import Piece, Spelling
 from .nodes import loosened
 from .portrait import difference, portrait
-from .reads import names_read
+from .reads import CHANGING, names_read
 from .scope import Scope, is_installed
 from .secrets import secret_in_text
 from .texts import Definition
@@ -290,13 +290,24 @@ def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use:
 
 
 def _changes_itself(node: ast.AST, name: str) -> bool:
-    """Say whether the methods of a class set attributes of the class, as `cls.count += 1`."""
+    """Say whether a class changes its own attributes, as `cls.known[name] = cls` does."""
+    owners = (name, "cls", "type(self)", "self.__class__", "__class__")
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
-            owner = ast.unparse(one.value)
-            if owner in (name, "cls", "type(self)", "self.__class__", "__class__"):
-                return True
+        target: ast.AST | None = None
+        if isinstance(one, ast.Attribute | ast.Subscript) and _is_changed(one):
+            target = one.value
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+            changes = one.func.attr in CHANGING
+            target = one.func.value if changes else None
+        while isinstance(target, ast.Attribute | ast.Subscript) and _text(target) not in owners:
+            target = target.value
+        if target is not None and _text(target) in owners:
+            return True
     return False
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
 
 
 def _state(node: ast.AST) -> Iterator[str]:

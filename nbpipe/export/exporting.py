@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Literal
 
 from .. import operations as ops
-from ..errors import ArgumentError, ExportError
+from ..errors import ArgumentError, ExportError, NbpipeError
 from ..executors.pickling import by_reference
 from ..exported import mark
 from ..outline import graph
@@ -23,6 +23,7 @@ from .effects import effects, note_of
 from .filename import module_path
 from .fresh import Surroundings
 from .lint import linted, with_noqa
+from .question import error_words
 from .render import rendered
 from .retune import Moved
 from .scope import Scope
@@ -101,9 +102,17 @@ def export_chain(
     if assets not in (None, "npz"):
         raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
     with _one_at_a_time:
-        return _export(
-            chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
-        )
+        try:
+            return _export(
+                chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
+            )
+        except NbpipeError:
+            raise
+        except Exception as error:  # what user objects may raise when they are looked at
+            raise ExportError(
+                f"the export met something that it cannot look at: {error_words(error)}; leave it "
+                "out of what the stages use"
+            ) from error
 
 
 def _export(

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..tree import is_tensor
+
 _OWN = __name__.partition(".")[0]
 _CONNECTION = "open it inside the stage, or in worker_init, instead"
 _NOTEBOOK = "take what the stage needs out of it, as plain values"
@@ -25,7 +27,7 @@ _WAYS_OUT = {  # by the beginning of module and class
     "multiprocessing.": "make it inside the stage instead",
     "concurrent.futures.": "make it inside the stage instead",
     "asyncio.": "make it inside the stage instead",
-    "tempfile.": "make it inside the stage instead",
+    "tempfile.": "its files end with the notebook: keep them in a folder of their own",
     "mmap.": "open it inside the stage instead",
     "ipywidgets.": f"{_NOTEBOOK}, as widget.value",
     "anywidget.": _NOTEBOOK,
@@ -62,7 +64,7 @@ def way_out_of(value: object) -> str | None:
         return "leave it out"
     if isinstance(value, io.IOBase):
         return _WAYS_OUT["_io."]
-    if getattr(value, "is_cuda", False) is True:
+    if is_tensor(value) and value.is_cuda:  # type: ignore[attr-defined]
         return "keep tensor.cpu() in the variable instead"
     for kind in type(value).__mro__:
         name = f"{kind.__module__}.{kind.__qualname__}"

@@ -26,7 +26,7 @@ _ALIKE = {
     "SetComp": "ListComp",
     "TryStar": "Try",
 }
-_CHANGING = frozenset(
+CHANGING = frozenset(
     [
         "add",
         "append",
@@ -155,7 +155,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         """Note `x.append(...)` and its like, torch's `x.add_(...)`, and `next(x)`."""
         match node.func:
-            case ast.Attribute(value, attr) if attr in _CHANGING or _is_in_place(attr):
+            case ast.Attribute(value, attr) if attr in CHANGING or _is_in_place(attr):
                 self._mutate(value)
             case ast.Name("next") if node.args:
                 self._mutate(node.args[0])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import logging
 import re
+import threading
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, takewhile, zip_longest
@@ -27,6 +29,8 @@ _NUMBERS = frozenset(("password", "passwd", "passphrase", "pin"))
 _TOLD = re.compile(
     r"([A-Za-z_]\w*)(?:\s*[:=]\s*|\s+is\s+)(?=[^\s\d]*\d)(?=\S*[A-Za-z])[^\s()\[\]{},]{6,}(?!\S)"
 )
+# Written by their names, or not at all: what they hold belongs to the process.
+_NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)
 _SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
 _LOOKUPS = frozenset(  # names that stand for the environment, or for a store of secrets
     (
@@ -168,6 +172,8 @@ def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
         yield from _attributes(public)
         return
     if hasattr(type(value), "__self__") or type(value).__module__ in ("builtins", "numpy"):
+        return
+    if isinstance(value, _NAMED_ONLY):
         return
     yield from _attributes(stored(value).items())
 
