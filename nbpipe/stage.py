@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields
 from types import CodeType, FrameType, MappingProxyType
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from .digest import source_digest, value_digest
 from .errors import UnknownKnobError, UnknownStageError, near_match
@@ -24,7 +24,20 @@ _OURS = f"{__name__.partition('.')[0]}."
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
 
 Chain = tuple["Stage", ...]
-Place = tuple[CodeType, int]
+
+
+class Place(NamedTuple):
+    """A place in running code.
+
+    Attributes:
+        code: the code.
+        offset: of the instruction [bytes].
+        namespace: its global variables.
+    """
+
+    code: CodeType
+    offset: int
+    namespace: dict[str, Any]
 
 
 class Stage:
@@ -44,7 +57,7 @@ class Stage:
         inputs: chains that this stage joins or, for `route`, its branches.
         given: arguments of the call that made it that were given, where their values do not
             tell: its knobs, for instance.
-        made_at: the code of the user that made it, and the place in it [bytes], or None.
+        made_at: where in the user's code it was made, or None.
     """
 
     __slots__ = (
@@ -179,7 +192,7 @@ def _user_code() -> Place | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return None if frame is None else Place(frame.f_code, frame.f_lasti, frame.f_globals)
 
 
 def given(**arguments: object) -> frozenset[str]:

@@ -51,7 +51,7 @@ def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
     """
     if stage.made_at is None:
         return None
-    code, at = stage.made_at
+    code, at = stage.made_at.code, stage.made_at.offset
     line, end_line, _, end = list(code.co_positions())[at // 2]
     if line is None or end_line is None:
         return None

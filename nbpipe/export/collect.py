@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import copy
 import sys
@@ -19,6 +20,7 @@ from .numbers import NoLiteral
 from .places import older_error
 from .portrait import difference, portrait
 from .scope import Scope, gives, is_builtin, is_importable, is_local
+from .state import Held
 from .uses import Use, refusal
 
 _USUAL = {"numpy": "np", "pandas": "pd", "torch.nn.functional": "F"}
@@ -35,7 +37,8 @@ class Found:
         pieces: by the first of their names.
         notes: what the user should know.
         changed: names that exported functions change, by who does.
-        stateful: by each class, the attributes of instances that its methods change.
+        classes: the text of each class, as a tree.
+        held: what the objects of the module hold, by name.
         lookups: names that come from the environment.
         uses: by each name, who used it first.
         reasons: why the value of a name cannot be written as a literal.
@@ -53,7 +56,8 @@ class Found:
     pieces: dict[str, Piece] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
-    stateful: dict[str, frozenset[str]] = field(default_factory=dict)
+    classes: dict[str, ast.AST] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
     lookups: set[str] = field(default_factory=set)
     uses: dict[str, Use] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -226,6 +230,10 @@ class Collector:
         if own is not None and not (by_reference(value) and scope.newest(own) is None):
             self.need(scope, own, use)
             return own
+        member = scope.member_of(value)
+        if member is not None:
+            self.need(scope, member[1], use)
+            return member[0]
         if by_reference(value) or getattr(value, "__module__", None) == "builtins":
             return self._spelled_member(value)
         raise refusal(

@@ -16,11 +16,11 @@ from .definitions import need_held, older, read
 from .literals import NoLiteral, literal
 from .living import is_generator, kind_of, way_out_of
 from .model import Import, Piece, Spelling
-from .nodes import loosened
 from .portrait import portrait
 from .reads import names_read
 from .scope import Scope
 from .secrets import reads_environment, secret_in, secret_in_text
+from .state import Held
 from .uses import Use, refusal
 
 if TYPE_CHECKING:
@@ -195,20 +195,9 @@ class Known:
         if not spellings:
             raise errors[0] if errors else self._unwritable()
         names = {self.name} | (set(newest.binds) if newest else set())
-        self._add(spellings, newest, {name: self._portrait(name) for name in sorted(names)})
-
-    def _portrait(self, name: str) -> Any:
-        """Describe a value, apart from the state that the methods of its class keep in it."""
-        value, stateful = self.scope[name], self.collector.found.stateful
-        kept = {one for kind in type(value).__mro__ for one in stateful.get(kind.__name__, ())}
-        held = sorted(kept & vars(value).keys()) if hasattr(value, "__dict__") else []
-        if not held:
-            return portrait(value)
-        self.collector.note(
-            f"{name!r} keeps state in {', '.join(held)}; in the module it begins with its first "
-            "value"
-        )
-        return loosened(portrait(value), [f"attribute {one!r}" for one in held])
+        for name in names:
+            self.collector.found.held[name] = Held.of(self.scope[name])
+        self._add(spellings, newest, {name: portrait(self.scope[name]) for name in sorted(names)})
 
     def _check_secret(self, statement: Statement) -> None:
         if secret_in_text(statement.text):

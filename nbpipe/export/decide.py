@@ -14,8 +14,10 @@ from .fresh import Surroundings, temporary_folder
 from .imports import import_block
 from .items import chosen_text
 from .model import Chain, Import, Module, Parameter, Piece, Step
+from .nodes import loosened
 from .order import ordered
 from .stages import Draft
+from .state import attributes_read, changed_attributes
 from .trial import Choice, Failure, tried
 from .uses import Use, refusal
 
@@ -47,7 +49,11 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
         ExportError: a value is not what any way to write it gives.
     """
     found = collector.found
-    pieces = {piece.names[0]: _settled(piece, found) for piece in found.pieces.values()}
+    reads = _attributes_by_piece(found, draft)
+    pieces = {
+        piece.names[0]: _without_state(_settled(piece, found), found, reads)
+        for piece in found.pieces.values()
+    }
     results = _tried([*pieces.values(), *found.checks.values()], collector, where, name)
     texts: dict[str, str] = {}
     failures: dict[str, tuple[Piece, Failure]] = {}
@@ -84,6 +90,36 @@ def _settled(piece: Piece, found: Found) -> Piece:
             "value"
         ] = None
     return replace(piece, spellings=piece.spellings[:1], expected={})
+
+
+def _attributes_by_piece(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
+    """Give the attributes that each definition reads, and those that the chain does."""
+    texts = {
+        piece.names[0]: piece.text for piece in found.pieces.values() if piece.kind == "definition"
+    }
+    reads = {name: attributes_read([ast.parse(text)]) for name, text in texts.items()}
+    chain = [ast.parse(f"f({text}\n)") for text in _chains_texts(draft)]
+    return {**reads, "": attributes_read(chain)}
+
+
+def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]]) -> Piece:
+    """Let objects begin with the first value of what the pipeline itself changes in them."""
+    expected = dict(piece.expected)
+    for name in piece.expected.keys() & found.held.keys():
+        held = found.held[name]
+        changed: frozenset[str] = frozenset()
+        for kind in found.classes.keys() & set(held.kinds):
+            node = found.classes[kind]
+            called = frozenset().union(*(one for name, one in reads.items() if name != kind))
+            if isinstance(node, ast.ClassDef):
+                changed |= changed_attributes(node, called, held.moving) & held.attributes
+        if changed:
+            expected[name] = loosened(expected[name], [f"attribute {one!r}" for one in changed])
+            found.notes[
+                f"{name!r} keeps state in {', '.join(sorted(changed))}; in the module it begins "
+                "with its first value"
+            ] = None
+    return replace(piece, expected=expected)
 
 
 # -- the trial ----------------------------------------------------------------------------

@@ -30,7 +30,6 @@ _FUTURE = __future__.annotations.compiler_flag
 _GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
 # Where compilers and wrappers keep the function that they were given.
 _WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
-_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
 _DEPTH = 20
 _NESTED = 3  # levels of containers
 _MOST = 1000  # items of one
@@ -75,7 +74,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     words = described(name, node, cell.place)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
-        collector.found.stateful[name] = frozenset(_state(node))
+        collector.found.classes[name] = _def_in(node, name) or node
         if _changes_itself(node, name):
             collector.found.changed.setdefault(name, described(name, node, cell.place))
     reads = use.then(words)
@@ -310,32 +309,11 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
 
 
-def _state(node: ast.AST) -> Iterator[str]:
-    """Give the attributes of instances that methods of a class set, but its constructors."""
-    for method in getattr(node, "body", ()):
-        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if method.name in _CONSTRUCTORS:
-            continue
-        for one in ast.walk(method):
-            if _is_changed(one) and isinstance(one, ast.Attribute | ast.Subscript | ast.Call):
-                yield from _attribute_of_self(one)
-
-
 def _is_changed(node: ast.AST) -> bool:
     """Say whether an expression is assigned to, or changed in place."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Attribute)
     return not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-
-
-def _attribute_of_self(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call):  # self.seen.append(x), self.rng.random()
-        node = node.func.value if isinstance(node.func, ast.Attribute) else node
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "self":
-        yield node.attr
 
 
 def _filled_defaults(node: ast.AST) -> Iterator[str]:

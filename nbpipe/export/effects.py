@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from ..text import shortened
 from .cells import Statement
@@ -12,13 +12,15 @@ from .definitions import is_import
 from .scope import Scope
 
 _LONGEST = 80
+_RANDOM = ("random", "numpy", "torch")
 # Calls that change how a module behaves; others only show or compute something.
 _ACTS = (
     "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
     "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
     "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads", "chdir",
-    "add_safe_globals", "patch", "apply",
+    "add_safe_globals", "patch", "apply", "seterr",
 )  # fmt: skip
+_SHOWS = ("set_printoptions", "set_option")
 
 
 def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
@@ -48,9 +50,12 @@ def note_of(statement: Statement) -> str:
 def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         func = node.value.func
+        if isinstance(func, ast.Name):
+            return _seeds(scope.namespace.get(func.id), scope, used)
         if not isinstance(func, ast.Attribute):
             return False
-        return func.attr.startswith(_ACTS) and _is_used_module(func, scope, used)
+        acts = func.attr.startswith(_ACTS) and func.attr not in _SHOWS
+        return acts and _is_used_module(func, scope, used)
     if isinstance(node, ast.Assign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return any(
@@ -59,6 +64,17 @@ def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
             for target in targets
         )
     return False
+
+
+def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
+    """Say whether a function of the user seeds what the module draws from, as by its name."""
+    if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
+        return False
+    return any(_draws(scope.namespace.get(name)) for name in used)
+
+
+def _draws(value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _RANDOM
 
 
 def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:

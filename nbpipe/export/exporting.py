@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any, Literal
 
 from .. import operations as ops
 from ..errors import ArgumentError, ExportError, NbpipeError
-from ..executors.pickling import by_reference
 from ..exported import mark
 from ..outline import graph
 from ..stage import Chain, Stage, addresses
@@ -29,7 +27,7 @@ from .retune import Moved
 from .scope import Scope
 from .secrets import secret_in_text
 from .setup import collect_setup
-from .stages import drafted, inner_function
+from .stages import drafted
 from .store import Written, stored
 from .verify import Report, verified
 
@@ -151,15 +149,11 @@ def _export(
 
 
 def _home(chain: Chain) -> dict[str, Any]:
-    """Give the namespace that the pipeline was made in: that of its functions, or `__main__`."""
-    main = vars(sys.modules["__main__"])
-    for stage in addresses(chain).values():
-        items = stage.spec.items if isinstance(stage.spec, ops.Source) else None
-        for value in (stage.fn, items):
-            function = inner_function(value)
-            if isinstance(function, FunctionType) and not by_reference(function):
-                return function.__globals__
-    return main
+    """Give the namespace that the pipeline was made in."""
+    for stage in reversed(chain):
+        if stage.made_at is not None:
+            return stage.made_at.namespace
+    return vars(sys.modules["__main__"])
 
 
 def _text(whole: Decided, file: Path, collector: Collector, home: Scope) -> str:

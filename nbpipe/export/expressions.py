@@ -118,12 +118,38 @@ def _function(value: FunctionType, place: Place) -> str:
         place.collector.need(place.scope, named, place.use)
         return named
     if named is None:
-        same = same_function(value, place)
+        same = _member(value, place) or same_function(value, place)
         if same is not None:
             return same
     if value.__closure__:
-        return _closure(value, place, named)
+        return _captured(value, place, named)
     return new_function(value, place, value.__name__, [])
+
+
+def _member(value: FunctionType, place: Place) -> str | None:
+    """Spell a function that a class of the user holds, as a static method."""
+    first, *rest = value.__qualname__.split(".")
+    found = place.scope.namespace.get(first)
+    if not rest or not isinstance(found, type):
+        return None
+    for part in rest:
+        found = getattr(found, part, None)
+    if found is not value:
+        return None
+    place.collector.need(place.scope, first, place.use)
+    return ".".join((first, *rest))
+
+
+def _captured(value: FunctionType, place: Place, named: str | None) -> str:
+    """Write a closure as a function of more parameters; where that fails, as it was made."""
+    texts: list[str] = []
+    error = place.collector.attempt(lambda: texts.append(_closure(value, place, named)))
+    if error is None:
+        return texts[0]
+    if named is None or not _is_bound(place.scope, named):
+        raise error
+    place.collector.need(place.scope, named, place.use)
+    return named
 
 
 def _closure(value: FunctionType, place: Place, named: str | None) -> str:

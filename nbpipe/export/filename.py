@@ -31,6 +31,7 @@ def module_path(path: str | os.PathLike[str]) -> Path:
         )
     try:
         module = Path(path).expanduser()
+        _check_folder(module)
         _check_stem(path, module)
         _check_place(path, module)
     except (RuntimeError, ValueError, OSError, TypeError) as error:
@@ -41,6 +42,17 @@ def module_path(path: str | os.PathLike[str]) -> Path:
             'as "loader.py"'
         ) from error
     return module.absolute()
+
+
+def _check_folder(module: Path) -> None:
+    """Refuse a relative path where there is no working folder."""
+    try:
+        module.absolute()
+    except FileNotFoundError as error:
+        raise ArgumentError(
+            f"export path must be absolute, got {str(module)!r}: the working folder was deleted; "
+            "change to one that exists with os.chdir(...)"
+        ) from error
 
 
 def _check_place(given: object, module: Path) -> None:

@@ -38,6 +38,7 @@ _GRACE_S = 5.0  # for what libraries do at its exit
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
 _ROOT = str(Path(__file__).absolute().parents[2])
 MARK = "NBPIPE_CHECK"
+_SEED = "PYTHONHASHSEED"
 _ROUNDS = 3  # one that is killed may just have started another
 _IN, _OUT, _ANSWER = "request", "output", "answer"
 
@@ -104,6 +105,7 @@ def ask(
     *,
     limits_s: Mapping[str, float],
     files: Mapping[str, bytes] | None = None,
+    seed: int = 0,
 ) -> Answer:
     """Have a fresh process do a task of `probe`; nothing is left of it afterwards.
 
@@ -114,6 +116,7 @@ def ask(
         limits_s: how long each step may take [s], by the name that the task announces; "" is
             the first.
         files: what to find in the folder that the task is given, by name.
+        seed: of its hashes, which the order of a set depends on; the user's own goes first.
 
     Raises:
         ExportError: no Python can be started here.
@@ -133,14 +136,25 @@ def ask(
             "litter": folder,
             "folder": str(module),
         }
-        with _Child(executable, str(empty), json.dumps(whole).encode("ascii") + b"\n") as child:
+        request_line = json.dumps(whole).encode("ascii") + b"\n"
+        with _Child(executable, str(empty), request_line, seed) as child:
             return child.listen(limits_s)
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Make a folder, and remove it whatever happens, with all that is in it."""
-    folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
+    """Make a folder, and remove it whatever happens, with all that is in it.
+
+    Raises:
+        ExportError: none can be made.
+    """
+    try:
+        folder = TemporaryDirectory(prefix="nbpipe-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ExportError(
+            f"export needs a temporary folder for its check, and none can be made ({error}); set "
+            "TMPDIR to a folder that can be written"
+        ) from error
     try:
         yield folder.name
     finally:
@@ -180,9 +194,15 @@ def _command(executable: str, answers: int) -> list[str]:
     return [executable, *private._args_from_interpreter_flags(), "-c", "; ".join(program)]
 
 
-def _environment(mark: str) -> dict[str, str]:
+def _environment(mark: str, seed: int) -> dict[str, str]:
     """Give this process's environment, with no windows opened, and a mark that is inherited."""
-    return os.environ | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
+    ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
+    return os.environ | ours | ({} if has_own_seed() else {_SEED: str(seed)})
+
+
+def has_own_seed() -> bool:
+    """Say whether the user fixed the seed of hashes: all processes have the same then."""
+    return os.environ.get(_SEED, "random") != "random"
 
 
 def end_marked(mark: str) -> None:
@@ -201,7 +221,7 @@ class _Child:
     Its input stays open while it is needed: it ends by itself once that closes.
     """
 
-    def __init__(self, executable: str, folder: str, request: bytes) -> None:
+    def __init__(self, executable: str, folder: str, request: bytes, seed: int) -> None:
         self._request = memoryview(request)
         self._output = bytearray()
         self._answer = bytearray()
@@ -218,7 +238,7 @@ class _Child:
                 stdout=stdout,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env=_environment(self._mark),
+                env=_environment(self._mark, seed),
                 pass_fds=(answers,),
                 start_new_session=True,  # an interrupt is for the notebook: it ends this
             )

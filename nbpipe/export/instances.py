@@ -12,6 +12,7 @@ from .parameters import identifier
 from .places import Place, as_called
 from .portrait import portrait
 from .secrets import secret_in
+from .state import Held
 from .uses import refusal
 
 
@@ -42,6 +43,7 @@ def new_object(value: Any, place: Place) -> str:
             place.use,
         )
     collector.found.objects[name] = value
+    collector.found.held[name] = Held.of(value)
     words = f"the {type(value).__name__} of {place.use.words}"
     expected = {name: portrait(value)}
     collector.add(Piece((name,), tuple(spellings), expected, "constant", (2**31, 0), words))

@@ -27,10 +27,6 @@ _MODULES = frozenset(("glob", "os"))
 _LAST = 2**31  # it stands behind all cells
 _ROOT, _PATTERN = "root", "pattern"
 _CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
-_CHANGED = (
-    "the files that its text finds are other ones, or it was changed afterwards; assign it anew in "
-    "one expression, and rebuild the pipeline"
-)
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
 
 
@@ -169,8 +165,18 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     if not isinstance(items, list | tuple | dict):
         return Items(text, parameter)
     found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
-    place.collector.found.reasons[search.mark] = _CHANGED
+    place.collector.found.reasons[search.mark] = _changed(items, statement, place)
     return Items(search.mark, parameter, _check(search.mark, (found,), items, place))
+
+
+def _changed(items: Any, statement: Statement, place: Place) -> str:
+    """Say what to do about items that are not what their text finds."""
+    name = place.scope.name_of(items) or "files"
+    return (
+        f"{name!r} is not what its text in {statement.cell.place} finds by now: the list was "
+        f"changed afterwards, or the files were; make it in one expression, as {name} = "
+        "sorted(...), and rebuild the pipeline"
+    )
 
 
 def _root(base: ast.expr, place: Place) -> ast.expr:

@@ -226,6 +226,8 @@ class _Writer:
             return group("complex(", self._items([value.real, value.imag]), ")")
         if isinstance(value, slice):
             return group("slice(", self._items([value.start, value.stop, value.step]), ")")
+        if isinstance(value, range) and value.start == 0 and value.step == 1:
+            return f"range({value.stop})"
         return repr(value) if isinstance(value, range | types.EllipsisType) else None
 
     def _pattern(self, value: re.Pattern[Any]) -> Item:

@@ -57,8 +57,9 @@ class Scope:
 
     def _is_replaced(self, name: str) -> bool:
         """Say whether IPython gave a builtin another body, as it does with `open`."""
-        made = str(getattr(self.namespace[name], "__module__", ""))
-        return hasattr(builtins, name) and made.startswith("IPython.") and not self.newest(name)
+        whole = getattr(builtins, name, None)
+        inside = getattr(self.namespace[name], "__wrapped__", None)
+        return whole is not None and inside is whole and self.newest(name) is None
 
     def __getitem__(self, name: str) -> Any:
         return self.namespace[name]
@@ -126,6 +127,19 @@ class Scope:
                 lines = self.imported(name, value)
                 if len(lines) == 1 and lines[0].binds == name and _binds_whole(lines[0]):
                     return name, lines[0]
+        return None
+
+    def member_of(self, value: object) -> tuple[str, str] | None:
+        """Spell something by a module that the user imported: `argparse.Namespace`, `argparse`."""
+        path = str(getattr(value, "__qualname__", ""))
+        for name, module in tuple(self.namespace.items()):
+            if not isinstance(module, ModuleType) or not self.imported(name, module):
+                continue
+            found: object = module
+            for part in path.split("."):
+                found = getattr(found, part, None)
+            if path and found is value:
+                return f"{name}.{path}", name
         return None
 
     @functools.cached_property

@@ -219,8 +219,10 @@ class _Writer:
         given = stage.placement.given
         if given is None:
             return [f'executor="{stage.placement.executor}"']
+        name = self._home.name_of(given)
+        what = "its executor" if name is None else f"variable {name!r}"
         raise refusal(
-            f"executor={type(given).__name__} is a live object of this process; "
+            f"{what} is a live {type(given).__name__}; "
             + _EXECUTORS.get(stage.placement.executor, _EXECUTORS["executor"]),
             place.use,
         )

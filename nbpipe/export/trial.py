@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ExportError
-from .fresh import Answer, Surroundings, ask
+from .fresh import Answer, Surroundings, ask, has_own_seed
 from .model import Piece, Spelling
 from .secrets import secret_in_text
 
+_OF_HASHES = frozenset(  # their order, or value, is another in each process
+    (
+        *("set", "frozenset", "hash", "union", "intersection", "difference"),
+        *("symmetric_difference", "keys", "__hash__"),
+    )
+)
 _ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
 
 
@@ -72,19 +79,68 @@ def tried(
     _check_name(name, imports)
     _check_secrets(imports, pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
-    passed = [0] * len(tries)  # spellings of each that ended the process, or took too long
+    called = ["the import block", *map(_called, pieces)]
+    passed = [0] * len(tries)
+    for seed in range(2):
+        request = {"name": name, "future": future}
+        answer = _played(tries, passed, request, where, limit_s=limit_s, seed=seed)
+        results = _results(answer, called, passed)
+        if has_own_seed() or not _hangs_on_hashes(tries):
+            break
+        chosen = zip(results, passed, strict=True)
+        passed = [one.spelling if isinstance(one, Choice) else first for one, first in chosen]
+    if isinstance(results[0], Failure):
+        raise ExportError(_import_words(imports, results[0]))
+    return results[1:]
+
+
+def _played(
+    tries: list[Piece],
+    passed: list[int],
+    request: dict[str, Any],
+    where: Surroundings,
+    *,
+    limit_s: float,
+    seed: int,
+) -> Answer:
+    """Run pieces, again without each spelling that ends the process or takes too long.
+
+    Args:
+        tries: the pieces.
+        passed: how many spellings of each are not tried; it is brought up to date.
+        request: what else the process is told.
+        where: where it runs.
+        limit_s: the most that all of it may take [s].
+        seed: of its hashes.
+    """
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
-        request = {"name": name, "future": future, "pieces": given}
-        answer = ask("rehearse", request, where, limits_s={"": limit_s})
+        limits_s = {"": limit_s}
+        answer = ask("rehearse", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
         passed[last[0]] += last[1] + 1
-    results = _results(answer, ["the import block", *map(_called, pieces)], passed)
-    if isinstance(results[0], Failure):
-        raise ExportError(_import_words(imports, results[0]))
-    return results[1:]
+    return answer
+
+
+def _hangs_on_hashes(pieces: Iterable[Piece]) -> bool:
+    """Say whether some text may give another order in another process, as `list(set(labels))`."""
+    texts = (spelling.text for piece in pieces for spelling in piece.spellings)
+    return any(map(_makes_sets, texts))
+
+
+def _makes_sets(text: str) -> bool:
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
+    return any(
+        (isinstance(node, ast.Set | ast.SetComp) and id(node) not in asked)
+        or getattr(node, "id", getattr(node, "attr", None)) in _OF_HASHES
+        for node in nodes
+    )
 
 
 def _last_tried(answer: Answer) -> tuple[int, int] | None:

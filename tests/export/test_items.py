@@ -75,5 +75,6 @@ def test_files_changed_in_place_are_refused(notebook: Notebook, change: str):
     """A list of files that is not what its text finds is refused, not listed again."""
     made = f'# ---- next cell\nfiles = sorted(Path(DATA).rglob("*.txt"))\n{change}\n'
     first, chain = notebook.refused(f"{FILES}{made}{EXPORT}").split("\n")
-    assert "changed afterwards" in first
+    assert "'files' is not what its text in In[4] finds by now: the list was changed" in first
+    assert first.endswith("as files = sorted(...), and rebuild the pipeline")
     assert chain == "  used by: stage 'source'"

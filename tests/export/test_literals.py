@@ -203,6 +203,7 @@ def test_scalar_comes_back(array):
         (Aug, "Aug"),
         (np, "np"),
         (slice(1, None), "slice(1, None, None)"),
+        (range(7), "range(7)"),
         (range(1, 7, 2), "range(1, 7, 2)"),
         (..., "Ellipsis"),
     ],

@@ -29,10 +29,11 @@ def test_settings_in_namespaces(notebook: Notebook):
         """
         + EXPORT
     )
-    assert "args = argparse.Namespace(size=3)\n" in exported.text
+    assert "Namespace(size=3)\n" in exported.text
     assert "cfg = SimpleNamespace(root='x', deep=SimpleNamespace(k=4))  # settings\n" in (
         exported.text
     )
+    assert "ArgumentParser" not in exported.text
 
 
 def test_registry_of_functions(notebook: Notebook):
