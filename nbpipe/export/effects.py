@@ -17,7 +17,7 @@ _RANDOM = ("random", "numpy", "torch")
 _ACTS = (
     "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
     "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
-    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads", "chdir",
+    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads",
     "add_safe_globals", "patch", "apply", "seterr",
 )  # fmt: skip
 _SHOWS = ("set_printoptions", "set_option")

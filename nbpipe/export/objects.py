@@ -17,6 +17,7 @@ import sys
 import threading
 import types
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ _OPAQUE = (  # only their type counts
     *(threading.Condition, threading.Event, threading.Semaphore, threading.Barrier),
     *(io.IOBase, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
     *(types.FrameType, types.TracebackType, memoryview),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),  # caches
 )
 _INSTALLED = ("site-packages", "dist-packages")
 _OWN = __name__.partition(".")[0]

@@ -8,7 +8,6 @@ import functools
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
@@ -216,8 +215,3 @@ def _is_distributed(top: str) -> bool:
     from importlib.metadata import packages_distributions
 
     return top in packages_distributions()
-
-
-def scopes_of(namespaces: Iterator[dict[str, Any]]) -> dict[int, Scope]:
-    """Give the scopes of several namespaces, by the id of each."""
-    return {id(one): Scope.of(one) for one in namespaces}

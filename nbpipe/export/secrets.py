@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from .objects import stored
-from .shapes import HIDDEN, is_secret, is_secret_name, looks_secret, scrubbed, words_of
+from .shapes import HIDDEN, is_of_hash, is_secret, is_secret_name, looks_secret, scrubbed, words_of
 
 __all__ = ["reads_environment", "scrubbed", "secret_in", "secret_in_text"]
 
@@ -191,10 +191,21 @@ def secret_in_text(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError):
         return scrubbed(text) != text
     nodes = list(ast.walk(tree))
-    takes = _parameters(nodes)
+    takes, public = _parameters(nodes), _public(nodes)
+    nodes = [node for node in nodes if id(node) not in public]
     pairs = (pair for node in nodes for pair in (*_literals(node), *_arguments(node, takes)))
     found = any(is_secret(name, value) for name, value in pairs)
     return found or any(map(_is_secret_comment, _comments(text)))
+
+
+def _public(nodes: list[ast.AST]) -> set[int]:
+    """Give the ids of the literals that are named as hashes, or as ids of something public."""
+    pairs = [
+        (node.targets[0], node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    ]
+    return {id(value) for name, value in pairs if is_of_hash(words_of(_last_name(name)))}
 
 
 def _parameters(nodes: list[ast.AST]) -> dict[str, list[str]]:

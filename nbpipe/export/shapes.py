@@ -104,14 +104,14 @@ def is_secret(name: str, text: str) -> bool:
     """Say whether a text is a secret, by the name it has (which may be empty) or by its look."""
     if _HOLDER.fullmatch(text) or text.lower() in _TAME:
         return False
-    if looks_secret(text, dense=not _is_of_hash(words_of(name))):
+    if looks_secret(text, dense=not is_of_hash(words_of(name))):
         return True
     if not name or _MARKER.fullmatch(text):
         return False
     return _is_secret_by_name(name, text)
 
 
-def _is_of_hash(words: list[str]) -> bool:
+def is_of_hash(words: list[str]) -> bool:
     """Say whether a name tells of a hash, or of the id of something public, as a shared file."""
     return bool(_HASHES.intersection(words)) or words[-1:] in (["id"], ["ids"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,15 +10,10 @@ from typing import Any
 
 from ..errors import ExportError
 from .fresh import Answer, Surroundings, ask, has_own_seed
+from .hashes import may_hang_on_hashes, shows_order_of_set
 from .model import Piece, Spelling
 from .secrets import secret_in_text
 
-_OF_HASHES = frozenset(  # their order, or value, is another in each process
-    (
-        *("set", "frozenset", "hash", "union", "intersection", "difference"),
-        *("symmetric_difference", "keys", "__hash__"),
-    )
-)
 _ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
 
 
@@ -80,7 +74,7 @@ def tried(
     _check_secrets(imports, pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     called = ["the import block", *map(_called, pieces)]
-    passed = [0] * len(tries)
+    passed = list(map(_first_stable, tries))
     for seed in range(2):
         request = {"name": name, "future": future}
         answer = _played(tries, passed, request, where, limit_s=limit_s, seed=seed)
@@ -125,22 +119,18 @@ def _played(
 
 
 def _hangs_on_hashes(pieces: Iterable[Piece]) -> bool:
-    """Say whether some text may give another order in another process, as `list(set(labels))`."""
+    """Say whether some text may give another order in another process."""
     texts = (spelling.text for piece in pieces for spelling in piece.spellings)
-    return any(map(_makes_sets, texts))
+    return any(map(may_hang_on_hashes, texts))
 
 
-def _makes_sets(text: str) -> bool:
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError):
-        return True
-    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
-    return any(
-        (isinstance(node, ast.Set | ast.SetComp) and id(node) not in asked)
-        or getattr(node, "id", getattr(node, "attr", None)) in _OF_HASHES
-        for node in nodes
-    )
+def _first_stable(piece: Piece) -> int:
+    """Count the first spellings that give another order in each process, if another follows.
+
+    No trial can tell: of two labels, every second process has them in the same order.
+    """
+    shows = [shows_order_of_set(spelling.text) for spelling in piece.spellings]
+    return shows.index(False) if False in shows and not has_own_seed() else 0
 
 
 def _last_tried(answer: Answer) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from nbpipe.errors import ArgumentError, ExportError
 from nbpipe.export import fresh
 from nbpipe.export.filename import module_path
 from nbpipe.export.fresh import Surroundings
+from nbpipe.export.hashes import shows_order_of_set
 from nbpipe.export.model import Piece, Spelling
 from nbpipe.export.portrait import portrait
 from nbpipe.export.secrets import secret_in, secret_in_text
@@ -94,6 +95,24 @@ def test_order_of_a_set(labels: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     text = "LABELS = list({'a', 'b'})"
     assert trial(constant("LABELS", text, f"LABELS = {labels}", LABELS=labels)) == [Choice(1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("X = list(set(labels))", True),
+        ("X = [name for name in {'a', 'b'}]", True),
+        ("X = [*set(labels), 3]", True),
+        ("X = dict.fromkeys(set(a) | set(b))", True),
+        ("X = sorted(set(labels))", False),
+        ("X = {one: len(set(many)) for one, many in groups}", False),
+        ("X = Config(suffixes={'.png', '.jpg'})", False),
+        ("X = sorted([one for one in set(labels)])", False),
+    ],
+)
+def test_order_that_text_shows(text: str, *, shown: bool):
+    """The order of a set shows where something goes through it."""
+    assert shows_order_of_set(text) == shown
 
 
 def test_set_as_written(monkeypatch: pytest.MonkeyPatch):

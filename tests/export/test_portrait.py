@@ -306,6 +306,19 @@ def test_filled_caches_do_not_count():
     assert portrait(used) == portrait(Decoder())
 
 
+@functools.singledispatch
+def described(value):
+    """Describe a value."""
+    return str(value)
+
+
+def test_calls_of_a_generic_function_do_not_count():
+    """A generic function is the same before and after it looked for an implementation."""
+    before = portrait(described)
+    assert described(2) == "2"
+    assert portrait(described) == before
+
+
 def test_pickled_instances_do_not_count():
     """A class is the same before and after an instance of it was pickled."""
     kind = type("Attributes", (dict,), {})
