@@ -185,6 +185,12 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
     reason = found.reasons.get(name)
     if piece.kind == "constant" and reason is not None:
         return refusal(f"cannot write {piece.words} into the module: {reason}", use)
+    if piece.words.startswith("class ") and failure.error_line is None:
+        return refusal(
+            f"{piece.words} was changed after that: {failure.reason}; write the change into the "
+            "class, re-run its cell and rebuild the pipeline, then export",
+            use,
+        )
     if piece.kind == "definition" and failure.error_line is None:
         return refusal(
             f"{piece.words} is not what its text gives by now: {failure.reason}; re-run its cell "

@@ -59,11 +59,11 @@ _KNOWN = re.compile(
     r"|AccountKey=[\w+/=]{20,}"
 )
 _LOGIN = re.compile(  # %s and the word itself stand for what comes later
-    r"([A-Za-z][\w+.-]*://[^\s/:@'\"]*:)(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@)"
+    r"(?<![\w+.-])([A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]*:)(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@)"
     r"([^\s/@'\"{}<>$*]+)(?=@)"
 )
 _DENSE = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/=_-]{20,120}(?![\w+/=.-])")
-_NAMED = re.compile(r"""([A-Za-z_][\w-]*)(['"]?\]?\s*[=:]\s*b?)(['"])([^'"\n]+)\3""")
+_NAMED = re.compile(r"""(?<![\w-])([A-Za-z_][\w-]*)(['"]?\]?\s*[=:]\s*b?)(['"])([^'"\n]+)\3""")
 _LEAST_BITS = 3.6  # Shannon entropy of a character
 _LEAST_CHANGES = 0.5  # of all neighbours, those of different classes of characters
 _LEAST_PIECE = 10  # characters between two dashes, on average; names have shorter words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 from types import FunctionType
 from typing import Any, NamedTuple, final
 
@@ -336,7 +337,8 @@ class _Writer:
         function = inner_function(value)
         if function is None or by_reference(function):
             return self._home
-        return self._collector.scope(function.__globals__)
+        whole = inspect.unwrap(function)  # a library's decorator has the library's globals
+        return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
 
     def _at_home(self, place: Place) -> Place:
         return Place(self._collector, self._home, place.use, place.name)

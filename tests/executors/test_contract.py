@@ -374,6 +374,7 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
         items = iter(run)
         calls.wait_running(2)
         items.close()
+        run.stats()  # another process has heard of the close when it answers
         if not kind.endswith("coroutine"):
             gate.open()
         calls.wait_running(0)
