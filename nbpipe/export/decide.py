@@ -17,7 +17,7 @@ from .model import Chain, Import, Module, Parameter, Piece, Step
 from .nodes import loosened
 from .order import ordered
 from .stages import Draft
-from .state import attributes_read, changed_attributes
+from .state import changed_attributes, read_of
 from .trial import Choice, Failure, tried
 from .uses import Use, refusal
 
@@ -49,7 +49,7 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
         ExportError: a value is not what any way to write it gives.
     """
     found = collector.found
-    reads = _attributes_by_piece(found, draft)
+    reads = _read_by_name(found, draft)
     pieces = {
         piece.names[0]: _without_state(_settled(piece, found), found, reads)
         for piece in found.pieces.values()
@@ -92,14 +92,12 @@ def _settled(piece: Piece, found: Found) -> Piece:
     return replace(piece, spellings=piece.spellings[:1], expected={})
 
 
-def _attributes_by_piece(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
-    """Give the attributes that each definition reads, and those that the chain does."""
-    texts = {
-        piece.names[0]: piece.text for piece in found.pieces.values() if piece.kind == "definition"
-    }
-    reads = {name: attributes_read([ast.parse(text)]) for name, text in texts.items()}
-    chain = [ast.parse(f"f({text}\n)") for text in _chains_texts(draft)]
-    return {**reads, "": attributes_read(chain)}
+def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
+    """Give by each name the attributes that the functions and the chain read of it."""
+    texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
+    texts += [f"f({text}\n)" for text in _chains_texts(draft)]
+    texts += [way.text for piece in found.checks.values() for way in piece.spellings]
+    return read_of(map(ast.parse, texts))
 
 
 def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]]) -> Piece:
@@ -110,8 +108,8 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
         changed: frozenset[str] = frozenset()
         for kind in found.classes.keys() & set(held.kinds):
             node = found.classes[kind]
-            called = frozenset().union(*(one for name, one in reads.items() if name != kind))
             if isinstance(node, ast.ClassDef):
+                called = reads.get(name, frozenset())
                 changed |= changed_attributes(node, called, held.moving) & held.attributes
         if changed:
             expected[name] = loosened(expected[name], [f"attribute {one!r}" for one in changed])

@@ -10,7 +10,10 @@ from .living import is_generator
 from .reads import CHANGING
 
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
-_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
+_USING = (  # special methods that are called by whoever uses an object without changing it
+    *("__call__", "__getitem__", "__iter__", "__next__", "__len__", "__contains__"),
+    *("__aiter__", "__anext__", "__enter__", "__exit__", "__aenter__", "__aexit__"),
+)
 
 
 class Held(NamedTuple):
@@ -36,10 +39,14 @@ class Held(NamedTuple):
         return cls(kinds, frozenset(attributes), frozenset(moving))
 
 
-def attributes_read(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    """Give the names of all attributes that some code reads: methods that it may call."""
-    inside = (one for node in nodes for one in ast.walk(node))
-    return frozenset(one.attr for one in inside if isinstance(one, ast.Attribute))
+def read_of(nodes: Iterable[ast.AST]) -> dict[str, frozenset[str]]:
+    """Give by each name the attributes that some code reads of it: methods that it may call."""
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+                found.setdefault(one.value.id, set()).add(one.attr)
+    return {name: frozenset(attributes) for name, attributes in found.items()}
 
 
 def changed_attributes(
@@ -49,7 +56,8 @@ def changed_attributes(
 
     Args:
         node: the class.
-        called: attributes that other code of the module reads.
+        called: attributes that other code reads of the object: only what is certainly called
+            may be overlooked.
         moving: attributes that change when they are used.
     """
     methods = {one.name: one for one in node.body if isinstance(one, _Method)}
@@ -63,8 +71,7 @@ def changed_attributes(
 
 def _running(methods: dict[str, Any], called: frozenset[str]) -> list[ast.AST]:
     """Give the methods that other code calls, and those that these call."""
-    special = {name for name in methods if name.startswith("__") and name not in _CONSTRUCTORS}
-    rest = sorted((special | called) & methods.keys())
+    rest = sorted(called.union(_USING) & methods.keys())
     found: dict[str, ast.AST] = {}
     while rest:
         name = rest.pop()
