@@ -26,6 +26,7 @@ from .uses import Use, refusal
 if TYPE_CHECKING:
     from .collect import Collector
 
+_REFLECTING = ("globals", "locals", "vars", "eval", "exec")
 _TRIED = 3  # texts, the newest first
 _MANY = 64  # elements above which an array is an asset
 
@@ -68,11 +69,16 @@ def _is_usable(scope: Scope, statement: Statement) -> bool:
     if not is_assignment(statement.node):
         return False
     lines = range(statement.first_line, statement.last_line + 1)
-    if not statement.cell.shell_lines.isdisjoint(lines):
+    if not statement.cell.shell_lines.isdisjoint(lines) or _looks_around(statement.node):
         return False
     if len(statement.binds) == 1:
         return True
     return all(scope.newest(name) is statement for name in statement.binds)
+
+
+def _looks_around(node: ast.AST) -> bool:
+    """Say whether code finds variables by means that do not name them."""
+    return any(isinstance(one, ast.Name) and one.id in _REFLECTING for one in ast.walk(node))
 
 
 def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool:

@@ -20,7 +20,7 @@ def may_hang_on_hashes(text: str) -> bool:
     """Say whether text makes sets at all, other than to look something up in them."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
     asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
     return any(
@@ -34,7 +34,7 @@ def shows_order_of_set(text: str) -> bool:
     """Say whether text turns a set straight into something that has an order."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return _shows(tree)
 

@@ -56,12 +56,15 @@ def _file(question: Question) -> str:
 
 
 def _imported(question: Question, name: str) -> ModuleType:
+    """Import it in another folder; where it fails or differs there, it may read the notebook's."""
     sys.path.insert(0, question.folder)
     importlib.invalidate_caches()
-    try:
-        return importlib.import_module(name)
-    except FileNotFoundError:  # it may read what lies in the notebook's folder
-        os.chdir(question.cwd)
+    with contextlib.suppress(Exception):
+        module = importlib.import_module(name)
+        if differences(vars(module), question.request["expected"], named=True) is None:
+            return module
+    os.chdir(question.cwd)
+    sys.modules.pop(name, None)
     module = importlib.import_module(name)
     question.say({"reads": "the working folder"})
     return module

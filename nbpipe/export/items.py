@@ -69,9 +69,9 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
     written = None if call is None or not call.is_global else _argument(call)
     written = _followed(written, items, place)
     if written is not None:
-        found = next(iter(_searches(written.node)), None)
+        found = _root(written.node, place)
         if found is not None:
-            return _searched(_Search(written, found, wanted, mark), items, place)
+            return _searched(_Search(written, *found, wanted, mark), items, place)
     if _is_named(items, place):
         return Items(_named(items, place))
     return _checked(written, items, place, mark)
@@ -143,6 +143,7 @@ class _Search(NamedTuple):
     """An expression that looks for files."""
 
     written: _Written
+    root: ast.expr
     base: ast.expr
     wanted: str
     mark: str
@@ -151,7 +152,7 @@ class _Search(NamedTuple):
 def _searched(search: _Search, items: Any, place: Place) -> Items:
     """Make a parameter of the path that files are looked for under."""
     statement, node = search.written
-    root = _root(search.base, place)
+    root = search.root
     source = statement.cell.text
     whole = ast.get_source_segment(source, node) or ""
     default = ast.get_source_segment(source, root) or ""
@@ -179,10 +180,33 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
     )
 
 
-def _root(base: ast.expr, place: Place) -> ast.expr:
+def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
+    """Give the folder that an expression looks for files under, and the path that names it.
+
+    None where there are several folders, or the expression itself finds out where to look.
+    """
+    inner = {name for one in ast.walk(node) for name in _bound(one)}
+    found = [(_folder(base, inner, place), base) for base in _searches(node)]
+    outer = [(root, base) for root, base in found if inner.isdisjoint(_read(root))]
+    return outer[0] if len({ast.dump(root) for root, _ in outer}) == 1 else None
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Give the names that a part of an expression binds for others."""
+    if isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+
+
+def _read(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _folder(base: ast.expr, inner: set[str], place: Place) -> ast.expr:
     """Give the part of a path that names a folder: a variable, else all of it."""
     for node in ast.walk(base):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and node.id not in inner:
             value = place.scope.namespace.get(node.id)
             if isinstance(value, PurePath | str):
                 return node

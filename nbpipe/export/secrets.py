@@ -27,7 +27,7 @@ _LEAST_PIN = 1000
 _NUMBERS = frozenset(("password", "passwd", "passphrase", "pin"))
 # What a comment gives away, as "password: hunter2"; a word alone tells where to find it.
 _TOLD = re.compile(
-    r"([A-Za-z_]\w*)(?:\s*[:=]\s*|\s+is\s+)(?=[^\s\d]*\d)(?=\S*[A-Za-z])[^\s()\[\]{},]{6,}(?!\S)"
+    r"(?<!\w)([A-Za-z_]\w{0,60})(?:\s{0,3}[:=]\s{0,3}|\sis\s)(?=[^\s\d]*\d)(?=\S*[A-Za-z])[^\s()\[\]{},]{6,}(?!\S)"
 )
 # Written by their names, or not at all: what they hold belongs to the process.
 _NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)
@@ -188,7 +188,7 @@ def secret_in_text(text: str) -> bool:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return scrubbed(text) != text
     nodes = list(ast.walk(tree))
     takes, public = _parameters(nodes), _public(nodes)
@@ -344,7 +344,7 @@ def _is_secret_comment(comment: str) -> bool:
         return True
     try:
         nodes = ast.walk(ast.parse(comment))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(is_secret(name, value) for node in nodes for name, value in _literals(node))
 

@@ -53,6 +53,13 @@ def test_no_secret(kind: str):
     assert not secret_in_text(TAME[kind])
 
 
+@pytest.mark.parametrize("word", ["a", "aB3-", "word ", "http://", "key is "])
+def test_long_text(word: str):
+    """A text of any length is looked at once, not once for each of its letters."""
+    text = word * 100_000
+    assert not secret_in_text(f"x = {text!r}  # {text}")
+
+
 def login(password, x):
     """Take a password."""
     return password, x

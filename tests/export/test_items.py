@@ -50,6 +50,11 @@ report = nbpipe.source(files).map(name_of).export("loader.py", check_items=0)
             "[(p, p.parent.name) for c in 'ab' for p in sorted((Path(root) / c).glob('*.txt'))]",
         ),
         (
+            '[p for c in sorted(Path(DATA).iterdir()) for p in sorted(c.glob("*.txt"))]',
+            "root: str=DATA",
+            "[p for c in sorted(Path(root).iterdir()) for p in sorted(c.glob('*.txt'))]",
+        ),
+        (
             'sorted(glob.iglob(f"{DATA}/a/*.txt"), key=os.path.getsize, reverse=True)',
             "root: str=DATA",
             "sorted(glob.iglob(f'{root}/a/*.txt'), key=os.path.getsize, reverse=True)",
@@ -65,6 +70,20 @@ def test_files_under_a_path(notebook: Notebook, files: str, parameter: str, sour
     exported = notebook.examined()
     assert exported.parameters == parameter
     assert exported.chain == f"nbpipe.source({source}).map(name_of)"
+
+
+def test_files_under_several_paths(notebook: Notebook):
+    """Where there are several folders, none of them is a parameter."""
+    notebook.run(FILES)
+    (notebook.elsewhere / "letters").symlink_to(notebook.folder / "letters")
+    notebook.kernel.run(
+        'A, B = Path(DATA, "a"), Path(DATA, "b")\n'
+        'pipe = nbpipe.source(sorted([*A.glob("*.txt"), *B.glob("*.txt")])).map(name_of)\n'
+        'report = pipe.export("loader.py")'
+    )
+    exported = notebook.examined()
+    assert exported.parameters == ""
+    assert "source(sorted([*A.glob('*.txt'), *B.glob('*.txt')]))" in exported.chain
 
 
 @pytest.mark.parametrize(
