@@ -70,7 +70,7 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
     written = _followed(written, items, place)
     if written is not None:
         found = _root(written.node, place)
-        if found is not None:
+        if found is not None and _is_placed(written, found[0]):
             return _searched(_Search(written, *found, wanted, mark), items, place)
     if _is_named(items, place):
         return Items(_named(items, place))
@@ -162,7 +162,7 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     name = place.collector.free_name(wanted) if default != wanted else wanted
     parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
     now, later = read(place.collector, place.scope, node, statement.cell.flags, place.use)
-    text = _replaced(source, node, root, name)
+    text = _replaced(source, node, _same(node, root), name)
     if not isinstance(items, list | tuple | dict):
         return Items(text, parameter)
     found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
@@ -234,23 +234,38 @@ def _is_text(base: ast.expr) -> bool:
     return not (isinstance(base, ast.Call) and ast.unparse(base.func).endswith("Path"))
 
 
-def _replaced(source: str, whole: ast.expr, part: ast.expr, name: str) -> str:
-    """Give an expression with one part replaced by a name."""
-    lines = source.encode("utf-8").split(b"\n")
+def _same(whole: ast.expr, part: ast.expr) -> list[ast.expr]:
+    """Give all places of an expression where the same variable stands; only one of another part."""
+    if not isinstance(part, ast.Name):
+        return [part]
+    found = [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == part.id]
+    return sorted(found, key=lambda one: (one.lineno, one.col_offset))
+
+
+def _is_placed(written: _Written, part: ast.expr) -> bool:
+    """Say whether a variable stands where its tree says; in f-strings, Python 3.11 may be wrong."""
+    source = written.statement.cell.text
+    names = [one for one in _same(written.node, part) if isinstance(one, ast.Name)]
+    return all(ast.get_source_segment(source, one) == one.id for one in names)
+
+
+def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) -> str:
+    """Give an expression with parts of it, from first to last, replaced by a name."""
+    data = source.encode("utf-8")
     starts = [0]
-    for line in lines:
+    for line in data.split(b"\n"):
         starts.append(starts[-1] + len(line) + 1)
 
-    def offset(line: int | None, column: int | None) -> int:
-        return starts[(line or 1) - 1] + (column or 0)
+    def span(node: ast.expr) -> tuple[int, int]:
+        last = starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
+        return starts[node.lineno - 1] + node.col_offset, last
 
-    data = source.encode("utf-8")
-    first, last = (
-        offset(whole.lineno, whole.col_offset),
-        offset(whole.end_lineno, whole.end_col_offset),
-    )
-    begin, end = offset(part.lineno, part.col_offset), offset(part.end_lineno, part.end_col_offset)
-    return (data[first:begin] + name.encode("utf-8") + data[end:last]).decode("utf-8")
+    at, end = span(whole)
+    text = b""
+    for begin, last in map(span, parts):
+        text += data[at:begin] + name.encode("utf-8")
+        at = last
+    return (text + data[at:end]).decode("utf-8")
 
 
 # -- what has no name ---------------------------------------------------------------------

@@ -27,7 +27,8 @@ _LEAST_PIN = 1000
 _NUMBERS = frozenset(("password", "passwd", "passphrase", "pin"))
 # What a comment gives away, as "password: hunter2"; a word alone tells where to find it.
 _TOLD = re.compile(
-    r"(?<!\w)([A-Za-z_]\w{0,60})(?:\s{0,3}[:=]\s{0,3}|\sis\s)(?=[^\s\d]*\d)(?=\S*[A-Za-z])[^\s()\[\]{},]{6,}(?!\S)"
+    r"(?<!\w)([A-Za-z_]\w{0,60})(?:\s{0,3}[:=]\s{0,3}|\sis\s)(?=[^\s\d]{0,60}\d)(?=\S{0,60}[A-Za-z])"
+    r"[^\s()\[\]{},]{6,60}(?!\S)"
 )
 # Written by their names, or not at all: what they hold belongs to the process.
 _NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)

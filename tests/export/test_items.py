@@ -55,6 +55,11 @@ report = nbpipe.source(files).map(name_of).export("loader.py", check_items=0)
             "[p for c in sorted(Path(root).iterdir()) for p in sorted(c.glob('*.txt'))]",
         ),
         (
+            '[p for c in os.listdir(DATA) for p in sorted(glob.glob(f"{DATA}/{c}/*"))]',
+            "root: str=DATA",
+            "[p for c in os.listdir(root) for p in sorted(glob.glob(f'{root}/{c}/*'))]",
+        ),
+        (
             'sorted(glob.iglob(f"{DATA}/a/*.txt"), key=os.path.getsize, reverse=True)',
             "root: str=DATA",
             "sorted(glob.iglob(f'{root}/a/*.txt'), key=os.path.getsize, reverse=True)",
