@@ -12,6 +12,8 @@ NbpipeError
 ├── MissingExtraError (ImportError)     an optional package is not installed
 ├── FrontEndMissingError (RuntimeError) the panel's front end was not built
 ├── CacheError (RuntimeError)           a cache that cannot be used
+├── ExportError (RuntimeError)           a pipeline cannot be written as a module
+│   └── ModuleEditedError               the file holds what export did not write
 ├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
 ├── RunError (RuntimeError)             a run was used in a way it does not allow
 │   ├── RunClosedError                  the run was closed, or belongs to another process

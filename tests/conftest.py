@@ -1,8 +1,6 @@
 """What holds for every test: no leaks, no deadline, markers for torch and GPUs."""
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -29,12 +27,11 @@ def no_leaks() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that need torch last, or deselect them; skip GPU tests without a GPU."""
+    """Deselect tests that need torch where there is none; skip GPU tests without a GPU."""
     if importlib.util.find_spec("torch") is None:
         without = [item for item in items if _needs_torch(item)]
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if not _needs_torch(item)]
-    items.sort(key=_needs_torch)  # once torch is loaded, each start of a fork server loads it too
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:
@@ -46,5 +43,6 @@ def _needs_torch(item: pytest.Item) -> bool:
 
 
 def _has_gpu() -> bool:
-    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return not subprocess.run([sys.executable, "-c", code], check=False).returncode
+    import torch
+
+    return torch.cuda.is_available()
