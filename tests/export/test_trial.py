@@ -43,9 +43,11 @@ def reason(result):
 
 
 def processes():
-    """List the processes of this user that run a program called sleep for a time of ours."""
-    listed = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return [command for command in listed if command[:1] == ["sleep"] and LENGTH in command]
+    """List the programs called sleep that run for a time of ours; one that was killed may end."""
+    listed = [(one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+    found = [one for one, words in listed if words[:1] == ["sleep"] and LENGTH in words]
+    _, alive = psutil.wait_procs(found, timeout=10)
+    return [one.info["cmdline"] for one in alive]
 
 
 @pytest.fixture

@@ -135,8 +135,11 @@ class Client:
 
     def run(self, code: str) -> str:
         """Run a cell to its end; return what it has printed."""
-        cell = self.execute(code)
-        reply = self.reply(cell)
+        status = "aborted"
+        while status == "aborted":  # a cell that failed takes those with it that arrive just then
+            cell = self.execute(code)
+            reply = self.reply(cell)
+            status = reply["content"]["status"]
         self.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
         assert reply["content"]["status"] == "ok", reply["content"]
         return self.output(cell)
