@@ -99,5 +99,5 @@ $(VENV)/.bench: $(PINS) | $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.core: $(PINS) | $(VENV)/.made
-	$(PIP) -e . pytest pytest-timeout hypothesis
+	$(PIP) -e '.[cli,export]' pytest pytest-timeout hypothesis
 	@touch $@
