@@ -201,6 +201,7 @@ def test_history_has_rows_of_all_stages_and_of_the_loop():
 
 def test_diagnose_status_and_plot():
     """What reads a run reads this one: diagnosis, state, picture."""
+    pytest.importorskip("plotly")
     chain = nbpipe.source(range(300)).map(lambda n: sum(range(30_000)), name="work")
     with chain.start(isolate=True) as run:
         before = run.status().state

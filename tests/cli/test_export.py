@@ -187,6 +187,7 @@ def test_interrupt_ends_the_kernel_and_its_children(sent, code, tmp_path):
 
 def test_cells_run_as_in_a_notebook(tmp_path):
     """Folder, magics, tags, plots and settings are a notebook's; its file stays as it is."""
+    pytest.importorskip("matplotlib")
     home = tmp_path / "home"
     home.mkdir()
     (home / "data.txt").write_text("7")
