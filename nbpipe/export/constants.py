@@ -21,7 +21,7 @@ from .reads import names_read
 from .scope import Scope
 from .secrets import reads_environment, secret_in, secret_in_text
 from .state import Held
-from .uses import Use, refusal
+from .uses import Use, refusal, secret_refusal
 
 if TYPE_CHECKING:
     from .collect import Collector
@@ -207,11 +207,7 @@ class Known:
 
     def _check_secret(self, statement: Statement) -> None:
         if secret_in_text(statement.text):
-            raise refusal(
-                f"the text of {self.words} holds what looks like a secret; it is never written "
-                'to a file. Read it at run time, e.g. os.environ["TOKEN"]',
-                self.use,
-            )
+            raise secret_refusal(f"the text of {self.words}", self.use)
 
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")

@@ -20,7 +20,7 @@ from .reads import CHANGING, names_read
 from .scope import Scope, is_installed
 from .secrets import secret_in_text
 from .texts import Definition
-from .uses import Use, refusal
+from .uses import Use, refusal, secret_refusal
 
 if TYPE_CHECKING:
     from .collect import Collector
@@ -184,11 +184,7 @@ def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> No
             use.then(f"{words} line {lines[0]}"),
         )
     if secret_in_text(text):
-        raise refusal(
-            f"the text of {words} holds what looks like a secret; it is never written to a file. "
-            'Read it at run time, e.g. os.environ["TOKEN"]',
-            use,
-        )
+        raise secret_refusal(f"the text of {words}", use)
 
 
 # -- by code ------------------------------------------------------------------------------

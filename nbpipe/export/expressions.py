@@ -28,7 +28,7 @@ from .model import Piece, Spelling
 from .places import Place, as_given, as_marked, older_error
 from .scope import Scope
 from .secrets import secret_in
-from .uses import refusal
+from .uses import refusal, secret_refusal
 
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 _PLAIN = bool | int | float | complex | str | bytes | None
@@ -71,13 +71,12 @@ def name_in_module(value: Any, text: str, place: Place) -> str:
 
 
 def _literal(value: Any, place: Place) -> str:
-    secret = secret_in(place.name, value)
-    if secret is not None:
-        raise refusal(
-            f"an argument of {place.use.words} looks like a secret; it is never written to a file. "
-            'Read it at run time, e.g. os.environ["TOKEN"]',
-            place.use,
-        )
+    if secret_in(place.name, value) is not None:
+        raise secret_refusal(f"an argument of {place.use.words}", place.use)
+    return _spelled(value, place)
+
+
+def _spelled(value: Any, place: Place) -> str:
     try:
         return literal(value, place.collector.spell(place.scope, place.use))
     except NoLiteral as no:
@@ -90,12 +89,7 @@ def _builtin(value: Any, place: Place) -> str:
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(value, type) and not inspect.ismodule(owner):
         return f"{_object(owner, place)}.{value.__name__}"  # "text".join, rng.random
-    try:
-        return literal(value, place.collector.spell(place.scope, place.use))
-    except NoLiteral as no:
-        raise refusal(
-            f"cannot write {place.name!r} into the module: {no.reason}", place.use
-        ) from None
+    return _spelled(value, place)
 
 
 def _class(value: type, place: Place) -> str:
@@ -187,13 +181,8 @@ def _partial(value: functools.partial[Any], place: Place) -> str:
     if named is not None and _is_bound(place.scope, named):
         place.collector.need(place.scope, named, place.use)
         return named
-    secret = secret_in(place.name, value)
-    if secret is not None:
-        raise refusal(
-            f"the partial of {place.use.words} holds what looks like a secret; it is never written "
-            'to a file. Read it at run time, e.g. os.environ["TOKEN"]',
-            place.use,
-        )
+    if secret_in(place.name, value) is not None:
+        raise secret_refusal(f"the partial of {place.use.words}", place.use)
     inner = Place(place.collector, place.scope, place.use, place.name)
     parts = [expression(value.func, inner)]
     parts += [expression(one, inner) for one in value.args]

@@ -13,7 +13,7 @@ from .places import Place, as_called
 from .portrait import portrait
 from .secrets import secret_in
 from .state import Held
-from .uses import refusal
+from .uses import refusal, secret_refusal
 
 
 def new_object(value: Any, place: Place) -> str:
@@ -22,13 +22,8 @@ def new_object(value: Any, place: Place) -> str:
     for known, one in collector.found.objects.items():
         if one is value:
             return known
-    secret = secret_in(place.name, value)
-    if secret is not None:
-        raise refusal(
-            f"{place.use.words} holds {secret}, which looks like a secret; it is never written to "
-            'a file. Read it at run time, e.g. os.environ["TOKEN"]',
-            place.use,
-        )
+    if secret_in(place.name, value) is not None:
+        raise secret_refusal(f"the {type(value).__name__} of {place.use.words}", place.use)
     name = collector.free_name(identifier(class_name(value)))
     collector.failed = None
     ways = (as_called(place, name), _as_literal(value, name, place))

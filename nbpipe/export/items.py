@@ -19,7 +19,7 @@ from .model import Parameter, Piece, Spelling
 from .places import Place
 from .portrait import difference, portrait
 from .secrets import secret_in, secret_in_text
-from .uses import refusal
+from .uses import refusal, secret_refusal
 
 _METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
 _FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
@@ -157,7 +157,7 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     whole = ast.get_source_segment(source, node) or ""
     default = ast.get_source_segment(source, root) or ""
     if secret_in_text(f"items = {whole}"):
-        raise refusal("the source holds what looks like a secret; read it at run time", place.use)
+        raise secret_refusal("the source", place.use)
     wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
     name = place.collector.free_name(wanted) if default != wanted else wanted
     parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
@@ -272,11 +272,7 @@ def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) ->
 def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
     """Write items that have no name: as they were given, or as a literal."""
     if secret_in("items", items) is not None:
-        raise refusal(
-            f"{place.use.words} holds what looks like a secret; it is never written to a file. "
-            "Read it at run time",
-            place.use,
-        )
+        raise secret_refusal(place.use.words, place.use)
     spellings = [] if written is None else _as_written(written, place, mark)
     plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
     if not spellings and not plain:
@@ -310,7 +306,7 @@ def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
     source, flags = written.statement.cell.text, written.statement.cell.flags
     text = ast.get_source_segment(source, written.node) or ""
     if secret_in_text(f"items = {text}"):
-        raise refusal("the source holds what looks like a secret; read it at run time", place.use)
+        raise secret_refusal("the source", place.use)
     reads: list[frozenset[str]] = []
 
     def collect() -> None:

@@ -11,7 +11,7 @@ from .definitions import read
 from .model import Import, Piece, Spelling
 from .scope import Scope, is_local
 from .secrets import secret_in_text
-from .uses import Use, refusal
+from .uses import Use, refusal, secret_refusal
 
 _MARK = re.compile(r"[ \t]*#\|[ \t]*nbpipe:.*")
 
@@ -38,11 +38,7 @@ def _collect(collector: Collector, scope: Scope, cell: Cell) -> None:
             use,
         )
     if secret_in_text(cell.text):
-        raise refusal(
-            "a set-up cell holds what looks like a secret; it is never written to a file. Read it "
-            'at run time, e.g. os.environ["TOKEN"]',
-            use,
-        )
+        raise secret_refusal("a set-up cell", use)
     leading, rest = _parted(cell)
     for statement in leading:
         _import(collector, statement.node)

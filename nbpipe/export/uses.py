@@ -38,3 +38,17 @@ def refusal(what: str, use: Use) -> ExportError:
         use: who uses it.
     """
     return ExportError(scrubbed(f"{what}\n  used by: {use.chain}"))
+
+
+def secret_refusal(what: str, use: Use) -> ExportError:
+    """Make the error for something that holds a secret.
+
+    Args:
+        what: what holds it; never the secret.
+        use: who uses it.
+    """
+    return refusal(
+        f"{what} holds what looks like a secret; it is never written to a file. Read it at run "
+        'time, e.g. os.environ["TOKEN"]',
+        use,
+    )
