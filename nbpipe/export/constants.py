@@ -16,6 +16,7 @@ from .definitions import need_held, older, read
 from .literals import NoLiteral, literal
 from .living import is_generator, kind_of, way_out_of
 from .model import Import, Piece, Spelling
+from .numbers import MOST
 from .portrait import portrait
 from .reads import names_read
 from .scope import Scope
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")
 _TRIED = 3  # texts, the newest first
-_MANY = 64  # elements above which an array is an asset
 
 
 def is_assignment(node: ast.AST) -> bool:
@@ -291,8 +291,8 @@ def _is_seeded(node: ast.AST) -> bool:
 
 def _as_array(value: Any) -> Any:
     if is_tensor(value):
-        return value.detach().cpu().numpy() if value.numel() > _MANY else None
-    large = isinstance(value, np.ndarray) and value.size > _MANY and value.dtype.kind != "O"
+        return value.detach().cpu().numpy() if value.numel() > MOST else None
+    large = isinstance(value, np.ndarray) and value.size > MOST and value.dtype.kind != "O"
     return value if large else None
 
 

@@ -51,9 +51,8 @@ def expression(value: Any, place: Place) -> str:
         return f"{_object(value.__self__, place)}.{value.__func__.__name__}"
     if isinstance(value, FunctionType):
         return _function(value, place)
-    named = place.scope.name_of(value)
+    named = _named(value, place)
     if named is not None:
-        place.collector.need(place.scope, named, place.use)
         return named
     if isinstance(value, type):
         return _class(value, place)
@@ -201,13 +200,20 @@ def _is_bound(scope: Scope, name: str) -> bool:
 
 
 # -- objects ------------------------------------------------------------------------------
+def _named(value: Any, place: Place) -> str | None:
+    """Give the user's name for an object, and collect what it stands for."""
+    named = place.scope.name_of(value)
+    if named is not None:
+        place.collector.need(place.scope, named, place.use)
+    return named
+
+
 def _object(value: Any, place: Place) -> str:
     """Name an object: by the user's name, or by a new one for the call that made it."""
     if isinstance(value, type):
         return expression(value, place)
-    named = place.scope.name_of(value)
+    named = _named(value, place)
     if named is not None:
-        place.collector.need(place.scope, named, place.use)
         return named
     way_out = way_out_of(value)
     if way_out is not None:

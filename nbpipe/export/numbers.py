@@ -11,8 +11,8 @@ import numpy as np
 from ..tree import is_tensor
 from .layout import Group, Item, group
 
-_MOST = 64  # elements
-_SAVE = f"(at most {_MOST} elements are written as source; save it and load it by path)"
+MOST = 64  # elements
+_SAVE = f"(at most {MOST} elements are written as source; save it and load it by path)"
 
 Spell = Callable[[object], str]
 
@@ -52,7 +52,7 @@ def written(value: Any, spell: Spell) -> Item | None:
 
 
 def _array(value: np.ndarray[Any, Any], spell: Spell) -> Item:
-    if value.size > _MOST:
+    if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE}")
     if type(value) is not np.ndarray or value.dtype.kind not in "biufcSUMm":
         kind = "array" if type(value) is np.ndarray else type(value).__name__
@@ -127,7 +127,7 @@ def _number(value: Any, nan: str, inf: str) -> str:
 def _tensor(value: Any, spell: Spell) -> Item:
     torch: Any = sys.modules["torch"]
     shape = tuple(value.shape)
-    if value.numel() > _MOST:
+    if value.numel() > MOST:
         raise NoLiteral(f"torch tensor of shape {shape} {_SAVE}")
     if value.device.type != "cpu":
         raise NoLiteral(f"torch tensor on {value.device} (make it on the CPU, and move it later)")

@@ -1,6 +1,7 @@
 """What the command can be asked for, and what it says without running anything."""
 
 import sys
+import tomllib
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +155,5 @@ def test_missing_package(package, tmp_path):
 
 def test_installed_as_a_command():
     """The package declares the command."""
-    tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"nbpipe": "nbpipe.cli:main"}
