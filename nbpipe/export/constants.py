@@ -13,6 +13,7 @@ import numpy as np
 from ..tree import is_tensor
 from .cells import Statement
 from .definitions import need_held, older, read
+from .lines import span_of
 from .literals import NoLiteral, literal
 from .living import is_generator, kind_of, way_out_of
 from .model import Import, Piece, Spelling
@@ -306,9 +307,5 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
     if value is None:
         return f"{name} = {text}"
     data = source.encode("utf-8")
-    starts = [0]
-    for line in data.split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    first = starts[value.lineno - 1] + value.col_offset
-    last = starts[(value.end_lineno or value.lineno) - 1] + (value.end_col_offset or 0)
+    first, last = span_of(data, value)
     return (data[:first] + text.encode("utf-8") + data[last:]).decode("utf-8")

@@ -14,6 +14,7 @@ from .calls import Called, call_of
 from .cells import Statement
 from .definitions import read
 from .expressions import expression
+from .lines import span_of
 from .literals import NoLiteral, literal
 from .model import Parameter, Piece, Spelling
 from .places import Place
@@ -252,17 +253,9 @@ def _is_placed(written: _Written, part: ast.expr) -> bool:
 def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) -> str:
     """Give an expression with parts of it, from first to last, replaced by a name."""
     data = source.encode("utf-8")
-    starts = [0]
-    for line in data.split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
-
-    def span(node: ast.expr) -> tuple[int, int]:
-        last = starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
-        return starts[node.lineno - 1] + node.col_offset, last
-
-    at, end = span(whole)
+    at, end = span_of(data, whole)
     text = b""
-    for begin, last in map(span, parts):
+    for begin, last in (span_of(data, part) for part in parts):
         text += data[at:begin] + name.encode("utf-8")
         at = last
     return (text + data[at:end]).decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -103,3 +104,17 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
         yield from tokenize.generate_tokens(source.readline)
     except (tokenize.TokenError, SyntaxError):  # what came before is true all the same
         return
+
+
+def span_of(data: bytes, node: ast.expr) -> tuple[int, int]:
+    """Give where an expression begins and ends in a source text [bytes].
+
+    Args:
+        data: the text in UTF-8.
+        node: a part of its tree.
+    """
+    starts = [0]
+    for line in data.split(b"\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+    return starts[node.lineno - 1] + node.col_offset, last
