@@ -7,27 +7,17 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
 
 from . import open_runs
-from .engine.life import STOPPED, Life
+from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
-from .engine.record import Record
 from .engine.scheduler import LOG
-from .errors import LengthUnknownError
-from .failure import Failure
 from .iterator import EpochIterator, in_new_thread
-from .knobs import KnobChange
-from .lengths import length, units
-from .live_stage import LiveStage
-from .metrics import Row
+from .observed import Observed
 from .operations import seconds, whole
-from .stage import CONSUMER, Chain, Stage, addresses, stage_at
-from .stats import RunStats
+from .stage import Chain
 from .training import Training
-from .watch import Status
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -40,7 +30,7 @@ started: list[Callable[[Run], None]] = []  # called with every run that starts
 
 
 @final
-class Run:
+class Run(Observed):
     """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
 
     Args:
@@ -58,15 +48,7 @@ class Run:
         memory_bytes: int | None = None,
         machine: Callable[..., Machine] = LocalMachine,
     ) -> None:
-        self._chain = chain
-        self._stages = addresses(chain)
-        self._units = units(chain)
-        self._training: Training | None = None
-        self._seed = seed
-        self._record = Record()
-        self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
-        self._scheduler = self._machine.scheduler
-        self._life = Life(self._machine, self._record)
+        super().__init__(chain, seed=seed, memory_bytes=memory_bytes, machine=machine)
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
         watcher = knob_watcher(self._machine, self._record)
         knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
@@ -100,11 +82,6 @@ class Run:
         self._iterators.add(iterator)
         return iterator
 
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch in progress, or of the last one; before the first, 0."""
-        return self._life.number
-
     def set_epoch(self, number: int) -> None:
         """Give the next epoch this number.
 
@@ -119,11 +96,6 @@ class Run:
             self._training.stopping = True
         self._life.stop()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop()` ended the last epoch."""
-        return self._life.outcome == STOPPED
-
     def pause(self) -> None:
         """Let no further call start; `__next__` waits until `resume()`."""
         self._life.check_open()
@@ -133,11 +105,6 @@ class Run:
         """Go on after `pause()`."""
         self._life.check_open()
         self._machine.pause(paused=False)
-
-    @property
-    def paused(self) -> bool:
-        """Whether the run is paused."""
-        return self._scheduler.paused
 
     def close_epochs(self) -> None:
         """Cancel the epoch in progress: the code that iterated it is gone."""
@@ -206,65 +173,7 @@ class Run:
     def between_waits(self, function: Callable[[], object] | None) -> None:
         self._life.between_waits = function
 
-    # -- looking in -----------------------------------------------------------------------
-    @property
-    def title(self) -> str:
-        """The addresses of the stages, in one line."""
-        return " > ".join(self._stages)
-
-    def status(self) -> Status:
-        """Say where the run is: state, epoch, items delivered, time, why the last epoch failed."""
-        training = self._training
-        trains = training is not None and not training.ended
-        ours = training is not None and (trains or self._life.owner is training.thread)
-        status = self._life.status(
-            trains=trains,
-            epochs=(training.total, training.begun) if training is not None and ours else None,
-            total=self._total(),
-            units=self._units,
-        )
-        return replace(status, links=self._links())
-
-    def _links(self) -> dict[str, str]:
-        away = [address for address, stage in self._stages.items() if stage.placement is not None]
-        callers = {address: self._machine.caller(address) for address in away}
-        links = {address: caller.link for address, caller in callers.items() if caller is not None}
-        return {address: link for address, link in links.items() if link}
-
-    def _total(self) -> int | None:
-        try:
-            return length(self._chain)
-        except LengthUnknownError:
-            return None
-
-    @property
-    def seed(self) -> int:
-        """Seed of every random generator handed to a stage."""
-        return self._seed
-
-    def stats(self) -> RunStats:
-        """Give frozen stats by stage address; the training loop's own row is "consumer".
-
-        Between epochs, "the last seconds" are those of the last epoch.
-        """
-        now_ns = self._life.ended_ns or perf_counter_ns()
-        rows = self._machine.stats(now_ns)
-        rows[CONSUMER] = self._record.consumer.stats(now_ns)
-        return RunStats(rows)
-
-    def history(self) -> list[Row]:
-        """Give one row a second and stage, for a DataFrame; old times are thinned."""
-        return self._machine.history()
-
-    def failures(self) -> tuple[Failure, ...]:
-        """Give the last 100 items that failed, oldest first."""
-        return self._machine.failures()
-
-    @property
-    def events(self) -> tuple[KnobChange, ...]:
-        """Every knob change of this run: when, who, from, to, why."""
-        return tuple(self._record.events)
-
+    # -- what others make of it -------------------------------------------------------------
     def diagnose(self) -> Diagnosis:
         """Name what limits the run, from its last 5 s, and what to try; prints as a sentence."""
         from .tune import diagnose
@@ -297,6 +206,11 @@ class Run:
 
         return controls_of(self)
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from .view.bundle import bundle
+
+        return bundle(self)
+
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
         """Write the pipeline as a module with the knobs' present values: `Pipeline.export`."""
         from .export.exporting import export_chain
@@ -306,38 +220,9 @@ class Run:
             self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
         )
 
-    @property
-    def stages(self) -> dict[str, Stage]:
-        """The stages by address."""
-        return dict(self._stages)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run was closed."""
-        return self._life.closed
-
-    def __getitem__(self, address: str) -> Stage | LiveStage:
-        """Give a stage; one with workers also tells how many, and their process ids.
-
-        Raises:
-            UnknownStageError: there is no such stage.
-        """
-        stage = stage_at(self._stages, address, "run")
-        caller = self._machine.caller(address)
-        return stage if caller is None else LiveStage(stage, caller)
-
     def renew_functions(self) -> None:
         """Hear that a cell was run: workers get the functions that it changed."""
         self._machine.renew()
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._stages)
-
-    def __len__(self) -> int:
-        return length(self._chain)
-
-    def __bool__(self) -> bool:
-        return True
 
     # -- the end --------------------------------------------------------------------------
     def close(self, timeout_s: float = 5) -> None:
@@ -376,17 +261,6 @@ class Run:
         """Take note that this process was forked: the run stayed in the other one."""
         self._finalizer.detach()
         self._life.disown()
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from .view.bundle import bundle
-
-        return bundle(self)
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "paused" if self.paused else "open"
-        if self._life.epoch is not None:
-            state += f", epoch {self.epoch} in progress"
-        return f"Run({self.title}; {state})"
 
 
 def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:

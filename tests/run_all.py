@@ -52,6 +52,7 @@ class Runner:
         self._lock = threading.Lock()  # one line at a time, and nothing is started once stopped
         self._processes: list[subprocess.Popen[str]] = []
         self._stopped = False
+        self.failed: list[str] = []  # what the parts said of each test that failed
 
     def run(self) -> dict[str, tuple[int, float]]:
         """Run all parts, even after a failure; return exit codes and seconds."""
@@ -94,6 +95,8 @@ class Runner:
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
             self._say(f"{name:<9} | {line.rstrip()}")
+            if line.startswith(("FAILED ", "ERROR ")):
+                self.failed.append(line.rstrip()[:300])
 
     def _say(self, line: str) -> None:
         with self._lock:
@@ -119,13 +122,16 @@ def main(names: list[str]) -> int:
         return 2
     started_s = time.perf_counter()
     try:
-        results = Runner(names or list(PARTS)).run()
+        runner = Runner(names or list(PARTS))
+        results = runner.run()
     except KeyboardInterrupt:
         return 130
     print(f"\n{'part':<12}{'result':<10}{'time':>8}")
     for name, (code, seconds) in results.items():
         print(f"{name:<12}{'failed' if code else 'passed':<10}{seconds:>6.1f} s")
     print(f"{'all':<22}{time.perf_counter() - started_s:>6.1f} s")
+    for line in runner.failed:
+        print(line)
     return int(any(code for code, _ in results.values()))
 
 

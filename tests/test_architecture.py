@@ -24,8 +24,8 @@ FLOORS = (
     "operations placement stage region order lengths outline collate failure",
     "executors transfer ranks",
     "open_runs stats watch tune exported view remote kernel export widgets",
-    "engine inline isolate iterator training live_stage run outpost",
-    "calls appending peek pipeline source joins progress loading loader __init__",
+    "engine inline isolate iterator training live_stage observed run outpost",
+    "calls appending chaining peek pipeline source joins progress loading loader __init__",
     "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.

@@ -145,7 +145,7 @@ def test_limit_goes_down_in_mid_epoch(kind):
         for gate in gates[4:]:
             gate.open()
         assert drained(items) == list(range(40))
-    assert (begun, calls.peak) == ([6, 6, 6, 6], 2)
+    assert (begun, calls.peak <= 2) == ([6, 6, 6, 6], True)
 
 
 @with_each(LIVE, "ordered", [False, True])

@@ -1,0 +1,278 @@
+"""Chaining: the methods that add a stage to a pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from . import appending
+from .errors import ArgumentTypeError
+from .operations import OnError, Tail
+from .stage import Chain
+
+
+class Chaining:
+    """A frozen chain of stages, and a method for each operation.
+
+    Attributes:
+        chain: the stages.
+    """
+
+    __slots__ = ("chain",)
+
+    chain: Chain
+
+    def __init__(self, chain: Chain) -> None:
+        object.__setattr__(self, "chain", chain)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ArgumentTypeError(
+            f"a pipeline is frozen: cannot set {name!r}; its methods return new pipelines, and "
+            "knobs are set on its stages: pipe['decode'].concurrency = 8"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise ArgumentTypeError(f"a pipeline is frozen: cannot delete {name!r}")
+
+    def _with(self, chain: Chain) -> Self:
+        return type(self)(chain)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+    ) -> Self:
+        """Call `fn` on every item.
+
+        Args:
+            fn: a function of one item, or an `async def`, which runs on the run's event loop. A
+                parameter named `rng` receives a `numpy.random.Generator` that depends only on
+                the run's seed, the epoch, the stage's name and the item's place.
+            name: name of the stage; its function's where not given.
+            executor: "thread" (the default of a plain function); "inline": fused with the
+                stage before it, without a queue or knobs of its own; "process": worker
+                processes, which start with the first item; "dask", a Dask client or a
+                `DaskExecutor`; any `concurrent.futures.Executor`. Neighbours in workers share
+                them, and their concurrency: an item goes through all of them in one worker.
+            concurrency: calls in progress at once [calls], 1 to 1,024, in processes 1 to 256; a
+                live knob. 1, or that of the workers it shares, where not given.
+            prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
+                a live knob. 8, and 2 from the first batch on, where not given.
+            ordered: keep the order of the input; False delivers in completion order.
+            on_error: "raise" ends the epoch with a `StageError` after every earlier item was
+                delivered; "skip" drops the item; `Retry(times)` tries again.
+            max_failures: with skipping, how many items of an epoch may fail: an int is a
+                count, a float between 0 and 1 a share, judged after 100 items and at the end.
+            timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
+                killed then.
+            worker_init: function called once in each worker, before its first item.
+            max_items_per_worker: replace a worker process after so many items [items].
+            copy: copy results out of the memory shared with worker processes; False gives
+                views, which hold their piece of it until they are dropped.
+            region: False keeps a stage apart from its neighbours, in workers of its own.
+
+        Raises:
+            ArgumentError: a value out of range, or arguments that exclude one another.
+            ArgumentTypeError: `fn` cannot be called.
+            KnobError: a knob out of range.
+            DuplicateNameError: the chain has a stage of this name.
+        """
+        return self._with(appending.call(self.chain, "map", fn, locals()))
+
+    def filter(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+    ) -> Self:
+        """Keep the items for which `fn` is true. Options and errors as in `map`."""
+        return self._with(appending.call(self.chain, "filter", fn, locals()))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+    ) -> Self:
+        """Call `fn` on every item and hand on each of the items that it gives.
+
+        `fn` returns an iterable, or is a generator or async generator: what it yields is handed
+        on at once, and no more is drawn than there is room for. A retried call starts again and
+        its first items, already handed on, are left out. Other options and errors as in `map`.
+        """
+        return self._with(appending.call(self.chain, "flat_map", fn, locals()))
+
+    def batch(
+        self,
+        size: float,
+        *,
+        drop_last: bool = False,
+        collate: Callable[..., Any] | None = None,
+        names: Sequence[str] | None = None,
+        dtype: object = None,
+        pad: object = None,
+        cost: Callable[..., Any] | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Gather items into batches: arrays (H, W, C) become one array (B, H, W, C).
+
+        Args:
+            size: items in a batch, at least 1; with `cost`, the most that their costs sum to.
+            drop_last: leave out a last batch that is not full.
+            collate: function of a list of items; None stacks arrays and tensors, through dicts,
+                tuples, lists and dataclasses.
+            names: names for the fields of tuples; the batch becomes a dict.
+            dtype: type that floating arrays and tensors are cast to.
+            pad: value that fills ragged leading dimensions up to the longest.
+            cost: function that gives an item's share of `size`: tokens, pixels.
+            executor: where batches are made, as for `map`; where the stages before run in the
+                same workers, a worker is given the inputs of a whole batch. In threads
+                (the default) batches are made one after the other.
+            concurrency: in workers, batches made at once [calls]; that of the stages before
+                where it shares their workers.
+            prefetch: batches held ready [batches]; a live knob.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: a size below 1, or arguments that exclude one another.
+        """
+        options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
+        options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
+        return self._with(appending.batch(self.chain, size, options, name, prefetch))
+
+    def unbatch(self) -> Self:
+        """Take batches apart again, along the first dimension of everything in them."""
+        return self._with(appending.unbatch(self.chain))
+
+    def window(self, size: int, stride: int = 1) -> Self:
+        """Give lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
+        return self._with(appending.window(self.chain, size, stride))
+
+    def shuffle(
+        self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
+    ) -> Self:
+        """Change the order of the items, anew in every epoch.
+
+        Args:
+            seed: seed of the order.
+            buffer_size: None permutes all indices of a source read by index (only `take`,
+                `skip`, `enumerate`, `shard`, `repeat` or `concat` may stand between); elsewhere
+                it is needed: items are drawn from a buffer of this many.
+            prefetch: with a buffer, items held ready [items]; a live knob.
+
+        Raises:
+            ArgumentError: `buffer_size` is needed, or out of range.
+
+        Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
+        long (see `sampler`).
+        """
+        return self._with(appending.shuffle(self.chain, seed, buffer_size, prefetch))
+
+    def shard(
+        self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
+    ) -> Self:
+        """Keep every `world_size`-th item, from item `rank` on: one rank's part.
+
+        It splits the order before it, so it follows `shuffle`.
+
+        Args:
+            rank: this rank; from `torch.distributed` where it is initialised.
+            world_size: number of ranks; likewise.
+            tail: where the items do not divide evenly: "pad" repeats the first ones, "drop"
+                leaves out the last round, "uneven" leaves ranks with one item less.
+
+        Raises:
+            ArgumentError: a rank outside the world, another word for `tail`, or no rank given
+                and none known.
+        """
+        return self._with(appending.shard(self.chain, rank, world_size, tail))
+
+    def take(self, n: int) -> Self:
+        """Keep the first `n` items."""
+        return self._with(appending.take(self.chain, n))
+
+    def skip(self, n: int) -> Self:
+        """Leave out the first `n` items."""
+        return self._with(appending.skip(self.chain, n))
+
+    def repeat(self, n: int | None = None) -> Self:
+        """Give all items `n` times, or for ever; every pass shuffles and draws anew."""
+        return self._with(appending.repeat(self.chain, n))
+
+    def enumerate(self) -> Self:
+        """Give pairs of a number, from 0, and the item."""
+        return self._with(appending.enumerate_(self.chain))
+
+    def cache(self, path: str | os.PathLike[str] | None = None) -> Self:
+        """Keep the items of the first whole epoch; later epochs read them instead.
+
+        What comes before runs only once: place random changes after it.
+
+        Args:
+            path: folder for the items; None keeps them in memory while the stage lives.
+
+        Raises:
+            CacheError: at the start of an epoch, the folder was written by another chain.
+        """
+        return self._with(appending.cache(self.chain, path))
+
+    def route(
+        self,
+        key: Callable[[Any], Any],
+        branches: Mapping[Any, Callable[[Self], Self]],
+        *,
+        name: str | None = None,
+    ) -> Self:
+        """Send each item through the chain that `key(item)` chooses; keep the input order.
+
+        Args:
+            key: function that gives the value by which branches are chosen.
+            branches: for each value a function that adds stages to a chain, as
+                `{"jpg": lambda chain: chain.map(decode)}`. Only `map`, `filter` and `flat_map`
+                in input order may be added; stages are called `decode@jpg`.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: no branches, or a branch with another kind of stage. An item with an
+                unknown value ends the epoch.
+        """
+        grown = appending.grown_branches(branches, self._with)
+        return self._with(appending.route(self.chain, key, grown, name))
