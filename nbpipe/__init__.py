@@ -9,12 +9,14 @@ with pipe.start() as run:
 import sys
 from typing import TYPE_CHECKING
 
+from . import ranks
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
     CacheError,
     ConcurrentIterationError,
     DuplicateNameError,
+    EpochClosedError,
     ExecutorBrokenError,
     ExportError,
     FailureBudgetError,
@@ -30,6 +32,7 @@ from .errors import (
     RunError,
     StageError,
     StageTimeoutError,
+    StateError,
     UnknownKnobError,
     UnknownStageError,
     UnpicklableError,
@@ -52,6 +55,7 @@ from .worker import WorkerInfo, worker_info
 
 if TYPE_CHECKING:
     from .executors.dask import DaskExecutor
+    from .loader import DataLoader
 
 __all__ = [
     "ArgumentError",
@@ -59,7 +63,9 @@ __all__ = [
     "CacheError",
     "ConcurrentIterationError",
     "DaskExecutor",
+    "DataLoader",
     "DuplicateNameError",
+    "EpochClosedError",
     "ExecutorBrokenError",
     "ExportError",
     "Failure",
@@ -83,6 +89,7 @@ __all__ = [
     "StageError",
     "StageStats",
     "StageTimeoutError",
+    "StateError",
     "UnknownKnobError",
     "UnknownStageError",
     "UnpicklableError",
@@ -95,6 +102,7 @@ __all__ = [
     "load",
     "mix",
     "progress",
+    "ranks",
     "source",
     "worker_info",
     "zip",
@@ -106,6 +114,10 @@ def __getattr__(name: str) -> object:
         from .executors.dask import DaskExecutor
 
         return DaskExecutor
+    if name == "DataLoader":
+        from .loader import DataLoader
+
+        return DataLoader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

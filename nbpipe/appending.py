@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import calls
+from . import calls, on_device
 from .cache import FolderStore, MemoryStore
 from .collate import check_options
 from .errors import ArgumentError, ArgumentTypeError, DuplicateNameError
@@ -20,11 +20,9 @@ from .operations import (
     Operation,
     Repeat,
     Route,
-    Shard,
     Shuffle,
     Skip,
     Source,
-    Tail,
     Take,
     Unbatch,
     Window,
@@ -35,7 +33,6 @@ from .operations import (
 )
 from .order import absorbed, index_plan
 from .placement import Placement
-from .sampler import default_rank
 from .stage import (
     CONSUMER,
     LONGEST_NAME,
@@ -185,6 +182,12 @@ def _plain(
     return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words))
 
 
+def to_device(chain: Chain, device: object, depth: int, stream: object) -> Chain:
+    """Append a copy to a device."""
+    name, named = _name(chain, "to_device", None, None)
+    return on_device.to_device(chain, device, depth=depth, stream=stream, name=name, named=named)
+
+
 def unbatch(chain: Chain) -> Chain:
     """Append an unbatch stage."""
     return _plain(chain, Unbatch())
@@ -222,29 +225,8 @@ def _not_indexed(chain: Chain) -> str:
     spec, used = absorbed(chain)
     if spec is None:
         return f"source {chain[0].name!r} has no length and index" if chain else "no source"
-    return f"the items of {chain[used].name!r} ({chain[used].op}) cannot be read by index"
-
-
-def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) -> Chain:
-    """Append a shard stage."""
-    words = given(rank=rank, world_size=world_size)
-    if rank is None and world_size is None:
-        known = default_rank()
-        if known is None:
-            raise ArgumentError(
-                "shard needs rank and world_size, as shard(0, 2): torch.distributed is not "
-                "initialised, so they are not known"
-            )
-        rank, world_size = known
-    if rank is None or world_size is None:
-        raise ArgumentError(
-            f"shard needs both rank and world_size or none, got {rank!r} and {world_size!r}"
-        )
-    world = whole("shard world_size", world_size, minimum=1, unit="ranks")
-    if tail not in ("pad", "drop", "uneven"):
-        raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-    spec = Shard(whole("shard rank", rank, minimum=0, maximum=world - 1), world, tail)
-    return _plain(chain, spec, words=words)
+    stage = chain[min(used, len(chain) - 1)]
+    return f"the items of {stage.name!r} ({stage.op}) cannot be read by index"
 
 
 def take(chain: Chain, n: int) -> Chain:
@@ -339,8 +321,9 @@ def branch(value: object, chain: Chain) -> Chain:
 def _renamed(stage: Stage, name: str, limits: dict[int, Knob]) -> Stage:
     """Copy a stage with knobs of its own; stages that share a limit share the copy of it."""
     knobs = {word: knob.value for word, knob in stage.knobs.items()}
-    limit = stage.knobs.get("concurrency")
-    shared = {} if limit is None or id(limit) not in limits else {"concurrency": limits[id(limit)]}
+    word = "concurrency" if stage.placement is None else stage.placement.limit
+    limit = stage.knobs.get(word)
+    shared = {} if limit is None or id(limit) not in limits else {word: limits[id(limit)]}
     copy = Stage(
         stage.spec,
         name=name,
@@ -349,12 +332,13 @@ def _renamed(stage: Stage, name: str, limits: dict[int, Knob]) -> Stage:
         placement=stage.placement,
         concurrency=knobs.get("concurrency"),
         prefetch=knobs.get("prefetch"),
+        depth=knobs.get("depth"),
         shared=shared,
         given=stage.given,
         made_at=stage.made_at,
     )
     if limit is not None:
-        limits[id(limit)] = copy.knobs["concurrency"]
+        limits[id(limit)] = copy.knobs[word]
     return copy
 
 

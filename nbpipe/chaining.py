@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from . import appending
+from . import appending, appending_orders
+from .claims import Store
 from .errors import ArgumentTypeError
 from .operations import OnError, Tail
 from .stage import Chain
@@ -54,6 +55,8 @@ class Chaining:
         max_items_per_worker: int | None = None,
         copy: bool = True,
         region: bool = True,
+        device: object = None,
+        depth: int | None = None,
     ) -> Self:
         """Call `fn` on every item.
 
@@ -83,6 +86,10 @@ class Chaining:
             copy: copy results out of the memory shared with worker processes; False gives
                 views, which hold their piece of it until they are dropped.
             region: False keeps a stage apart from its neighbours, in workers of its own.
+            device: call `fn` in the thread and on the stream of this device, as "cuda", one item
+                after the other: with what `to_device` gave, and in order before the loop.
+            depth: with a device, batches held ready on it [batches], 1 to 16; a live knob. 2, or
+                that of the neighbours on the device, where not given.
 
         Raises:
             ArgumentError: a value out of range, or arguments that exclude one another.
@@ -178,6 +185,36 @@ class Chaining:
         options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
         return self._with(appending.batch(self.chain, size, options, name, prefetch))
 
+    def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Self:
+        """Copy each batch to a device, on a stream of its own, while the loop works.
+
+        Tensors in dicts, lists, tuples, named tuples and dataclasses are copied, arrays of
+        numbers become tensors, and what has a method `to` is moved by it; other leaves pass.
+        Neighbours on one device run in its one thread, in order: copies, and `map(device=)`.
+        What comes after, the loop included, waits for a batch on its own stream, not in its
+        thread. Use a batch on one stream: where others read it, too, call `record_stream`.
+
+        Args:
+            device: torch device, as "cuda", "cuda:1" or "cpu". "cpu" lets pass what lies on the
+                host, and copies back to pinned memory what lies on a device.
+            depth: batches held ready on the device [batches], 1 to 16; a live knob. Memory of
+                the device is that of depth + 1 batches and those that the loop keeps; pinned
+                memory at most twice that of depth + 1 batches.
+            stream: a stream of that device to use instead of the run's own.
+
+        Returns:
+            Pipeline of batches on `device`; shape and dtype are kept: (B, C, H, W) float32
+            stays (B, C, H, W) float32.
+
+        Raises:
+            ArgumentError: no name of a device, a depth out of range; when a run starts, no such
+                device in this machine.
+            MissingExtraError: when a run starts, torch is not installed.
+
+        Source: PyTorch "CUDA semantics", asynchronous copies.
+        """
+        return self._with(appending.to_device(self.chain, device, depth, stream))
+
     def unbatch(self) -> Self:
         """Take batches apart again, along the first dimension of everything in them."""
         return self._with(appending.unbatch(self.chain))
@@ -206,6 +243,74 @@ class Chaining:
         """
         return self._with(appending.shuffle(self.chain, seed, buffer_size, prefetch))
 
+    def sample(
+        self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
+    ) -> Self:
+        """Draw items by weight, anew in every epoch.
+
+        Like `shuffle` it makes an order of indices of all ranks: `shard` follows. An item that is
+        drawn twice gets another `rng` each time.
+
+        Args:
+            weights: a number of at least 0 for each item of the order before: a sequence, an
+                array or a tensor of shape (items,), on any scale.
+            n: how many to draw [items]; as many as there are where not given.
+            replacement: an item may be drawn again.
+            seed: seed of the draws.
+
+        Raises:
+            ArgumentError: weights that are not finite, below 0 or not one for each item; nothing,
+                or without replacement less than `n`, to draw; no order of indices before it.
+            ArgumentTypeError: no sequence.
+
+        Source: Devroye, "Non-Uniform Random Variate Generation", 1986, III.2; without
+        replacement, Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
+        """
+        options = {"replacement": replacement, "seed": seed}
+        return self._with(appending_orders.sample(self.chain, weights, n, options))
+
+    def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Self:
+        """Draw items so that every label comes equally often, anew in every epoch.
+
+        It is `sample`, with replacement, by one divided by the number of items with the same
+        label: each draw takes each label with the same probability, and of its items each with
+        the same.
+
+        Args:
+            labels: one for each item of the order before: a sequence of what can be hashed, an
+                array or a tensor of shape (items,).
+            n: how many to draw [items]; as many as there are where not given.
+            seed: seed of the draws.
+
+        Raises:
+            ArgumentError: not one label for each item, or no order of indices before it.
+            ArgumentTypeError: no sequence, or labels that cannot be hashed.
+        """
+        return self._with(appending_orders.balance(self.chain, labels, n, seed))
+
+    def claim(
+        self, *, chunk: int = 64, store: Store | None = None, name: str | None = None
+    ) -> Self:
+        """Take chunks of items as fast as this rank can use them; the other ranks take the rest.
+
+        In place of `shard`, where ranks differ in speed. All ranks draw from one cursor over the
+        order before it, so each item goes to exactly one of them in each epoch. Which one is a
+        matter of time; the `rng` of an item is not.
+
+        Args:
+            chunk: items taken at once [items]; a rank holds at most this many that it has not
+                read yet.
+            store: what the ranks share: a `torch.distributed.Store`, or anything with a method
+                `add(key, amount)` that gives the sum. Where not given, that of the default process
+                group, when the epoch starts.
+            name: name of the stage. The cursor is named after source and stage: give a name where
+                two pipelines of a job claim at the same time.
+
+        Raises:
+            ArgumentError: a chunk below 1, or no order of indices of all ranks before it.
+        """
+        return self._with(appending_orders.claim(self.chain, chunk, store, name))
+
     def shard(
         self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
     ) -> Self:
@@ -223,7 +328,7 @@ class Chaining:
             ArgumentError: a rank outside the world, another word for `tail`, or no rank given
                 and none known.
         """
-        return self._with(appending.shard(self.chain, rank, world_size, tail))
+        return self._with(appending_orders.shard(self.chain, rank, world_size, tail))
 
     def take(self, n: int) -> Self:
         """Keep the first `n` items."""

@@ -12,12 +12,14 @@ NbpipeError
 ├── MissingExtraError (ImportError)     an optional package is not installed
 ├── FrontEndMissingError (RuntimeError) the panel's front end was not built
 ├── CacheError (RuntimeError)           a cache that cannot be used
-├── ExportError (RuntimeError)           a pipeline cannot be written as a module
+├── StateError (ValueError)             a state that does not belong to this pipeline
+├── ExportError (RuntimeError)          a pipeline cannot be written as a module
 │   └── ModuleEditedError               the file holds what export did not write
 ├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
 ├── RunError (RuntimeError)             a run was used in a way it does not allow
 │   ├── RunClosedError                  the run was closed, or belongs to another process
 │   ├── ConcurrentIterationError        another thread is iterating this run
+│   ├── EpochClosedError                indices were loaded into an epoch that is over
 │   ├── ReentrantRunError               a stage called into the run that is running it
 │   └── WorkerStartError                a worker process could not be started
 └── StageError (RuntimeError)           a stage failed while the pipeline ran
@@ -90,6 +92,10 @@ class CacheError(NbpipeError, RuntimeError):
     """A cache folder belongs to another chain, or cannot be read."""
 
 
+class StateError(NbpipeError, ValueError):
+    """A state was taken from another pipeline or other data, or cannot be read."""
+
+
 class ExportError(NbpipeError, RuntimeError):
     """A pipeline cannot be written as a module; names the culprit, its use and the way out."""
 
@@ -116,6 +122,10 @@ class RunClosedError(RunError):
 
 class ConcurrentIterationError(RunError):
     """Another thread is iterating this run."""
+
+
+class EpochClosedError(RunError):
+    """Indices were loaded into an epoch that is over, or whose end was announced."""
 
 
 class ReentrantRunError(RunError):

@@ -15,6 +15,8 @@ from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
 from .cache import MemoryStore, Recorder, Store
+from .claims import LocalStore
+from .draws import Claim
 from .engine.build import Builder, Chooser
 from .engine.context import EpochContext
 from .engine.epoch import Epoch
@@ -255,6 +257,8 @@ def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
     if isinstance(spec, Cache):
         store = known.setdefault(id(spec.store), _PrivateStore(spec.store))
         spec = dataclasses.replace(spec, store=store)
+    elif isinstance(spec, Claim):  # the other ranks keep what it would take
+        spec = dataclasses.replace(spec, store=LocalStore())
     inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
     if spec is stage.spec and inputs == stage.inputs:
         return stage

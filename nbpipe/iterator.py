@@ -15,8 +15,9 @@ from .engine.machine import surfaced
 from .engine.scheduler import WAIT
 from .engine.task import Entry
 from .errors import ConcurrentIterationError, LengthUnknownError
+from .executors.inflight import opened
 from .lengths import length
-from .stage import Chain
+from .stage import Chain, has_device
 
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
@@ -56,6 +57,7 @@ class EpochIterator(Iterator[Any]):
         self._between = life.between_waits
         self._waits = False
         self._done = False
+        self._opens = has_device(chain)
 
     def __next__(self) -> Any:
         """Give the next item; wait for it, also while the run is paused.
@@ -75,7 +77,7 @@ class EpochIterator(Iterator[Any]):
             self._consumer.items += 1
             if len(self._sink) == epoch.low:
                 self._scheduler.wake_threads()
-            return entry[1]
+            return self._opened(entry)[1] if self._opens else entry[1]
         return self._next(epoch)[1]
 
     def take(self) -> Entry | None:
@@ -110,12 +112,20 @@ class EpochIterator(Iterator[Any]):
             if not isinstance(found, str):
                 self._consumer.items += 1
                 life.owner = threading.current_thread()
-                return found
+                return self._opened(found) if self._opens else found
             if found is WAIT:
                 self._wait(epoch)
             else:
                 self._over(epoch)
         raise StopIteration
+
+    def _opened(self, entry: Entry) -> Entry:
+        """Let the streams of this thread wait for a batch; one on its way here is waited for."""
+        begun_ns = perf_counter_ns()
+        try:
+            return (entry[0], opened(entry[1]))
+        finally:
+            self._consumer.waited_ns += perf_counter_ns() - begun_ns
 
     def _wait(self, epoch: Epoch) -> None:
         consumer = self._consumer

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter_ns
 
+from .engine.given import given_chain
 from .engine.life import STOPPED, Life
 from .engine.machine import Machine
 from .engine.record import Record
@@ -90,7 +91,8 @@ class Observed:
 
     def _total(self) -> int | None:
         try:
-            return length(self._chain)
+            given = self._life.given
+            return length(self._chain if given is None else given_chain(self._chain, given))
         except LengthUnknownError:
             return None
 

@@ -140,9 +140,17 @@ class Call(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Map(Call):
-    """One result for each item."""
+    """One result for each item; on a device, where there is one."""
 
     label: ClassVar[str] = "map"
+    device: str | None = None
+
+    def detail(self) -> str:
+        """Name what differs from the defaults."""
+        words = Call.detail(self)
+        if self.device is None:
+            return words
+        return f"on {self.device}, {words}" if words else f"on {self.device}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -175,6 +183,18 @@ class Batch(Operation):
     def detail(self) -> str:
         """Give the size."""
         return f"{self.size:g}" + (" by cost" if self.cost else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToDevice(Operation):
+    """Copy batches to a device, or back."""
+
+    label: ClassVar[str] = "to_device"
+    device: str
+
+    def detail(self) -> str:
+        """Name the device."""
+        return self.device
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

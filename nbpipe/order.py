@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .draws import Balance, Claim, Sample
 from .operations import Concat, Enumerate, Repeat, Shard, Shuffle, Skip, Source, Take
 from .sampler import IndexPlan
 from .stage import Chain, Stage
@@ -55,8 +56,10 @@ class _Parts:
 
 
 def _is_shuffled_later(chain: Chain) -> bool:
-    """Say whether a permutation follows; else the inputs are joined as they come."""
+    """Say whether another order follows; else the inputs are joined as they come."""
     for stage in chain[1:]:
+        if isinstance(stage.spec, Sample | Balance | Claim):
+            return True
         if isinstance(stage.spec, Shuffle):
             return stage.spec.buffer_size is None
         if not isinstance(stage.spec, Take | Skip | Enumerate | Shard | Repeat):
@@ -74,16 +77,22 @@ def index_plan(chain: Chain) -> IndexPlan | None:
         spec = chain[0].spec if chain else None
         plan = spec.plan if isinstance(spec, Source) else None
     for stage in chain[1:]:
-        if plan is None:
+        if plan is None or isinstance(stage.spec, Claim):
             return None
         plan = _apply(plan, stage.spec)
     return plan
 
 
 def _apply(plan: IndexPlan, spec: object) -> IndexPlan | None:
+    if plan.claimed:
+        return None
     match spec:
         case Shuffle(seed=seed, buffer_size=None):
             return plan.shuffle(seed)
+        case Sample(draw=draw, n=n, seed=seed) | Balance(draw=draw, n=n, seed=seed):
+            return plan.sample(draw, n, seed)
+        case Claim(chunk=chunk, store=store, place=place):
+            return plan.claim(chunk, store, place)
         case Shard(rank=rank, world_size=world_size, tail=tail):
             return plan.shard(rank, world_size, tail) if plan.length() is not None else None
         case Take(count=count):

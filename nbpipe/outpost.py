@@ -12,12 +12,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+from .engine.feed import Feed
 from .engine.task import Entry
 from .errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from .executors.channel import Channel
 from .executors.remote_errors import pack_error
 from .executors.shipping import load
 from .executors.surroundings import hold_threads
+from .isolate.delivery import Feeds
 from .isolate.freight import Unpacked, Values, set_values
 from .isolate.handover import taken_over
 from .isolate.output import Lines, Records
@@ -42,9 +44,10 @@ def serve(connection: Connection, argument: bytes) -> None:
     sys.stdout, sys.stderr = (Lines(control, name) for name in ("stdout", "stderr"))
     logging.getLogger().addHandler(Records(control))
     loaded = Loaded()
-    gate = Gate(loaded, data)
+    feeds = Feeds(control)
+    gate = Gate(loaded, feeds, data)
     try:
-        Desk(loaded, gate, control).serve()
+        Desk(loaded, gate, feeds, control).serve()
     except (EOFError, OSError):  # the run is gone
         return
     finally:
@@ -96,8 +99,13 @@ class Loaded:
             self._number, self._error = number, error
             self._changed.notify_all()
 
-    def begin(self, number: int, epoch: int) -> EpochIterator:
+    def begin(self, number: int, epoch: int, given: Feed | None) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
+
+        Args:
+            number: of the run.
+            epoch: number of the epoch.
+            given: its order, or None for the pipeline's own.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -113,7 +121,7 @@ class Loaded:
             if self.run is None:
                 raise RunClosedError("the run was closed")
             self.run.set_epoch(epoch)
-            return iter(self.run)
+            return self.run.begin_epoch(given)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Let no further call start, or let them go on."""
@@ -142,11 +150,13 @@ class Gate:
 
     Args:
         loaded: gives the run.
+        feeds: give the orders of epochs.
         data: the way out.
     """
 
-    def __init__(self, loaded: Loaded, data: Channel) -> None:
+    def __init__(self, loaded: Loaded, feeds: Feeds, data: Channel) -> None:
         self._loaded = loaded
+        self._feeds = feeds
         self._data = data
         self._epoch: EpochIterator | None = None
         self._token = self._ended = 0
@@ -165,17 +175,17 @@ class Gate:
     def _serve(self) -> None:
         try:
             while True:
-                token, program, number, most = self._data.recv()
-                self._send(token, self._answer(token, program, number, most))
+                token, program, number, most, given = self._data.recv()
+                self._send(token, self._answer(token, program, number, most, given))
         except (EOFError, OSError):  # the run is gone
             return
         finally:
             self._data.close()  # whatever happens: the loop must not wait for ever
 
-    def _answer(self, token: int, program: int, number: int, most: int) -> Answer:
+    def _answer(self, token: int, program: int, number: int, most: int, given: int) -> Answer:
         try:
             if token != self._token:
-                self._begin(token, program, number)
+                self._begin(token, program, number, given)
             if self._late:
                 return self._late.popleft()
             if token <= self._ended or self._epoch is None:
@@ -185,13 +195,14 @@ class Gate:
         except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
-    def _begin(self, token: int, program: int, number: int) -> None:
+    def _begin(self, token: int, program: int, number: int, given: int) -> None:
         self._late.clear()
         with self._lock:
             self._token, self._epoch = token, None
         if token <= self._ended:
             return
-        epoch = self._loaded.begin(program, number)
+        feed = self._feeds.take(given) if given else None
+        epoch = self._loaded.begin(program, number, feed)
         with self._lock:
             self._epoch = epoch
             ended = token <= self._ended
@@ -249,9 +260,10 @@ class Gate:
 class Desk:
     """Does what it is told and answers what it is asked, one after the other."""
 
-    def __init__(self, loaded: Loaded, gate: Gate, control: Channel) -> None:
+    def __init__(self, loaded: Loaded, gate: Gate, feeds: Feeds, control: Channel) -> None:
         self._loaded = loaded
         self._gate = gate
+        self._feeds = feeds
         self._control = control
         self._answers: dict[str, Callable[..., Any]] = {
             "load": loaded.load,
@@ -270,6 +282,8 @@ class Desk:
                 self._loaded.turn(*values)
             elif kind == "end":
                 self._gate.end(*values)
+            elif kind == "feed":
+                self._feeds.put(*values)
             elif self._answer(*values) == "close":
                 return
 

@@ -15,12 +15,26 @@ MAX_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A device, and the stream to use on it.
+
+    Attributes:
+        device: as torch names it, "cuda:0".
+        stream: a stream of the user's, or None: the run's own.
+    """
+
+    device: str
+    stream: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Workers outside the run's threads.
 
     Attributes:
-        executor: "process", "dask" or "executor".
-        given: the executor object, Dask client or `DaskExecutor`, where one was given.
+        executor: "process", "dask", "executor" or "device": the thread of a device.
+        given: the executor object, Dask client or `DaskExecutor`, where one was given; the
+            `Target` of a device.
         worker_init: called once in each worker, before its first item.
         max_items_per_worker: a worker is replaced after so many items [items].
         copy: results are copied out of shared memory; False gives views of it.
@@ -33,6 +47,11 @@ class Placement:
     max_items_per_worker: int | None = None
     copy: bool = True
     region: bool = True
+
+    @property
+    def limit(self) -> str:
+        """The knob that stages share where they share workers."""
+        return "depth" if self.executor == "device" else "concurrency"
 
     @property
     def most_calls(self) -> int:

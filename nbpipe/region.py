@@ -47,11 +47,12 @@ def region_of(chain: Sequence[Stage]) -> list[Stage]:
 
 
 def share_workers(above: Stage, below: Stage) -> bool:
-    """Say whether two neighbours belong to one region: they share one concurrency."""
+    """Say whether two neighbours belong to one region: they share one limit."""
     if above.placement is None or below.placement is None:
         return False
-    limit = above.knobs.get("concurrency")
-    return limit is not None and limit is below.knobs.get("concurrency")
+    word = above.placement.limit
+    limit = above.knobs.get(word)
+    return limit is not None and limit is below.knobs.get(word)
 
 
 def regions_of(chain: Sequence[Stage]) -> list[list[Stage]]:

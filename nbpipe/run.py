@@ -6,15 +6,19 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from . import open_runs
+from .engine.feed import MAX_DEPTH, Feed
+from .engine.given import given_chain
+from .engine.indices import GivenOrder, Listed
 from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
 from .engine.scheduler import LOG
 from .iterator import EpochIterator, in_new_thread
 from .observed import Observed
+from .open_epoch import OpenEpoch
 from .operations import seconds, whole
 from .stage import Chain
 from .training import Training
@@ -76,9 +80,69 @@ class Run(Observed):
         """Start the next epoch; when it ends, or its iterator is dropped, the run is closed."""
         return self._iterator(self.close)
 
-    def _iterator(self, at_end: Callable[[], None] | None) -> EpochIterator:
-        epoch = self._life.start_epoch()
-        iterator = EpochIterator(self._life, epoch, self._chain, keeps=self, at_end=at_end)
+    def iterate(self, indices: Iterable[SupportsIndex]) -> EpochIterator:
+        """Start the next epoch, in an order given from outside.
+
+        The source is read by these indices; what else stands at the head of the pipeline and
+        orders indices (`shuffle`, `shard`, `take`, `skip`, `repeat`) is left out, and
+        `enumerate` numbers what is read. A `cache` neither keeps nor gives items. All other
+        stages do what they do in any epoch. An item's path, which its random generator depends
+        on, is (its place in `indices`, its index).
+
+        Args:
+            indices: ints from 0 to the source's length - 1, as often and in the order that they
+                are wanted: a list, an array, a tensor, a sampler, a generator, which may be
+                endless. They are drawn as the source reads them, `prefetch` items ahead.
+
+        Returns:
+            The iterator of the epoch, as `iter(run)` gives it. An index that is out of range or
+            no int ends it with a `StageError` of the source, after the items before it.
+
+        Raises:
+            ArgumentTypeError: `indices` cannot be iterated, or the pipeline does not begin with
+                a source that has a length and an index.
+            ArgumentError: a `repeat` behind the head would read the source again.
+            RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
+        """
+        return self.begin_epoch(Listed(indices))
+
+    def open_epoch(self, *, depth: int = 2) -> OpenEpoch:
+        """Start the next epoch, and push the indices to it while it runs.
+
+            with run.open_epoch() as epoch:
+                epoch.load(indices_of(0))
+                for step in range(steps):
+                    epoch.load(indices_of(step + 1))  # read while the step is under way
+                    train(next(epoch))
+
+        Args:
+            depth: loads that may wait until the source begins them [loads]. One thread that
+                loads and iterates needs as many as it loads ahead of what it takes.
+
+        Returns:
+            The epoch: `load(indices)` and `end()` push, from any thread; iterating gives the
+            items, as in `iterate`.
+
+        Raises:
+            ArgumentTypeError: the pipeline does not begin with a source that has a length and an
+                index.
+            ArgumentError: `depth` is out of range, or a `repeat` behind the head would read the
+                source again.
+            RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
+        """
+        feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
+        return OpenEpoch(self.begin_epoch(feed), feed, self._life)
+
+    def begin_epoch(self, given: GivenOrder | None) -> EpochIterator:
+        """Start the next epoch, in an order given from outside or, with None, in its own."""
+        return self._iterator(None, given)
+
+    def _iterator(
+        self, at_end: Callable[[], None] | None, given: GivenOrder | None = None
+    ) -> EpochIterator:
+        chain = self._chain if given is None else given_chain(self._chain, given)
+        epoch = self._life.start_epoch(given)
+        iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
         return iterator
 

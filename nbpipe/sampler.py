@@ -9,34 +9,35 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from .claims import Store
 from .errors import ArgumentError, ArgumentTypeError, LengthUnknownError
-from .index_order import (
-    LONGEST,
-    CutOrder,
-    ItemsOrder,
-    JoinedOrder,
-    Lengths,
-    NumberedOrder,
-    Order,
-    RepeatOrder,
-    Rows,
-    ShardOrder,
-    ShuffledOrder,
-    Tail,
-    paths_of,
+from .index_order import LONGEST, Lengths, Order, Tail, paths_of
+from .index_steps import (
+    Claim,
+    Concat,
+    Cut,
+    Enumerate,
+    Epoch,
+    Items,
+    Repeat,
+    Sample,
+    Shard,
+    Shuffle,
+    Step,
 )
-from .seeding import Path, Permutation, order_generator
+from .rest import Rest
+from .rest_order import Left
+from .seeding import Path
+from .weighted import Draw
 
 _FIRST_BLOCK = 64  # rows; blocks then double, so that the first row comes at once
 _BLOCK = 4096
-_TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
 _MOST_RANKS = 2**31
 
 
@@ -62,7 +63,7 @@ class IndexPlan:
         step: the last step of the plan.
     """
 
-    step: _Step
+    step: Step
 
     @classmethod
     def of(cls, items: Any) -> IndexPlan:
@@ -76,12 +77,12 @@ class IndexPlan:
                 "items read by index must have __len__ and __getitem__, got "
                 f"{type(items).__name__}; use list(items), or shuffle with buffer_size="
             )
-        return cls(_Items(items))
+        return cls(Items(items))
 
     @staticmethod
     def concat(plans: Iterable[IndexPlan]) -> IndexPlan:
         """Read one plan after the other; the paths go on where those of the plan before end."""
-        return IndexPlan(_Concat(tuple(plan.step for plan in plans)))
+        return IndexPlan(Concat(tuple(plan.step for plan in plans)))
 
     def shuffle(self, seed: int = 0) -> IndexPlan:
         """Permute all rows; the permutation depends on (seed, epoch) and the pass alone.
@@ -97,7 +98,7 @@ class IndexPlan:
                 "shuffle must follow rows that end, got repeat(None) before it; shuffle before "
                 "repeat, or give buffer_size="
             )
-        return IndexPlan(_Shuffle(self.step, seed))
+        return IndexPlan(Shuffle(self.step, seed))
 
     def shard(self, rank: int, world_size: int, tail: Tail = "pad") -> IndexPlan:
         """Keep rows rank, rank + world_size, ... of the global order.
@@ -120,15 +121,15 @@ class IndexPlan:
             )
         if tail not in ("pad", "drop", "uneven"):
             raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-        return IndexPlan(_Shard(self.step, rank, world_size, tail))
+        return IndexPlan(Shard(self.step, rank, world_size, tail))
 
     def take(self, n: int) -> IndexPlan:
         """Keep the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(_Cut(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
+        return IndexPlan(Cut(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
 
     def skip(self, n: int) -> IndexPlan:
         """Leave out the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(_Cut(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
+        return IndexPlan(Cut(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
 
     def repeat(self, n: int | None = None) -> IndexPlan:
         """Read everything `n` times, or for ever; each pass shuffles anew.
@@ -137,14 +138,70 @@ class IndexPlan:
             ArgumentError: `n` is not None or an int of at least 0.
         """
         times = None if n is None else _whole("repeat n", n, minimum=0)
-        return IndexPlan(_Repeat(self.step, times))
+        return IndexPlan(Repeat(self.step, times))
+
+    def sample(self, draw: Draw, n: int | None = None, seed: int = 0) -> IndexPlan:
+        """Draw `n` rows by weight, as many as there are where None; anew in each epoch and pass.
+
+        Raises:
+            ArgumentError: `n` or `seed` is no int, or the rows never end or are part of a global
+                order. When a row is read: their number is not that of the weights.
+        """
+        seed = _whole("sample seed", seed, minimum=None)
+        count = None if n is None else _whole("sample n", n, minimum=0, maximum=LONGEST)
+        if self.step.endless:
+            raise ArgumentError(
+                "sample must follow rows that end, got repeat(None) before it; sample before repeat"
+            )
+        self._check_global("sample")
+        return IndexPlan(Sample(self.step, draw, count, seed))
+
+    def claim(self, chunk: int, store: Store | None, name: str) -> IndexPlan:
+        """Take chunks of the rows from a cursor that all ranks share; nothing may follow.
+
+        Args:
+            chunk: rows taken at a time, an int of at least 1.
+            store: holds the cursor; None for that of the default process group.
+            name: tells apart the cursors of one job.
+
+        Raises:
+            ArgumentError: a value out of range, or the rows are part of a global order.
+        """
+        chunk = _whole("claim chunk", chunk, minimum=1, maximum=LONGEST)
+        self._check_global("claim")
+        return IndexPlan(Claim(self.step, chunk, store, name))
+
+    def _check_global(self, verb: str) -> None:
+        if self.step.sharded:
+            raise ArgumentError(
+                f"{verb} must come before shard, got rows of one rank; all ranks {verb} from the "
+                "same global order"
+            )
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the rows are claimed, and so cannot be read in any order."""
+        return isinstance(self.step, Claim)
 
     def enumerate(self) -> IndexPlan:
         """Make each item a pair (number of its row, item)."""
-        return IndexPlan(_Enumerate(self.step))
+        return IndexPlan(Enumerate(self.step))
+
+    def rest(self, rest: Rest) -> IndexPlan:
+        """Read only what is left of the rows; they keep their paths."""
+        return self if rest.is_all else IndexPlan(Left(self.step, rest))
 
     def length(self) -> int | None:
-        """Count the rows, by the present lengths of the sources; None where they never end."""
+        """Count the rows, by the present lengths of the sources; None where they never end.
+
+        Raises:
+            LengthUnknownError: the rows are claimed.
+        """
+        if self.claimed:
+            raise LengthUnknownError(
+                "claim gives each rank as many items as it has time for, so their number is not "
+                "known; that of all ranks is the len() of the pipeline before claim"
+            )
         return self.resolve(0).length
 
     def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
@@ -156,7 +213,7 @@ class IndexPlan:
                 they change what `shuffle` does as a `repeat` of the plan would, not the paths.
         """
         lengths = Lengths()
-        return ResolvedOrder(self.step.open(_Epoch(epoch, passes, lengths)), lengths)
+        return ResolvedOrder(self.step.open(Epoch(epoch, passes, lengths)), lengths)
 
     def __repr__(self) -> str:
         return f"IndexPlan({self.step.words()})"
@@ -227,159 +284,6 @@ class ResolvedOrder:
             self._lengths.check()
             raise
         self._lengths.check()
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """What an order depends on beside its plan; `passes` of the nearest repeat first."""
-
-    number: int
-    passes: tuple[int, ...]
-    lengths: Lengths
-
-
-class _Step(ABC):
-    """One step of a plan."""
-
-    __slots__ = ()
-
-    @property
-    def inner(self) -> tuple[_Step, ...]:
-        """The steps that this one reads."""
-        return ()
-
-    @property
-    def endless(self) -> bool:
-        """Whether the rows never end, unless there are none."""
-        return any(step.endless for step in self.inner)
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether passes differ from one another."""
-        return any(step.shuffles for step in self.inner)
-
-    @abstractmethod
-    def open(self, epoch: _Epoch) -> Order:
-        """Make the order of `epoch`."""
-
-    @abstractmethod
-    def words(self) -> str:
-        """Say what this step and those before it do."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Items(_Step):
-    items: Any
-
-    def open(self, epoch: _Epoch) -> Order:
-        return ItemsOrder(self.items, epoch.lengths.of(self.items))
-
-    def words(self) -> str:
-        return type(self.items).__name__
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Concat(_Step):
-    steps: tuple[_Step, ...]
-
-    @property
-    def inner(self) -> tuple[_Step, ...]:
-        return self.steps
-
-    def open(self, epoch: _Epoch) -> Order:
-        return JoinedOrder([step.open(epoch) for step in self.steps])
-
-    def words(self) -> str:
-        return f"concat of {len(self.steps)}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _OneInner(_Step):
-    step: _Step
-
-    @property
-    def inner(self) -> tuple[_Step, ...]:
-        return (self.step,)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shuffle(_OneInner):
-    seed: int
-
-    @property
-    def shuffles(self) -> bool:
-        return True
-
-    def open(self, epoch: _Epoch) -> Order:
-        child = self.step.open(epoch)
-        length = child.length or 0
-
-        def permutation() -> Rows | Permutation:
-            generator = order_generator(self.seed, epoch.number, epoch.passes or 0)
-            long = length > _TABLE_ROWS
-            return Permutation(length, generator) if long else generator.permutation(length)
-
-        return ShuffledOrder(child, permutation)
-
-    def words(self) -> str:
-        return f"{self.step.words()}, shuffle {self.seed}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shard(_OneInner):
-    rank: int
-    world_size: int
-    tail: Tail
-
-    def open(self, epoch: _Epoch) -> Order:
-        return ShardOrder(self.step.open(epoch), self.rank, self.world_size, self.tail)
-
-    def words(self) -> str:
-        return f"{self.step.words()}, shard {self.rank} of {self.world_size} ({self.tail})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cut(_OneInner):
-    start: int
-    count: int | None  # None: all that follow
-
-    @property
-    def endless(self) -> bool:
-        return self.count is None and self.step.endless
-
-    def open(self, epoch: _Epoch) -> Order:
-        return CutOrder(self.step.open(epoch), self.start, self.count)
-
-    def words(self) -> str:
-        verb = f"skip {self.start}" if self.count is None else f"take {self.count}"
-        return f"{self.step.words()}, {verb}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Repeat(_OneInner):
-    times: int | None
-
-    @property
-    def endless(self) -> bool:
-        return self.times is None or (self.times > 0 and self.step.endless)
-
-    def open(self, epoch: _Epoch) -> Order:
-        def open_pass(number: int) -> Order:
-            return self.step.open(_Epoch(epoch.number, (number, *epoch.passes), epoch.lengths))
-
-        return RepeatOrder(open_pass, self.times, shuffles=self.step.shuffles)
-
-    def words(self) -> str:
-        return f"{self.step.words()}, repeat" + ("" if self.times is None else f" {self.times}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Enumerate(_OneInner):
-    def open(self, epoch: _Epoch) -> Order:
-        return NumberedOrder(self.step.open(epoch))
-
-    def words(self) -> str:
-        return f"{self.step.words()}, enumerate"
 
 
 def _whole(what: str, value: Any, *, minimum: int | None, maximum: int | None = None) -> int:

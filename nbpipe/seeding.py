@@ -29,6 +29,7 @@ _SEED = b"nbpipe.seed"
 _ORDER = b"nbpipe.order"
 _KEY_WORDS = 2  # of 64 bits
 _ROUNDS = 8
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio, odd
 
 
 def generator_for(seed: int, epoch: int, stage: str, path: Path) -> Generator:
@@ -130,6 +131,16 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values *= np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
     return values
+
+
+def uniforms(key: np.uint64, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Give one number in [0, 1) for each of `rows`, an array of shape (n,), in random access.
+
+    Source: SplitMix64 (Steele, Lea, Flood 2014), of which `key` is the state: row i is its
+    i-th number.
+    """
+    mixed = _mixed((rows.astype(np.uint64) + np.uint64(1)) * _GAMMA + key)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class _KeySequence:

@@ -19,6 +19,8 @@ from .placement import Placement
 
 MAX_CONCURRENCY = 1024
 MAX_PREFETCH = 65_536
+MAX_DEPTH = 16
+DEPTH = 2  # where not given
 LONGEST_NAME = 100  # characters
 _OURS = f"{__name__.partition('.')[0]}."
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
@@ -50,7 +52,7 @@ class Stage:
         op: word for the operation, as "map".
         fn: the user's function, or None.
         executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
-            any other executor, "executor".
+            any other executor, "executor"; "device": in a device's thread.
         placement: what is to know of workers outside the run's threads, or None.
         knobs: the knobs by name.
         spec: the operation with its arguments.
@@ -83,6 +85,7 @@ class Stage:
         executor: str = "thread",
         concurrency: int | None = None,
         prefetch: int | None = None,
+        depth: int | None = None,
         inputs: tuple[Chain, ...] = (),
         placement: Placement | None = None,
         shared: Mapping[str, Knob] | None = None,
@@ -97,6 +100,8 @@ class Stage:
             knobs["prefetch"] = Knob(
                 f"{name}.prefetch", prefetch, minimum=1, maximum=MAX_PREFETCH, unit="items"
             )
+        if depth is not None and "depth" not in knobs:
+            knobs["depth"] = depth_knob(name, depth)
         put = functools.partial(object.__setattr__, self)
         put("spec", spec)
         put("name", name)
@@ -138,6 +143,15 @@ class Stage:
     def prefetch(self, value: SupportsIndex) -> None:
         self.knob("prefetch").set(value)
 
+    @property
+    def depth(self) -> int:
+        """Batches that may be held ready on the device [batches]."""
+        return self.knob("depth").value
+
+    @depth.setter
+    def depth(self, value: SupportsIndex) -> None:
+        self.knob("depth").set(value)
+
     def knob(self, name: str) -> Knob:
         """Give the knob of this name.
 
@@ -150,7 +164,7 @@ class Stage:
         return found
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ("concurrency", "prefetch"):
+        if name in ("concurrency", "prefetch", "depth"):
             object.__setattr__(self, name, value)
         elif name in (*self.__slots__, "op", "fn"):
             raise UnknownKnobError(
@@ -203,6 +217,18 @@ def given(**arguments: object) -> frozenset[str]:
 def concurrency_knob(name: str, value: int, most: int = MAX_CONCURRENCY) -> Knob:
     """Make the knob for the calls in progress at once."""
     return Knob(f"{name}.concurrency", value, minimum=1, maximum=most, unit="calls")
+
+
+def depth_knob(name: str, value: int) -> Knob:
+    """Make the knob for the batches held ready on a device."""
+    return Knob(f"{name}.depth", value, minimum=1, maximum=MAX_DEPTH, unit="batches")
+
+
+def has_device(chain: Chain) -> bool:
+    """Say whether a stage of a chain, or of its inputs, runs on a device."""
+    return any(
+        stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain
+    )
 
 
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:

@@ -20,12 +20,14 @@ PACKAGE = ROOT / "nbpipe"
 # one that does not exist yet is no harm.
 FLOORS = (
     "version errors units gil",
-    "knobs tree describe text metrics seeding worker index_order sampler digest cache",
-    "operations placement stage region order lengths outline collate failure",
+    "knobs tree describe text metrics seeding worker digest cache "
+    "index_order weighted claims index_steps rest rest_order sampler",
+    "operations draws placement stage region order lengths outline collate failure",
     "executors transfer ranks",
     "open_runs stats watch tune exported view remote kernel export widgets",
-    "engine inline isolate iterator training live_stage observed run outpost",
-    "calls appending chaining peek pipeline source joins progress loading loader __init__",
+    "engine inline isolate iterator open_epoch training live_stage observed run outpost",
+    "calls appending appending_orders chaining peek pipeline source joins progress loading "
+    "fetching loader_arguments loader_chain loader_epoch loader __init__",
     "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.

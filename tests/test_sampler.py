@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nbpipe import sampler
+from nbpipe import index_steps
 from nbpipe.errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from nbpipe.sampler import IndexPlan, default_rank
 
@@ -368,7 +368,7 @@ def test_other_sources_are_refused(items):
 
 def test_long_permutations(monkeypatch):
     """The permutation computed block by block serves every chain that the table serves."""
-    monkeypatch.setattr(sampler, "_TABLE_ROWS", 3)
+    monkeypatch.setattr(index_steps, "_TABLE_ROWS", 3)
     plan = IndexPlan.of(range(5000)).shuffle(1)
     orders = [items_of(plan), items_of(plan, 1), items_of(plan.repeat(2))[5000:]]
     assert [sorted(order) for order in orders] == [list(range(5000))] * 3

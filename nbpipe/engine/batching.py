@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..collate import collate
 from ..errors import ArgumentError
 from ..operations import Batch, as_float
+from ..rest import Rest
 from .task import Entry
 
 
@@ -29,16 +32,37 @@ class Collate:
 class BatchByCost:
     """Gathers items while the sum of their costs stays within `size`."""
 
-    def __init__(self, spec: Batch) -> None:
+    def __init__(self, spec: Batch, stands: dict[str, Any]) -> None:
         self._spec = spec
         self._collate = Collate(spec)
+        self._known = deque(stands.get("sizes", ()))  # of batches that the loop has not got
+        self._sizes: deque[int] = deque()  # of those given; the first is number `_first`
+        self._first = self._before = 0
         self._entries: list[Entry] = []
         self._sum = 0.0
         self.finished = False
         self.holds_items = False
 
+    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
+        """Say how many items belong to the batches that are not wanted."""
+        sizes = list(enumerate(tuple(self._sizes), self._first))
+        ends = list(itertools.accumulate((size for _, size in sizes), initial=self._before))
+        again = [size for number, size in sizes if number in rest]
+        stands["sizes"] = [*again, *self._known]
+        gone = [ends[n : n + 2] for n, (number, _) in enumerate(sizes) if number not in rest]
+        return Rest.of(self._before, [(first, end) for first, end in gone])
+
+    def forget(self, start: int) -> None:
+        """Forget the sizes of the batches before number `start`."""
+        for _ in range(min(start - self._first, len(self._sizes))):
+            self._before += self._sizes.popleft()
+            self._first += 1
+
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""
+        if self._known:
+            self._entries.append(entry)
+            return self._close() if len(self._entries) == self._known[0] else None
         assert self._spec.cost is not None
         given = self._spec.cost(entry[1])
         cost = as_float(given)
@@ -56,6 +80,9 @@ class BatchByCost:
 
     def _close(self) -> Entry:
         entries, self._entries, self._sum = self._entries, [], 0.0
+        if self._known:
+            self._known.popleft()
+        self._sizes.append(len(entries))
         return (entries[0][0], self._collate([entry[1] for entry in entries]))
 
     def flush(self) -> Iterator[Entry]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..executors.inflight import opened
 from ..operations import (
     Batch,
     Cache,
@@ -22,30 +23,29 @@ from ..operations import (
 )
 from ..order import absorbed
 from ..region import regions_of
-from ..seeding import order_generator
+from ..rest import Rest
+from ..seeding import Path, order_generator
 from ..stage import Chain, Stage, address_book
 from .batching import split_batch
+from .device import direct_node, let_read
+from .drawing import InterleaveMover, MixMover
 from .expand import ExpandNode
 from .failures import Budget
-from .join import (
-    ConcatMover,
-    InterleaveMover,
-    MixMover,
-    Mover,
-    PumpNode,
-    RepeatMover,
-    ZipMover,
-)
+from .fednode import FedNode
+from .feed import Feed
+from .given import GivenItems
+from .join import ConcatMover, Mover, PumpNode, ZipMover
 from .lane import Lane
 from .mapnode import MapNode
-from .node import Node
+from .node import Node, Stages
 from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source
+from .passes import RepeatMover
 from .regionnode import Region, RegionExpandNode, RegionNode, RegionOpener
 from .regions import Regions
 from .route import MergeMover, Outlet, SplitMover
 from .steps import Step, step_of
-from .stream import StreamNode, StreamStep
-from .streams import operation_of
+from .stream import StreamNode, StreamOperation, StreamStep
+from .streams import Dropping, operation_of
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -61,6 +61,7 @@ class Builder:
         lane_of: gives the run's lane for an address, made at first use.
         regions: gives stages their workers outside the run's threads; None lets them run
             like those in threads.
+        stands: where stages stand, by address, for an epoch that goes on in its middle.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Builder:
         epoch: Epoch,
         lane_of: Callable[[str, Stage, int], Lane],
         regions: Regions | None = None,
+        stands: Stages | None = None,
     ) -> None:
+        self._stands = dict(stands or {})
         self._chain = chain
         self._epoch = epoch
         self._lane_of = lane_of
@@ -100,12 +103,17 @@ class Builder:
             used = 0
         for group in regions_of(chain[used:]):
             part.add(group)
+        let_read(nodes)
         return nodes
 
     def lane(self, place: str, stage: Stage, *, batched: bool) -> Lane:
         """Give the lane of a stage."""
         address = self._addresses[place + stage.name]
         return self._lane_of(address, stage, BATCHES if batched else SAMPLES)
+
+    def stands(self, address: str) -> dict[str, Any]:
+        """Give where a stage stands; later passes of a repeat begin at their beginning."""
+        return self._stands.pop(address, {})
 
     @property
     def epoch(self) -> Epoch:
@@ -125,6 +133,13 @@ class _Part:
         self._passes = passes
         self._nodes = nodes
         self._batched = False
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def _stands(self, lane: Lane) -> dict[str, Any]:
+        """Give where a stage stands; asking again gives the same."""
+        if lane.address not in self._known:
+            self._known[lane.address] = self._builder.stands(lane.address)
+        return self._known[lane.address]
 
     def _lane(self, stage: Stage) -> Lane:
         return self._builder.lane(self._place, stage, batched=self._batched)
@@ -139,6 +154,10 @@ class _Part:
         if group[0].placement is not None and self._builder.regions is not None:
             self._region(group, self._builder.regions)
             return
+        if group[0].executor == "device":
+            for stage in group:
+                self._append(direct_node(self._lane(stage), self._epoch, stage))
+            return
         for stage in group:
             self._add(stage)
 
@@ -152,14 +171,18 @@ class _Part:
             self._batch(stage, spec)
         elif isinstance(spec, Unbatch):
             self._batched = False
-            step = Step(self._lane(stage).address, split_batch, self._epoch.context)
-            self._append(ExpandNode(self._lane(stage), self._epoch, CallOpener(step)))
+            lane = self._lane(stage)
+            step = Step(lane.address, split_batch, self._epoch.context)
+            known = self._children(lane)
+            self._append(ExpandNode(lane, self._epoch, CallOpener(step), known=known))
         elif isinstance(spec, Zip | Concat | Mix | Interleave):
             self._join(stage, spec)
         elif isinstance(spec, Route):
             self._route(stage, spec)
         elif isinstance(spec, Cache) and spec.store.complete:
             self._replay(stage, spec)
+        elif isinstance(spec, Cache):
+            self._record(stage)
         else:
             self._stream(stage)
 
@@ -171,14 +194,18 @@ class _Part:
             self._append(PumpNode(self._lane(stage), self._epoch, ConcatMover(deepen=False)))
             return
         lane = self._lane(stage)
-        opener = SourceOpener(lane.address, spec, self._epoch.context, self._passes)
+        rest = rest_in(self._stands(lane))
+        opener = SourceOpener(lane.address, spec, self._epoch.context, self._passes, rest)
+        if isinstance(spec.items, GivenItems) and isinstance(spec.items.order, Feed):
+            self._append(FedNode(lane, self._epoch, opener, spec.items.order))
+            return
         remote = is_async_source(spec.items)
         self._append(ExpandNode(lane, self._epoch, opener, remote=remote, source=True))
 
     def _call(self, stage: Stage, spec: Call) -> None:
         lane = self._lane(stage)
         step = step_of(lane.address, spec, self._epoch.context, stage.executor)
-        budget = Budget(lane.address, spec.policy.max_failures)
+        budget = self._budget(lane, stage)
         previous = self._nodes[-1]
         flat = isinstance(spec, FlatMap)
         if stage.executor == "inline" and not flat and _takes_fused(previous):
@@ -193,7 +220,10 @@ class _Part:
         node: Node
         if flat:
             opener = CallOpener(step)
-            node = ExpandNode(lane, self._epoch, opener, ordered=spec.ordered, remote=remote)
+            known = self._children(lane)
+            node = ExpandNode(
+                lane, self._epoch, opener, ordered=spec.ordered, remote=remote, known=known
+            )
         else:
             node = MapNode(lane, self._epoch, step, ordered=spec.ordered, remote=remote)
         if spec.policy.max_failures is not None:
@@ -201,18 +231,32 @@ class _Part:
             node.guarded = True
         self._append(node)
 
+    def _children(self, lane: Lane) -> dict[Path, Rest]:
+        """Give for the paths of items of which only some children are wanted, those."""
+        parts = self._stands(lane).get("children", ())
+        return {path_in(path): Rest.read(rest) for path, rest in parts}
+
+    def _budget(self, lane: Lane, stage: Stage) -> Budget:
+        policy = getattr(stage.spec, "policy", None)
+        budget = Budget(lane.address, policy.max_failures if policy else None)
+        budget.failures, budget.seen = self._stands(lane).get("failed", (0, 0))
+        return budget
+
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
         lanes = [self._lane(stage) for stage in group]
         for lane in lanes[:-1]:
             lane.prefetch = 0  # behind an inner stage nothing waits
         region = regions.region(group, [lane.address for lane in lanes], self._epoch.context)
-        budgets = [Budget(lane.address, _max_failures(lane.stage)) for lane in lanes]
+        budgets = [self._budget(lane, lane.stage) for lane in lanes]
         spec = group[-1].spec
         node: Node
         if isinstance(spec, FlatMap):
             (step,) = region.steps.values()
             opener = RegionOpener(step, region, self._epoch.context.epoch)
-            node = RegionExpandNode(lanes[0], self._epoch, opener, ordered=spec.ordered)
+            known = self._children(lanes[0])
+            node = RegionExpandNode(
+                lanes[0], self._epoch, opener, ordered=spec.ordered, known=known
+            )
         else:
             node = self._region_node(group, lanes[-1], region)
         node.rest_lanes, node.rest_budgets = tuple(lanes[:-1]), tuple(budgets[:-1])
@@ -243,14 +287,33 @@ class _Part:
 
     def _stream(self, stage: Stage) -> None:
         lane = self._lane(stage)
-        operation = operation_of(stage, self._epoch.context, self._passes)
+        stands = self._stands(lane)
+        self._operate(lane, operation_of(stage, self._epoch.context, self._passes, stands))
+        self._drop(lane, stands)
+
+    def _operate(self, lane: Lane, operation: StreamOperation) -> None:
         step = StreamStep(lane.address, operation, self._epoch.context)
         self._append(StreamNode(lane, self._epoch, step))
+
+    def _drop(self, lane: Lane, stands: dict[str, Any]) -> None:
+        """Leave out again what the loop has had, where the stage itself begins before that."""
+        if "drop" in stands:
+            self._operate(_unseen(lane), Dropping(Rest.read(stands["drop"])))
+
+    def _record(self, stage: Stage) -> None:
+        """Add a cache that is not complete; what was replayed before is made again."""
+        lane = self._lane(stage)
+        stands = self._stands(lane)
+        again = stands if stands.get("by") == "replay" else {}
+        about = {} if again else stands
+        self._operate(lane, operation_of(stage, self._epoch.context, self._passes, about))
+        self._drop(lane, {"drop": again["rest"]} if again else {})
 
     def _replay(self, stage: Stage, spec: Cache) -> None:
         self._nodes.clear()
         lane = self._lane(stage)
-        opener = ReplayOpener(lane.address, spec.store, self._epoch.context, self._passes)
+        rest = rest_in(self._stands(lane))
+        opener = ReplayOpener(lane.address, spec.store, self._epoch.context, self._passes, rest)
         self._append(ExpandNode(lane, self._epoch, opener, source=True))
 
     def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
@@ -258,28 +321,34 @@ class _Part:
             self._builder.nodes(chain, f"{self._place}{number}/", self._passes)
             for number, chain in enumerate(stage.inputs)
         ]
-        open_at_first = len(inputs)
-        if isinstance(spec, Concat):
-            open_at_first = 2
-        elif isinstance(spec, Interleave):
-            open_at_first = spec.cycle
-        for nodes in inputs[open_at_first:]:
-            self._epoch.keep_closed(nodes[-1], nodes[::-1])
-        for nodes in reversed(inputs[:open_at_first]):
-            self._nodes.extend(nodes)
-        pump = PumpNode(self._lane(stage), self._epoch, self._mover(stage, spec))
+        lane = self._lane(stage)
+        mover, at_first = self._mover(stage, spec, self._stands(lane))
+        opened = [n for n in range(len(inputs)) if n in at_first]
+        for number, nodes in enumerate(inputs):
+            if number not in at_first:
+                self._epoch.keep_closed(nodes[-1], nodes[::-1])
+        for number in reversed(opened):
+            self._nodes.extend(inputs[number])
+        pump = PumpNode(lane, self._epoch, mover)
         connect([nodes[-1] for nodes in inputs], pump)
         self._nodes.append(pump)
 
-    def _mover(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> Mover:
+    def _mover(
+        self, stage: Stage, spec: Zip | Concat | Mix | Interleave, stands: dict[str, Any]
+    ) -> tuple[Mover, Container[int]]:
+        """Give what joins the inputs, and the numbers of those that are open at first."""
+        every = range(len(stage.inputs))
         if isinstance(spec, Zip):
-            return ZipMover(strict=spec.strict)
+            return ZipMover(strict=spec.strict), every
         if isinstance(spec, Concat):
-            return ConcatMover()
+            first = stands.get("first", 0)
+            return ConcatMover(first=first), range(first, first + 2)
         if isinstance(spec, Interleave):
-            return InterleaveMover(len(stage.inputs), spec.cycle)
+            turns = InterleaveMover(len(stage.inputs), spec.cycle, stands)
+            return turns, turns.at_first
         rng = order_generator(spec.seed, self._epoch.context.epoch, self._passes or 0)
-        return MixMover(spec.weights, rng, shortest=spec.stop == "shortest")
+        shortest = spec.stop == "shortest"
+        return MixMover(spec.weights, rng, shortest=shortest, stands=stands), every
 
     def repeat(self, chain: Chain, place: int) -> None:
         """Add everything up to a repeat; it is built again for each pass."""
@@ -290,11 +359,15 @@ class _Part:
         def build(number: int) -> Sequence[Node]:
             return builder.nodes(above, here, (number, *passes))[::-1]
 
-        self._nodes.extend(build(0)[::-1])
+        lane = self._lane(stage)
+        stands = self._stands(lane)
+        number = stands.get("pass", 0)
+        self._nodes.extend(build(number)[::-1])
         self._batched = any(isinstance(s.spec, Batch) for s in above)
         assert isinstance(stage.spec, Repeat)
-        mover = RepeatMover(stage.spec.times, build)
+        mover = RepeatMover(stage.spec.times, build, number)
         self._append(PumpNode(self._lane(stage), self._epoch, mover))
+        self._drop(lane, stands)
 
     def _route(self, stage: Stage, spec: Route) -> None:
         epoch, lane = self._epoch, self._lane(stage)
@@ -321,7 +394,12 @@ class Chooser:
     def __init__(self, stage: str, spec: Route) -> None:
         self._stage = stage
         self._key = spec.key
+        self._reads = False
         self._numbers = {value: number for number, value in enumerate(spec.values)}
+
+    def let_read(self) -> None:
+        """Hear that items are batches in flight; they pass as they are."""
+        self._reads = True
 
     def __call__(self, value: Any) -> tuple[int, Any]:
         """Give the branch's number and the item.
@@ -329,7 +407,7 @@ class Chooser:
         Raises:
             ArgumentError: no branch has this key.
         """
-        key = self._key(value)
+        key = self._key(opened(value) if self._reads else value)
         number = self._numbers.get(key)
         if number is None:
             known = ", ".join(repr(known) for known in self._numbers)
@@ -337,6 +415,16 @@ class Chooser:
                 f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
             )
         return number, value
+
+
+def rest_in(stands: dict[str, Any]) -> Rest:
+    """Give what is left of a source or a cache."""
+    return Rest.read(stands["rest"]) if "rest" in stands else Rest()
+
+
+def path_in(path: Any) -> Path:
+    """Give a path that was written as JSON."""
+    return tuple(path) if isinstance(path, list) else path
 
 
 def _unseen(lane: Lane) -> Lane:

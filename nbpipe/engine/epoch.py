@@ -12,15 +12,18 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from ..failure import Failure
+from ..rest import Rest
 from ..tree import size_bytes
 from .context import EpochContext
 from .join import PumpNode
 from .memory import Memory
-from .node import CHUNK_MAX, Node
+from .node import CHUNK_MAX, Node, Stages
+from .standing import forget, stages_of
 from .stream import StreamNode
 from .task import Entry, Task
 
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
+KEPT = 256  # items that the consumer has had of which one still knows where they came from
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
 QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
 
@@ -46,6 +49,7 @@ class Epoch:
         urgent: the error does not wait for earlier items.
         changed: a node was opened, fed or ended; the choice of work has to look again.
         litter: iterators and files that are left open and have to be closed, outside the lock.
+        delivered: gives the number of items that the consumer has had.
         gate: held while the consumer has to wait.
         direct: the consumer may take from `sink` without the lock: the last stage is cheap.
         low: how many results are left when a consumer that takes directly wakes a thread.
@@ -55,6 +59,7 @@ class Epoch:
         "changed",
         "closed_inputs",
         "context",
+        "delivered",
         "direct",
         "error",
         "exhausted",
@@ -108,6 +113,7 @@ class Epoch:
         self.low = 0
         self.waits_since_ns = 0
         self.lot_since_ns = 0
+        self.delivered: Callable[[], int] = lambda: 0
         self.gate = allocate_lock()
         self.gate.acquire()
 
@@ -204,6 +210,17 @@ class Epoch:
         """Count entries that left a buffer."""
         if self.memory is not None:
             self.memory.release(entries)
+
+    # -- where it stands ------------------------------------------------------------------
+    def stands(self, rest: Rest) -> Stages:
+        """Say where all stages stand, given what the consumer wants."""
+        assert self.last is not None
+        return stages_of(self.last, rest)
+
+    def forget(self) -> None:
+        """Forget what the consumer has had, but for a little: it may be elsewhere, and behind."""
+        assert self.last is not None
+        forget(self.last, Rest(max(0, self.delivered() - KEPT)))
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..rest import Rest
+from ..seeding import Path
 from .lane import Lane
-from .node import Node
+from .logs import Children, Drops
+from .node import Node, Stages
 from .task import Expansion, Task
 
 if TYPE_CHECKING:
@@ -23,10 +27,13 @@ class ExpandNode(Node):
     Args:
         opener: makes the iterator of an expansion and says what a failure does.
         source: there is no input; one expansion is there from the beginning.
+        known: for the path of an input its children that are wanted, where not all are.
     """
 
     __slots__ = (
         "buffered",
+        "children",
+        "drops",
         "live",
         "opener",
         "seq_in",
@@ -42,6 +49,7 @@ class ExpandNode(Node):
         ordered: bool = True,
         remote: bool = False,
         source: bool = False,
+        known: dict[Path, Rest] | None = None,
     ) -> None:
         super().__init__(lane, epoch, ordered=ordered, remote=remote)
         self.active_without_input = True
@@ -50,6 +58,8 @@ class ExpandNode(Node):
         self.live: list[Expansion] = []
         self.seq_in = 0
         self.buffered = 0
+        self.drops = Drops()  # of a source, by the inline stages that run with it
+        self.children = Children(known or {})
         if source:
             self.live.append(Expansion(0))
             self.input_over = True
@@ -115,6 +125,7 @@ class ExpandNode(Node):
             entry = self.inbox.popleft()
             self.epoch.release((entry,))
             expansion = Expansion(self.seq_in, entry)
+            expansion.wanted = self.children.begin(self.seq_in, entry[0])
             self.seq_in += 1
             self.live.append(expansion)
             self.lane.counters.items_in += 1
@@ -181,7 +192,7 @@ class ExpandNode(Node):
             self.reserved -= len(results)
         expansion.drawn += len(results) - (1 if task.irregular and results else 0)
         if not self.ordered or self.live[0] is expansion:
-            self.emit(results, now_ns, irregular=task.irregular)
+            self._hand_on(expansion, results, now_ns, irregular=task.irregular)
         else:
             expansion.buffer.extend(results)
             expansion.irregular = expansion.irregular or task.irregular
@@ -190,15 +201,44 @@ class ExpandNode(Node):
 
     def _next_in_order(self, now_ns: int) -> None:
         if not self.ordered:
+            for x in self.live:
+                if x.over and not x.held:
+                    self.children.end(x.seq)
             self.live = [x for x in self.live if not x.over or x.held]
             return
         while self.live and not self.done and self.live[0].over and not self.live[0].held:
-            self.live.pop(0)
+            self.children.end(self.live.pop(0).seq)
             if self.live and self.live[0].buffer:
                 following = self.live[0]
                 self.buffered -= len(following.buffer)
                 results, following.buffer = following.buffer, []
-                self.emit(results, now_ns, irregular=following.irregular)
+                self._hand_on(following, results, now_ns, irregular=following.irregular)
+
+    def _hand_on(
+        self, expansion: Expansion, results: list[Any], now_ns: int, *, irregular: bool
+    ) -> None:
+        if not self.source:
+            self.children.note(expansion.seq, results)
+        elif irregular:
+            self.drops.note(self.seq_out, results)
+        self.seq_out += len(results)
+        self.emit(results, now_ns, irregular=irregular)
+
+    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+        """Say which inputs, and which children of those in work, are wanted."""
+        address = self.lane.address
+        if self.source:
+            self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
+            return rest
+        inputs, parts = self.children.inputs(rest)
+        if parts:
+            stages.setdefault(address, {})["children"] = parts
+        return inputs
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget whose children the results are that nobody wants any more."""
+        start = min(rest.start for rest in below.values())
+        (self.drops if self.source else self.children).forget(start)
 
     def exhausted(self) -> bool:
         """Say whether every expansion came to its end."""

@@ -16,6 +16,7 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
+from ..executors.inflight import seen
 from ..executors.remote_errors import PackedError, pack_error
 from ..failure import Failure
 from ..operations import FailurePolicy
@@ -59,7 +60,7 @@ def failed(
     policy: FailurePolicy,
 ) -> Failed:
     """Build the record and, where the epoch has to end, the `StageError` that will surface."""
-    summary = summarize(value)
+    summary = summarize(seen(value))
     line = one_line(error).removeprefix("nbpipe.errors.")
     record = Failure(
         stage=stage,

@@ -1,6 +1,6 @@
 """PumpNode: moves items between queues under the lock; no user code, no task.
 
-Joins (`zip`, `concat`, `mix`, `interleave`), `repeat`, and the two ends of `route` are pumps:
+Joins (`zip`, `concat`; `drawing.py`), `repeat` (`passes.py`) and the two ends of `route` are pumps:
 they differ in their `Mover`, which decides what goes next. Every decision depends only on what
 the inputs hold and whether they are done, never on timing, so the order is deterministic.
 """
@@ -8,21 +8,17 @@ the inputs hold and whether they are done, never on timing, so the order is dete
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import ArgumentError
+from ..rest import Rest
 from .lane import Lane
-from .node import Node
+from .node import Node, Stages
 from .task import Entry, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-
-
-_DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
 
 
 class Mover(ABC):
@@ -31,6 +27,16 @@ class Mover(ABC):
     @abstractmethod
     def move(self, node: PumpNode, room: int) -> list[Entry]:
         """Take at most `room` entries from the inputs; end the node where it is over."""
+
+    @abstractmethod
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Say what is wanted of each input, given what is wanted here; None: as from the start."""
+
+    @abstractmethod
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Hear what may still be wanted."""
 
 
 class PumpNode(Node):
@@ -54,6 +60,14 @@ class PumpNode(Node):
             self.emit(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
+
+    def rest_above(self, below: Mapping[int, Rest], stages: Stages) -> Sequence[Rest | None]:
+        """Let the mover say what is wanted of each input."""
+        return self.mover.rest_above(self, below, stages)
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Let the mover forget what nobody wants any more."""
+        self.mover.forget(below)
 
     def take(self, now_ns: int) -> Task | None:
         """Give no task."""
@@ -90,13 +104,13 @@ def _ended(above: Node) -> bool:
     return above.done and not above.out
 
 
-def _from_input(entry: Entry, number: int) -> Entry:
+def from_input(entry: Entry, number: int) -> Entry:
     """Put the input's number in front of the path: no path then begins with another's."""
     path = entry[0]
     return ((number, *path) if isinstance(path, tuple) else (number, path), *entry[1:])
 
 
-def _cut_others(node: PumpNode, ended: int) -> None:
+def cut_others(node: PumpNode, ended: int) -> None:
     """Note that only one input was asked for its end."""
     for number, above in enumerate(node.upstream):
         if number != ended:
@@ -123,6 +137,15 @@ class ZipMover(Mover):
             node.epoch.release(row)
         return [(row[0][0], tuple(entry[1] for entry in row)) for row in rows]
 
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Want the same of each input."""
+        return tuple(below.values()) * len(node.upstream)
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Know nothing that could be forgotten."""
+
     def _end(self, node: PumpNode) -> None:
         """End as Python's own zip would: the inputs are asked for an item in their order."""
         ended: int | None = None
@@ -142,7 +165,7 @@ class ZipMover(Mover):
         if ended is None:
             return
         if not self._strict:
-            _cut_others(node, ended)
+            cut_others(node, ended)
         node.end(self._unequal(ended, longer) if self._strict and longer is not None else None)
 
     def _unequal(self, ended: int, longer: int) -> ArgumentError:
@@ -157,11 +180,35 @@ class ConcatMover(Mover):
 
     Args:
         deepen: put the input's number in front of each path.
+        first: number of the input that is read first.
     """
 
-    def __init__(self, *, deepen: bool = True) -> None:
-        self._current = 0
+    def __init__(self, *, deepen: bool = True, first: int = 0) -> None:
+        self._first = self._current = first
         self._deepen = deepen
+        self._moved = [0]  # for each input from the first one on, entries
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Part what is wanted by the numbers of entries that the inputs gave."""
+        (rest,) = below.values()
+        rests: list[Rest | None] = [None] * len(node.upstream)
+        begun = 0
+        for number, count in enumerate(self._moved, self._first):
+            end = begun + count
+            if number == self._current:
+                rests[number] = rest.since(begun)
+            elif rest.first_from(begun) < end:
+                rests[number] = rest.until(end).since(begun)
+            begun = end
+        wanted = [number for number, one in enumerate(rests) if one is not None]
+        if self._deepen:
+            stages.setdefault(node.lane.address, {})["first"] = wanted[0]
+        return rests
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Keep one number for each input."""
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
         """Move from the current input."""
@@ -170,7 +217,8 @@ class ConcatMover(Mover):
             above = node.upstream[self._current]
             count = min(room - len(moved), len(above.out))
             taken = [above.out.popleft() for _ in range(count)]
-            moved += [_from_input(one, self._current) for one in taken] if self._deepen else taken
+            moved += [from_input(one, self._current) for one in taken] if self._deepen else taken
+            self._moved[-1] += count
             if not _ended(above):
                 break
             if above.error is not None or self._current + 1 == len(node.upstream):
@@ -178,142 +226,6 @@ class ConcatMover(Mover):
                     node.end(above.error)
                 break
             self._current += 1
+            self._moved.append(0)
             node.epoch.open(node.upstream[self._current + 1 : self._current + 2])
         return moved
-
-
-class MixMover(Mover):
-    """Draws an input by weight for each item."""
-
-    def __init__(
-        self, weights: Sequence[float], rng: np.random.Generator, *, shortest: bool
-    ) -> None:
-        self._weights = dict(enumerate(weights))
-        self._rng = rng
-        self._shortest = shortest
-        self._next: int | None = None
-
-    def _draw(self) -> int:
-        if self._next is None:
-            point = self._rng.random() * sum(self._weights.values())
-            drawn = 0
-            for drawn, weight in self._weights.items():  # noqa: B007  the last one stays
-                point -= weight
-                if point < 0:
-                    break
-            self._next = drawn
-        return self._next
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move while the input drawn has something."""
-        moved: list[Entry] = []
-        while len(moved) < room:
-            drawn = self._draw()
-            above = node.upstream[drawn]
-            if above.out:
-                moved.append(_from_input(above.out.popleft(), drawn))
-                self._next = None
-                continue
-            if above.done:
-                self._drop(node, drawn, above.error, moved)
-            if not above.done or node.done or moved:
-                break
-        return moved
-
-    def _drop(
-        self, node: PumpNode, drawn: int, error: BaseException | None, moved: list[Entry]
-    ) -> None:
-        if error is not None or self._shortest or len(self._weights) == 1:
-            if not moved:
-                if self._shortest:
-                    _cut_others(node, drawn)
-                node.end(error)
-            return
-        del self._weights[drawn]
-        self._next = None
-
-
-class InterleaveMover(Mover):
-    """Takes turns between the inputs that are open."""
-
-    def __init__(self, count: int, cycle: int) -> None:
-        self._open = list(range(min(cycle, count)))
-        self._following = len(self._open)
-        self._count = count
-        self._turn = 0
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move one item from each open input in turn."""
-        moved: list[Entry] = []
-        while len(moved) < room:
-            if not self._open:
-                if not moved:
-                    node.end()
-                break
-            number = self._open[self._turn]
-            above = node.upstream[number]
-            if above.out:
-                moved.append(_from_input(above.out.popleft(), number))
-                self._turn = (self._turn + 1) % len(self._open)
-                continue
-            if not above.done:
-                break
-            if above.error is not None:
-                if not moved:
-                    node.end(above.error)
-                break
-            self._replace(node)
-        return moved
-
-    def _replace(self, node: PumpNode) -> None:
-        if self._following < self._count:
-            self._open[self._turn] = self._following
-            node.epoch.open(node.upstream[self._following : self._following + 1])
-            self._following += 1
-        else:
-            del self._open[self._turn]
-            self._turn = self._turn % len(self._open) if self._open else 0
-
-
-class RepeatMover(Mover):
-    """Passes over the part of the pipeline above, which is built anew for each.
-
-    Args:
-        times: number of passes; None for ever.
-        build: gives the part above for a pass, most downstream first.
-    """
-
-    def __init__(self, times: int | None, build: Callable[[int], Sequence[Node]]) -> None:
-        self._times = times
-        self._build = build
-        self._pass = 0
-        self._dry = 0  # passes without items since the last one that had some
-        self._moved = False
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move what is there; begin the next pass at the end."""
-        above = node.upstream[0]
-        count = min(room, len(above.out))
-        if count:
-            self._moved, self._dry = True, -1
-            return [above.out.popleft() for _ in range(count)]
-        if not above.done:
-            return []
-        self._pass += 1
-        self._dry += 1
-        if above.error is not None or self._pass == self._times:
-            node.end(above.error)
-        elif self._times is None and not self._moved:
-            node.end()  # for ever nothing
-        elif self._times is None and self._dry == _DRY_PASSES:
-            node.end(self._ran_dry(node))
-        else:
-            node.epoch.commit(node.epoch.above(node))
-            node.epoch.replace(node, self._build(self._pass))
-        return []
-
-    def _ran_dry(self, node: PumpNode) -> ArgumentError:
-        return ArgumentError(
-            f"{node.lane.address} for ever must have items to go on with, got none in "
-            f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
-        )

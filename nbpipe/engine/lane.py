@@ -77,6 +77,8 @@ class Lane:
             self.concurrency = knobs["concurrency"].value
         if "prefetch" in knobs:
             self.prefetch = knobs["prefetch"].value
+        elif "depth" in knobs:
+            self.prefetch = knobs["depth"].value
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""

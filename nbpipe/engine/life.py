@@ -11,6 +11,7 @@ from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError
 from ..watch import Status
 from .epoch import Epoch
 from .failures import one_line
+from .indices import GivenOrder
 from .machine import Machine
 from .record import Record
 from .scheduler import LOG
@@ -28,6 +29,7 @@ class Life:
         record: what is remembered.
         epoch: the epoch in progress, or None.
         owner: the thread that iterates it.
+        given: the order of that epoch, or of the last one, where it came from outside.
         number: number of the epoch in progress, or of the last one.
         next_epoch: number of the epoch that starts next.
         outcome: how the last epoch ended: FINISHED, STOPPED, CANCELLED, FAILED; READY before
@@ -49,6 +51,7 @@ class Life:
         self.record = record
         self.epoch: Epoch | None = None
         self.owner: threading.Thread | None = None
+        self.given: GivenOrder | None = None
         self.number = 0
         self.next_epoch = 0
         self.outcome = READY
@@ -62,8 +65,11 @@ class Life:
         self._lock = threading.Lock()
         self._beginning = threading.Lock()
 
-    def start_epoch(self) -> Epoch:
+    def start_epoch(self, given: GivenOrder | None = None) -> Epoch:
         """Start the next epoch; cancel the one that this thread left unfinished.
+
+        Args:
+            given: takes the place of the source's own order.
 
         Raises:
             RunClosedError: the run is closed, or was started in another process.
@@ -73,9 +79,9 @@ class Life:
         self.check_open()
         self.check_outside("iterate")
         with self._beginning:
-            return self._start_epoch()
+            return self._start_epoch(given)
 
-    def _start_epoch(self) -> Epoch:
+    def _start_epoch(self, given: GivenOrder | None) -> Epoch:
         self.check_open()
         epoch, owner, me = self.epoch, self.owner, threading.current_thread()
         if epoch is not None and owner is not None and owner is not me and owner.is_alive():
@@ -91,8 +97,9 @@ class Life:
         gil.lower()
         try:
             self._begin(perf_counter_ns())
-            self._ticket = self.machine.begin()
-            self.epoch = self.scheduler.start_epoch(number)
+            self.given = given
+            self._ticket, here = self.machine.begin(given)
+            self.epoch = self.scheduler.start_epoch(number, here)
         except BaseException:
             gil.restore()
             raise
@@ -110,7 +117,7 @@ class Life:
     ) -> None:
         """End an epoch, however far it got; ending it again does nothing."""
         with self._lock:
-            ours, ticket = self.epoch is epoch, self._ticket
+            ours, ticket, given = self.epoch is epoch, self._ticket, self.given
             if ours:
                 self.epoch = None
                 self.outcome, self.error = outcome, error
@@ -121,6 +128,8 @@ class Life:
         self.scheduler.end_epoch(epoch)
         if ours:
             self.machine.cancel(ticket)
+            if given is not None:
+                given.close(error)
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""

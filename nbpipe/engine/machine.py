@@ -11,6 +11,7 @@ from ..failure import Failure
 from ..knobs import KnobChange
 from ..metrics import Row, StageStats
 from ..stage import Chain
+from .indices import GivenOrder
 from .look import stats
 from .record import Record, sampler
 from .scheduler import Scheduler
@@ -29,8 +30,8 @@ class Machine(ABC):
 
     # -- told -----------------------------------------------------------------------------
     @abstractmethod
-    def begin(self) -> int:
-        """Hear that an epoch begins; give it a ticket."""
+    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
+        """Hear that an epoch begins; give it a ticket, and the order that is read here."""
 
     @abstractmethod
     def cancel(self, ticket: int) -> None:
@@ -102,9 +103,9 @@ class LocalMachine(Machine):
         self._record = record
         keep(self.scheduler, record)
 
-    def begin(self) -> int:
+    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
         """Let the scheduler begin."""
-        return 0
+        return 0, given
 
     def cancel(self, ticket: int) -> None:
         """Leave the end to the scheduler."""

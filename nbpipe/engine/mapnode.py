@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..rest import Rest
 from .lane import BLOCKED, STARVED, Lane
-from .node import BOOKING_NS, MEASURE_NS, Node
+from .logs import Arrivals, Drops
+from .node import BOOKING_NS, MEASURE_NS, Node, Stages
 from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class MapNode(Node):
         "fatal",
         "first",
         "gather",
+        "log",
         "plain",
         "ready",
         "returned",
@@ -57,6 +61,7 @@ class MapNode(Node):
         self.ready: dict[int, tuple[list[Any], bool]] = {}
         self.returned: list[tuple[int, Entry]] = []
         self.fatal = False
+        self.log: Drops | Arrivals = Drops() if ordered else Arrivals()
 
     def has_input(self) -> bool:
         """Say whether a call could start, but for room and slots."""
@@ -137,7 +142,8 @@ class MapNode(Node):
         now_ns = task.ended_ns
         if (
             not results
-            or (self.ordered and task.seq != self.seq_out)
+            or not self.ordered
+            or task.seq != self.seq_out
             or (task.irregular or task.published or task.retried or task.tally is not None)
             or (self.guarded or self.ready or self.done or self.epoch.over)
         ):
@@ -211,6 +217,8 @@ class MapNode(Node):
         if irregular and type(last) is not tuple and last is not None:
             self.fatal = self.fatal or last.fatal
         seq = task.seq + at
+        if not self.ordered:
+            self.log.note(seq, results)
         if self.ordered and seq != self.seq_out:
             self.ready[seq] = (results, irregular)
         elif self.ready or irregular or self.guarded:
@@ -223,12 +231,25 @@ class MapNode(Node):
 
     def _emit_in_order(self, results: list[Any], now_ns: int, *, irregular: bool) -> None:
         while True:
+            if irregular and self.ordered:
+                self.log.note(self.seq_out, results)
             self.reserved -= len(results)
             self.seq_out += len(results)
             self.emit(results, now_ns, irregular=irregular)
             if self.done or not self.ordered or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)
+
+    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+        """Leave out what was dropped; a batch stands for all of its items."""
+        inputs, size = self.log.inputs(rest), self.gather
+        if not size:
+            return inputs
+        return Rest(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.holes))
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget which inputs gave the results that nobody wants any more."""
+        self.log.forget(min(rest.start for rest in below.values()))
 
     def exhausted(self) -> bool:
         """Say whether all input was handed on."""

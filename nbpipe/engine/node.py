@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .failures import Budget, Failed
@@ -16,8 +16,11 @@ from .lane import BLOCKED, READY, STARVED, Lane
 from .task import Entry, Task
 
 if TYPE_CHECKING:
+    from ..rest import Rest
     from .epoch import Epoch
     from .steps import Step
+
+Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
 
 CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
 CHUNK_MAX = 64
@@ -363,6 +366,25 @@ class Node(ABC):
             lane = node.lane
             if lane.state == BLOCKED and node.books(now_ns):
                 node.note_state(now_ns)
+
+    # -- where it stands ----------------------------------------------------------------
+    def rest_above(self, below: Mapping[int, Rest], stages: Stages) -> Sequence[Rest | None]:
+        """Say what is wanted of each node above, given what those below want of this one.
+
+        Args:
+            below: what they want, by their `id`.
+            stages: takes what else there is to know, by address.
+        """
+        (rest,) = below.values()
+        return (self.rest_of_input(rest, stages),)
+
+    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+        """Say what is wanted of the input; as many items go in as come out, if not said."""
+        return rest
+
+    @abstractmethod
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Hear what may still be wanted; what is known of results before that is not needed."""
 
     def cut_off(self) -> None:
         """Hear that the stages below have ended and did not ask for this node's end."""

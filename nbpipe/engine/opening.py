@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..cache import PassNumber, Store, with_passes
 from ..errors import ArgumentTypeError
 from ..operations import Source
+from ..rest import Rest
 from ..stage import is_async_generator_function, is_coroutine_function
+from .given import GivenItems
 from .stream import StreamStep
 from .task import Entry, Expansion, Task, child_path
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from .context import EpochContext
     from .failures import Failed
     from .steps import Step
+
+
+_ALL = Rest()
+_DEEPEST = 4  # samplers inside one another
 
 
 class Opener(ABC):
@@ -31,6 +37,10 @@ class Opener(ABC):
         """Set `inner` and `entries`, an async iterator, on the event loop."""
         raise TypeError(f"{type(self).__name__} has no async form")
 
+    def note(self, rest: Rest, about: dict[str, Any]) -> None:
+        """Say, of what has no input, which items are wanted."""
+        raise TypeError(f"{type(self).__name__} has an input")
+
     @abstractmethod
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """Give the failure, or None when the expansion is to be opened again."""
@@ -41,30 +51,44 @@ class SourceOpener(Opener):
 
     Args:
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
+        rest: the items that are wanted.
     """
 
     def __init__(
-        self, stage: str, spec: Source, context: EpochContext, passes: tuple[int, ...]
+        self,
+        stage: str,
+        spec: Source,
+        context: EpochContext,
+        passes: tuple[int, ...],
+        rest: Rest,
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._stage = stage
         self._spec = spec
         self._context = context
         self._passes = tuple(map(PassNumber, passes))
+        self._rest = rest
+
+    def note(self, rest: Rest, about: dict[str, Any]) -> None:
+        """Say which items are wanted, and how the source comes to them."""
+        about["rest"] = self._rest.of_wanted(rest).data
+        about["by"] = "skipping" if self._spec.plan is None else "index"
 
     def open(self, expansion: Expansion) -> None:
         """Read the source afresh."""
         items, plan = self._spec.items, self._spec.plan
         self._tell_epoch(items)
+        if isinstance(items, GivenItems):
+            expansion.entries, expansion.inner = items.entries(), items
+            return
         if plan is not None:
-            expansion.entries = self._with_passes(
-                plan.resolve(self._context.epoch, self._passes).rows()
-            )
+            order = plan.rest(self._rest).resolve(self._context.epoch, self._passes)
+            expansion.entries = self._with_passes(order.rows())
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
         expansion.inner = Drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
-        expansion.entries = self._with_passes(enumerate(expansion.inner))
+        expansion.entries = self._with_passes(_left(self._rest, enumerate(expansion.inner)))
 
     def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         passes = self._passes
@@ -73,9 +97,11 @@ class SourceOpener(Opener):
         return ((_longer(entry[0], passes), entry[1]) for entry in entries)
 
     def _tell_epoch(self, items: Any) -> None:
-        set_epoch = getattr(items, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(self._context.epoch)
+        for part in (items, *_samplers_in(items)):
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(self._context.epoch)
+                return
 
     def _checked(self, made: Any) -> Any:
         """Check what the source's function returned."""
@@ -108,10 +134,12 @@ class SourceOpener(Opener):
         if not hasattr(made, "__aiter__"):
             made = _as_async(self._fresh(iter(made)))
         expansion.inner = made.__aiter__()
-        expansion.entries = _numbered(expansion.inner, self._passes)
+        expansion.entries = _numbered(expansion.inner, self._passes, self._rest)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a source that failed cannot go on."""
+        if isinstance(self._spec.items, GivenItems):
+            return self._step.failure(self._spec.items.path, None, error)
         return self._step.failure(expansion.drawn + len(task.results), None, error)
 
 
@@ -120,19 +148,32 @@ class ReplayOpener(Opener):
 
     Args:
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
+        rest: the items that are wanted.
     """
 
     def __init__(
-        self, stage: str, store: Store, context: EpochContext, passes: tuple[int, ...] = ()
+        self,
+        stage: str,
+        store: Store,
+        context: EpochContext,
+        passes: tuple[int, ...] = (),
+        rest: Rest = _ALL,
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._store = store
         self._passes = passes
+        self._rest = rest
+
+    def note(self, rest: Rest, about: dict[str, Any]) -> None:
+        """Say which items are wanted; the stages that made them do not stand anywhere."""
+        about["rest"] = self._rest.of_wanted(rest).data
+        about["by"] = "replay"
 
     def open(self, expansion: Expansion) -> None:
         """Read from the beginning."""
         passes = self._passes
-        expansion.inner = entries = self._store.entries()
+        expansion.inner = self._store.entries()
+        entries = _left(self._rest, expansion.inner)
         expansion.entries = (
             ((with_passes(path, passes), value) for path, value in entries) if passes else entries
         )
@@ -148,6 +189,10 @@ class CallOpener(Opener):
     def __init__(self, step: Step) -> None:
         self._step = step
 
+    def let_read(self, each: Callable[[Any], Any]) -> None:
+        """Hear that items are batches in flight; `each` makes a function open them."""
+        self._step.fn = each(self._step.fn)
+
     def open(self, expansion: Expansion) -> None:
         """Call the function on the item."""
         entry, step = expansion.entry, self._step
@@ -155,7 +200,7 @@ class CallOpener(Opener):
         step.wait(expansion.wait_s)
         made = step.fn(entry[1], **step.arguments(entry))
         expansion.inner = iter(_checked(step.stage, made))
-        expansion.entries = children(entry[0], expansion.inner, expansion.drawn)
+        expansion.entries = children(entry[0], expansion.inner, expansion)
 
     async def open_async(self, expansion: Expansion) -> None:
         """Call the async function on the item: a generator, or a coroutine that gives many."""
@@ -169,7 +214,7 @@ class CallOpener(Opener):
         if inspect.isawaitable(made):
             made = _as_async(_checked(step.stage, await _ended_as_error(made)))
         expansion.inner = made.__aiter__()
-        expansion.entries = _children_async(entry[0], expansion.inner, expansion.drawn)
+        expansion.entries = _children_async(entry[0], expansion.inner, expansion)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """Open again as the policy says, or give the failure."""
@@ -193,6 +238,9 @@ class _NoOperation:
 
     def flush(self) -> Iterator[Entry]:
         return iter(())
+
+    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
+        return rest
 
 
 _NO_OPERATION = _NoOperation()
@@ -235,6 +283,16 @@ class Drawn(Iterator[Any]):
             loop.close()
 
 
+def _samplers_in(items: Any) -> Iterator[Any]:
+    """Give the sampler that a batch sampler draws from, and the one inside that."""
+    for _ in range(_DEEPEST):
+        inner = getattr(items, "batch_sampler", None)
+        items = getattr(items, "sampler", None) if inner is None else inner
+        if items is None:
+            return
+        yield items
+
+
 def _is_maker(items: Any) -> bool:
     return callable(items) and not hasattr(items, "__iter__") and not hasattr(items, "__aiter__")
 
@@ -243,28 +301,45 @@ def _longer(path: Any, passes: tuple[int, ...]) -> tuple[int, ...]:
     return (*path, *passes) if isinstance(path, tuple) else (path, *passes)
 
 
-def children(path: Any, values: Iterator[Any], already: int) -> Iterator[Entry]:
-    """Give the entries of an item's children, but for those drawn `already`."""
+def children(path: Any, values: Iterator[Any], expansion: Expansion) -> Iterator[Entry]:
+    """Give the entries of an item's children, but for those drawn before, or not wanted."""
+    wants = _wants(expansion)
     for child, value in enumerate(values):
-        if child >= already:
+        if wants(child):
             yield (child_path(path, child), value)
 
 
 async def _children_async(
-    path: Any, values: AsyncIterator[Any], already: int
+    path: Any, values: AsyncIterator[Any], expansion: Expansion
 ) -> AsyncIterator[Entry]:
-    child = -1
+    child, wants = -1, _wants(expansion)
     async for value in values:
         child += 1
-        if child >= already:
+        if wants(child):
             yield (child_path(path, child), value)
 
 
-async def _numbered(values: AsyncIterator[Any], passes: tuple[int, ...]) -> AsyncIterator[Entry]:
+def _wants(expansion: Expansion) -> Callable[[int], bool]:
+    left = Rest(expansion.drawn)
+    if expansion.wanted is not None:
+        left = expansion.wanted.of_wanted(left)
+    return left.__contains__
+
+
+async def _numbered(
+    values: AsyncIterator[Any], passes: tuple[int, ...], rest: Rest
+) -> AsyncIterator[Entry]:
     number = 0
     async for value in values:
-        yield ((number, *passes) if passes else number, value)
+        if number in rest:
+            yield ((number, *passes) if passes else number, value)
         number += 1
+
+
+def _left(rest: Rest, entries: Iterator[Entry]) -> Iterator[Entry]:
+    if rest.is_all:
+        return entries
+    return (entry for number, entry in enumerate(entries) if number in rest)
 
 
 async def _ended_as_error(made: Awaitable[Any]) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ExecutorBrokenError, StageError, WorkerDiedError, WorkerStartError
 from ..executors.base import Answer, Caller, Job
+from ..executors.inflight import opened
 from .expand import ExpandNode
 from .lane import Lane
 from .mapnode import MapNode
@@ -76,7 +77,7 @@ class RegionNode(MapNode):
         gather: items that one call takes together; then each keeps its own path.
     """
 
-    __slots__ = ("busy_ns", "region")
+    __slots__ = ("busy_ns", "reads", "region")
 
     chunk_ns = 1 << 62  # `chunk` decides
 
@@ -93,6 +94,7 @@ class RegionNode(MapNode):
         last = list(region.steps.values())[-1]
         super().__init__(lane, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
+        self.reads = False  # items are batches in flight
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     @property
@@ -135,6 +137,8 @@ class RegionNode(MapNode):
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
         entries = list(task.items)
+        if self.reads:
+            entries = [(path, opened(value)) for path, value, *_ in entries]
         task.items.clear()
         tally = [[0, 0, 0] for _ in self.region.program.stages]
         task.tally = tally[:-1]
@@ -246,15 +250,22 @@ class RegionOpener(CallOpener):
         super().__init__(step)
         self._region = region
         self._epoch = epoch
+        self._reads = False
+
+    def let_read(self, each: Callable[[Any], Any]) -> None:
+        """Hear that items are batches in flight: they are opened before they are sent."""
+        self._reads = True
 
     def open(self, expansion: Expansion) -> None:
         """Have the function called on the item, somewhere else."""
         entry = expansion.entry
         assert entry is not None
         self._step.wait(expansion.wait_s)
+        if self._reads:
+            entry = (entry[0], opened(entry[1]))
         job = Job(self._region.program, self._epoch, [entry])
         expansion.inner = self._region.caller.expand(job)
-        expansion.entries = children(entry[0], expansion.inner, expansion.drawn)
+        expansion.entries = children(entry[0], expansion.inner, expansion)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """Open again, also where a worker died, or give the failure."""

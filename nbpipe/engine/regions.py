@@ -9,10 +9,12 @@ from time import monotonic
 from typing import cast
 
 from ..executors.base import Caller
+from ..executors.device import DeviceCaller
 from ..operations import Batch, Call, FailurePolicy, FlatMap
 from ..placement import Placement
 from ..stage import Stage
 from .context import EpochContext
+from .device import Devices, part_of
 from .program import Part, RegionProgram
 from .regionnode import Region
 from .steps import step_of
@@ -34,6 +36,7 @@ class Regions:
         self._programs: dict[str, RegionProgram] = {}
         self._callers: dict[str, Caller] = {}
         self._of: dict[str, str] = {}
+        self.devices = Devices()
 
     def region(
         self, group: Sequence[Stage], addresses: Sequence[str], context: EpochContext
@@ -43,20 +46,24 @@ class Regions:
         caller = self._callers.get(head)
         if caller is None:
             caller = self._callers[head] = self._caller(group)
-            self._programs[head] = self._program(group, addresses)
-            self._of.update(dict.fromkeys(addresses, head))
+            self._programs[head] = self._program(group, addresses, caller)
+            if not isinstance(caller, DeviceCaller):
+                self._of.update(dict.fromkeys(addresses, head))
         steps = {
-            address: step_of(address, _spec(stage, whole=True), context, stage.executor)
+            address: step_of(address, _spec(stage, caller, whole=True), context, stage.executor)
             for stage, address in zip(group, addresses, strict=True)
         }
         timeout_s = next((s.spec.timeout_s for s in group if isinstance(s.spec, Call)), None)
         wears = group[0].placement is not None and group[0].placement.max_items_per_worker
-        singly = timeout_s is not None or bool(wears)
+        singly = timeout_s is not None or bool(wears) or isinstance(caller, DeviceCaller)
         return Region(self._programs[head], caller, steps, timeout_s, singly)
 
-    def _program(self, group: Sequence[Stage], addresses: Sequence[str]) -> RegionProgram:
+    def _program(
+        self, group: Sequence[Stage], addresses: Sequence[str], caller: Caller
+    ) -> RegionProgram:
         parts = [
-            Part(address, _spec(stage)) for stage, address in zip(group, addresses, strict=True)
+            Part(address, _spec(stage, caller))
+            for stage, address in zip(group, addresses, strict=True)
         ]
         placements = [stage.placement for stage in group if stage.placement is not None]
         inits = [one.worker_init for one in placements if one.worker_init is not None]
@@ -67,6 +74,8 @@ class Regions:
     def _caller(self, group: Sequence[Stage]) -> Caller:
         placement = group[0].placement
         assert placement is not None
+        if placement.executor == "device":
+            return self.devices.caller(group[0])
         if placement.executor == "process":
             return self._process_caller(placement, group)
         if placement.executor == "dask":
@@ -118,6 +127,10 @@ class Regions:
         for caller in tuple(self._callers.values()):
             hear(caller)
 
+    def has(self, ident: int) -> bool:
+        """Say whether the thread with this id is one of a device."""
+        return any(caller.has(ident) for caller in self.devices)
+
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; give the stages that were still inside user code."""
         deadline_s = monotonic() + timeout_s
@@ -127,9 +140,11 @@ class Regions:
         return late
 
 
-def _spec(stage: Stage, *, whole: bool = False) -> Call | Batch:
+def _spec(stage: Stage, caller: Caller, *, whole: bool = False) -> Call | Batch:
     """Give what a stage does; what happens to a failed `flat_map` is decided in the run."""
     spec = stage.spec
+    if isinstance(caller, DeviceCaller):
+        return part_of(spec, caller.device)
     if isinstance(spec, FlatMap) and not whole:
         return dataclasses.replace(spec, policy=FailurePolicy())
     assert isinstance(spec, Call | Batch)

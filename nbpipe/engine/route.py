@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ..rest import Rest
 from .join import Mover, PumpNode
-from .node import Node
+from .logs import Draws
+from .node import Node, Stages
 from .task import Entry, Task
-
-if TYPE_CHECKING:
-    pass
 
 
 class Outlet(Node):
@@ -34,6 +34,9 @@ class Outlet(Node):
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Know nothing that could be forgotten."""
+
     def has_input(self) -> bool:
         """Hold nothing of its own."""
         return False
@@ -52,6 +55,7 @@ class SplitMover(Mover):
 
     def __init__(self, outlets: list[Outlet]) -> None:
         self._outlets = outlets
+        self._draws = Draws(len(outlets))
         self.order: deque[tuple[int, Any]] = deque()
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
@@ -66,6 +70,7 @@ class SplitMover(Mover):
             node.epoch.release((entry,))
             outlet.emit(((entry[0], value),), node.epoch.now_ns)
             self.order.append((branch, entry[0]))
+            self._draws.note(branch)
             node.epoch.changed = True
         if node.upstream[0].done:
             node.error = node.upstream[0].error
@@ -73,6 +78,19 @@ class SplitMover(Mover):
             for outlet in self._outlets:
                 outlet.end_of_input(None)  # the error comes after all items: the merge has it
         return []
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Want the items of which an outlet wants anything."""
+        return (self._gathered(below),)
+
+    def _gathered(self, below: Mapping[int, Rest]) -> Rest:
+        return self._draws.gathered([below[id(outlet)] for outlet in self._outlets])
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget to which outlets the items went of which none wants anything."""
+        self._draws.forget(self._gathered(below).start)
 
 
 class MergeMover(Mover):
@@ -92,6 +110,18 @@ class MergeMover(Mover):
         self._split = split
         self._order = order
         self._branches = branches
+        self._draws = Draws(len(branches))
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Part what is wanted by the branches that the items came from."""
+        (rest,) = below.values()
+        return self._draws.parted(rest)[0]
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget from which branches the items came that nobody wants any more."""
+        self._draws.forget(min(rest.start for rest in below.values()))
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
         """Move from the branch whose turn it is."""
@@ -101,6 +131,7 @@ class MergeMover(Mover):
             last = self._branches[branch][-1]
             if last.out and _belongs(last.out[0][0], path):
                 moved.append(last.out.popleft())
+                self._draws.note(branch)
                 continue
             if not last.out and last.done and last.error is not None:
                 if not moved:

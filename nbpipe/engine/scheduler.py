@@ -21,8 +21,12 @@ from ..stage import Chain, Stage
 from .build import Builder
 from .context import EpochContext
 from .epoch import SLOW_NS, Epoch
+from .feed import Feed
+from .given import given_chain
+from .indices import GivenOrder
 from .lane import BLOCKED, Lane
 from .memory import Memory
+from .node import Stages
 from .regions import Regions
 from .task import Entry, Task
 from .ticker import Ticker
@@ -61,10 +65,13 @@ class Scheduler:
         self.regions = Regions(seed, memory_bytes)
         self._build(0)  # so that every lane is there, and a cache of another chain refused
 
-    def _build(self, number: int) -> Epoch:
+    def _build(
+        self, number: int, given: GivenOrder | None = None, stands: Stages | None = None
+    ) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
-        Builder(self._chain, epoch, self._lane, self.regions).build()
+        chain = self._chain if given is None else given_chain(self._chain, given)
+        Builder(chain, epoch, self._lane, self.regions, stands).build()
         return epoch
 
     def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
@@ -72,15 +79,25 @@ class Scheduler:
         if lane is None:
             lane = Lane(address, stage, prefetch=prefetch, now_ns=perf_counter_ns())
             self.lanes[address] = lane
-        elif "prefetch" not in stage.knobs:
+        elif not {"prefetch", "depth"} & stage.knobs.keys():
             lane.prefetch = prefetch
         return lane
 
     # -- epochs ---------------------------------------------------------------------------
-    def start_epoch(self, number: int) -> Epoch:
-        """Build an epoch and let it begin."""
+    def start_epoch(
+        self, number: int, given: GivenOrder | None = None, stands: Stages | None = None
+    ) -> Epoch:
+        """Build an epoch and let it begin.
+
+        Args:
+            number: of the epoch.
+            given: takes the place of the source's own order.
+            stands: where the stages stand, for an epoch that goes on in its middle.
+        """
         self.regions.prepare()
-        epoch = self._build(number)
+        epoch = self._build(number, given, stands)
+        if isinstance(given, Feed):
+            given.wake = self.wake_threads
         self._ticker.start()
         now_ns = perf_counter_ns()
         with self.lock:
@@ -219,6 +236,7 @@ class Scheduler:
             epoch.pump(now_ns)
         if now_ns >= self._next_sample_ns:
             self._next_sample_ns = self.sample(now_ns)
+            epoch.forget()
 
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:
@@ -343,7 +361,7 @@ class Scheduler:
 
     def is_own_thread(self, ident: int) -> bool:
         """Say whether a thread does work for this run."""
-        return self._team.has(ident) or self._loop.has(ident)
+        return self._team.has(ident) or self._loop.has(ident) or self.regions.has(ident)
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; give the addresses of stages still inside user code."""

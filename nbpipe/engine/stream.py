@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..operations import FailurePolicy
 from .failures import Failed, failed
 from .lane import Lane
-from .node import Node
+from .node import Node, Stages
 from .task import Entry, Expansion, Task, run_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ..rest import Rest
     from .context import EpochContext
     from .epoch import Epoch
     from .steps import Step
@@ -39,6 +40,12 @@ class StreamOperation(Protocol):
 
     def flush(self) -> Iterator[Entry]:
         """Give what is left at the end of the input."""
+
+    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
+        """Say which inputs are wanted, given which results are; note what else is to know.
+
+        A thread may be in `push` meanwhile: only what it changes in one step is to be read.
+        """
 
 
 class StreamStep:
@@ -153,6 +160,20 @@ class StreamNode(Node):
         if self.input_error is not None and not operation.holds_items:
             return iter(())
         return operation.flush()
+
+    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+        """Have the operation say what it wants."""
+        stands: dict[str, Any] = {}
+        inputs = self.step.operation.rest_of_input(rest, stands)
+        if stands:
+            stages.setdefault(self.lane.address, {}).update(stands)
+        return inputs
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Let the operation forget what nobody wants any more."""
+        forget = getattr(self.step.operation, "forget", None)
+        if forget is not None:
+            forget(min(rest.start for rest in below.values()))
 
     def commit(self) -> None:
         """Let the operation keep what it made: all of it was consumed."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..seeding import Path
 
 if TYPE_CHECKING:
+    from ..rest import Rest
     from .node import Node
     from .steps import Step
 
@@ -108,6 +109,7 @@ class Expansion:
         over: no more is to come.
         held: a task is drawing from it now.
         attempts: calls of the function so far; wait_s: wait before the next one [s].
+        wanted: numbers of the children that are wanted; None for all.
     """
 
     __slots__ = (
@@ -122,6 +124,7 @@ class Expansion:
         "over",
         "seq",
         "wait_s",
+        "wanted",
     )
 
     def __init__(self, seq: int, entry: Entry | None = None) -> None:
@@ -136,6 +139,7 @@ class Expansion:
         self.held = False
         self.attempts = 0
         self.wait_s = 0.0
+        self.wanted: Rest | None = None
 
     def close(self) -> None:
         """Close the user's iterator; user code may run."""

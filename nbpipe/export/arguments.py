@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from .. import operations as ops
+from ..claims import LocalStore
+from ..draws import Claim
+from ..stage import Stage
+from .uses import Use, refusal
 
 
 def quoted(text: str) -> str:
     """Write a text in double quotes where that needs no more escapes."""
     single = repr(text)
     return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
+
+
+def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
+    """Write the arguments of a claim.
+
+    Raises:
+        ExportError: it has a store of this process.
+    """
+    arguments = [f"chunk={spec.chunk}"]
+    if isinstance(spec.store, LocalStore):
+        arguments.append("store=nbpipe.ranks.LocalStore()")
+    elif spec.store is not None:
+        raise refusal(
+            f"the store of {stage.name!r} is a live {type(spec.store).__name__}; leave store out, "
+            "and call torch.distributed.init_process_group before the first epoch",
+            use,
+        )
+    return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
 
 
 def policy_arguments(policy: ops.FailurePolicy) -> list[str]:

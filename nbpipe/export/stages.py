@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from .. import operations as ops
+from ..draws import Balance, Claim, Sample
 from ..executors.pickling import by_reference
 from ..stage import Chain as Stages
 from ..stage import Stage, addresses, clean_name, numbered
-from .arguments import policy_arguments, quoted
+from .arguments import claim_arguments, policy_arguments, quoted
 from .beginnings import shared_beginnings
 from .calls import call_of
 from .collect import Collector
@@ -271,6 +272,10 @@ class _Writer:
             case ops.Shard(rank=rank, world_size=world, tail=tail):
                 given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
                 return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
+            case Sample() | Balance():
+                return self._drawn(stage, spec)
+            case Claim():
+                return claim_arguments(stage, spec, self._place(stage, None, "").use)
             case ops.Take(count=count) | ops.Skip(count=count):
                 return [f"{count}"]
             case ops.Repeat(times=times):
@@ -278,6 +283,15 @@ class _Writer:
             case ops.Cache(store=store):
                 return [] if store.place == "memory" else [quoted(store.place)]
         return []
+
+    def _drawn(self, stage: Stage, spec: Sample | Balance) -> list[str]:
+        word = "weights" if isinstance(spec, Sample) else "labels"
+        place = self._place(stage, getattr(spec, word), f"{stage.name}_{word}", stage.op, word)
+        arguments = [self._expression(getattr(spec, word), place)]
+        arguments += [] if spec.n is None else [f"n={spec.n}"]
+        if isinstance(spec, Sample) and not spec.replacement:
+            arguments.append("replacement=False")
+        return [*arguments, f"seed={spec.seed}"]
 
     def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")

@@ -11,6 +11,7 @@ from typing import Any, final
 from ..engine.machine import CarriedError
 from ..engine.record import Consumer
 from ..knobs import Knob
+from .delivery import Delivery
 from .link import Link
 
 MOST = 64  # items that cross at once, where they are small and the loop waits for them
@@ -44,12 +45,18 @@ class Crossing:
         self.settle = settle
         self._epoch = 0
         self._open: Passage | None = None
+        self._delivery: Delivery | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
 
-    def begin(self) -> int:
-        """Hear that an epoch is about to begin; give its ticket."""
+    def begin(self, deliver: Callable[[int], Delivery] | None) -> int:
+        """Hear that an epoch is about to begin; give its ticket.
+
+        Args:
+            deliver: sends the order of the epoch with this ticket over there, or None.
+        """
         self._ticket += 1
+        self._delivery = None if deliver is None else deliver(self._ticket)
         return self._ticket
 
     def cancel(self, ticket: int) -> None:
@@ -58,6 +65,9 @@ class Crossing:
         passage = self._open
         if passage is not None and passage.ticket <= ticket:
             passage.close()
+        delivery = self._delivery
+        if delivery is not None and delivery.ticket <= ticket:
+            delivery.close()
 
     def wants(self, ticket: int) -> bool:
         """Say whether anybody waits for the items of an epoch."""
@@ -69,7 +79,10 @@ class Crossing:
 
     def __iter__(self) -> Passage:
         """Begin the epoch over there."""
-        self._open = passage = Passage(self, self._ticket, next(self._tokens), self._epoch)
+        token, delivery = next(self._tokens), self._delivery
+        self._open = passage = Passage(self, self._ticket, token, self._epoch, delivery)
+        if delivery is not None:
+            delivery.start()
         return passage
 
 
@@ -82,15 +95,21 @@ class Passage(Iterator[Any]):
         ticket: of the epoch.
         token: tells this passage from all others.
         epoch: number of the epoch.
+        delivery: sends the order of the epoch over there, or None.
     """
 
-    def __init__(self, crossing: Crossing, ticket: int, token: int, epoch: int) -> None:
+    def __init__(
+        self, crossing: Crossing, ticket: int, token: int, epoch: int, delivery: Delivery | None
+    ) -> None:
         self.ticket = ticket
         self._crossing = crossing
         self._token = token
         self._epoch = epoch
+        self._delivery = delivery
         self._link: Link | None = None
         self._program = 0
+        if delivery is not None:  # its order went there, and nowhere else
+            self._link, self._program = delivery.link, delivery.program
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
         self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
@@ -148,7 +167,8 @@ class Passage(Iterator[Any]):
         data = link.ready()
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            data.send((self._token, self._program, self._epoch, most))
+            given = 0 if self._delivery is None else self.ticket
+            data.send((self._token, self._program, self._epoch, most, given))
         if not self._wanted:
             self.close()
 
@@ -174,7 +194,8 @@ class Passage(Iterator[Any]):
         link, self._link, self._asked = self._link, None, False
         assert link is not None
         error = link.died()
-        if self._begun or not link.served or not self._wanted:
+        again = link.served and not self._begun and self._delivery is None
+        if not again or not self._wanted:
             self._over = True
             raise CarriedError(error)
 

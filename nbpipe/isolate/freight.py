@@ -14,7 +14,7 @@ from ..executors.shipping import LARGE_BYTES, Shipped, ship, warn_if_large
 from ..knobs import Knob
 from ..operations import Call, Operation, Source
 from ..placement import Placement
-from ..stage import Chain, Stage, address_book, addresses
+from ..stage import Chain, Stage, address_book, addresses, has_device
 from ..units import format_bytes
 
 LOG = logging.getLogger("nbpipe")
@@ -71,8 +71,21 @@ class Freight:
 
 # -- in the process that starts the run ---------------------------------------------------
 def split(chain: Chain) -> tuple[Chain, Chain]:
-    """Give the stages that go to the other process, and those that stay with the loop."""
-    return chain, ()
+    """Give the stages that go to the other process, and those that stay with the loop.
+
+    A batch does not leave the process in which it was copied to a device.
+
+    Raises:
+        ArgumentError: no stage is left for the other process.
+    """
+    count = next((n for n, stage in enumerate(chain) if has_device((stage,))), len(chain))
+    if chain and not count:
+        raise ArgumentError(
+            f"isolate=True must have stages before the first to_device, got {chain[0].name!r} of "
+            "pipelines that copy to a device themselves; call to_device behind it, or start the "
+            "run without isolate"
+        )
+    return chain[:count], chain[count:]
 
 
 def shipped(chain: Chain) -> Shipped:

@@ -13,13 +13,16 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from ..errors import WorkerDiedError, WorkerStartError
 from ..executors.channel import BUDGET_BYTES, Channel
 from ..executors.launch import Worker, launch
 from ..executors.slot import LEAVE_S, how_it_ended
 from .handover import handed_over
+
+if TYPE_CHECKING:
+    from .delivery import Delivery
 
 ENTRY = f"{__name__.rsplit('.', 2)[0]}.outpost:serve"
 ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer
@@ -63,6 +66,7 @@ class Link:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._gone = self._closed = False
+        self._delivery: Delivery | None = None
         self._teller = _thread(self._tell, "nbpipe-isolated-tell")
         self._hearer = _thread(self._hear, "nbpipe-isolated-hear")
         self._teller.start()
@@ -152,6 +156,13 @@ class Link:
         self.tell("ask", number, what, *arguments)
         return future
 
+    def deliver(self, delivery: Delivery) -> None:
+        """Let a delivery hear what becomes of it; that of the epoch before is over."""
+        with self._lock:
+            self._delivery, gone = delivery, self._gone
+        if gone:
+            delivery.heard(delivery.ticket, wanted=False)
+
     def wait(self, future: Future[Any], timeout_s: float) -> Any:
         """Wait for an answer; raises as `ask` does."""
         try:
@@ -202,6 +213,10 @@ class Link:
         elif kind == "log":
             name, level, text = values
             logging.getLogger(name).log(level, "%s", text)
+        elif kind == "fed":
+            if self._delivery is not None:
+                ticket, wanted = values
+                self._delivery.heard(ticket, wanted=wanted)
         else:
             self._answered(kind, *values)
 
@@ -220,6 +235,9 @@ class Link:
         with self._lock:
             self._gone = True
             pending, self._pending = self._pending, {}
+            delivery = self._delivery
+        if delivery is not None:
+            delivery.heard(delivery.ticket, wanted=False)
         for future in pending.values():
             future.set_exception(NoAnswerError())
         if self._worker is not None and not self._closed:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any, final
 
 from ..engine.failures import KEPT
+from ..engine.indices import GivenOrder
 from ..engine.machine import Machine, keep
 from ..engine.record import Record
 from ..engine.scheduler import Scheduler
@@ -20,6 +22,7 @@ from ..metrics import Row, StageStats
 from ..operations import Source
 from ..stage import CONSUMER, Chain, Stage, addresses
 from .crossing import MOST, Crossing
+from .delivery import Delivery
 from .freight import Values, knobs_of, shipped, split, warn_of_size
 from .link import ANSWER_S, Link, NoAnswerError
 from .report import Past, Report, Workers, report_before, seen_s, shifted, together
@@ -118,15 +121,19 @@ class IsolatedMachine(Machine):
         return self._link.pid
 
     # -- told -----------------------------------------------------------------------------
-    def begin(self) -> int:
-        """Hear that an epoch begins: send what a cell has changed."""
+    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
+        """Hear that an epoch begins: send what a cell has changed, and the order."""
         if self._stale:
             self._stale = False
             freight = shipped(self._there)
             if freight.digest != self._digest:
                 with self._lock:
                     self._load(self._link, freight)
-        return self._crossing.begin()
+        if given is None:
+            return self._crossing.begin(None), None
+        link, program = self._current()
+        deliver = functools.partial(Delivery, given, link=link, program=program)
+        return self._crossing.begin(deliver), None
 
     def cancel(self, ticket: int) -> None:
         """Hear that an epoch is over."""

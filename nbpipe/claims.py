@@ -1,0 +1,122 @@
+"""Claims: chunks of one global order, each for the rank that comes for it first."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from .errors import ArgumentError
+from .index_order import LONGEST, Order, Picked, Rows, paths_of
+from .seeding import Path
+
+_BLOCK = 4096  # rows picked at once
+_opened: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class Store(Protocol):
+    """Holds numbers that all ranks share, as every `torch.distributed.Store` does."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to the number of this name, which begins at 0, in one step; give the sum."""
+
+
+@final
+class LocalStore:
+    """The store of a job that has one rank, or whose ranks are threads of one process."""
+
+    def __init__(self) -> None:
+        self._numbers: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a number that begins at 0; give the sum."""
+        with self._lock:
+            self._numbers[key] += amount
+            return self._numbers[key]
+
+    def __repr__(self) -> str:
+        return "LocalStore()"
+
+
+@final
+class ClaimOrder(Order):
+    """Rows of a global order, in chunks taken from a cursor in a store.
+
+    Args:
+        child: the global order.
+        chunk: rows taken at a time.
+        store: holds the cursor; None for the default process group's.
+        key: of the pipeline, the epoch and the pass.
+
+    Attributes:
+        claimed: the rows that were taken so far, each chunk from its first row to below its end.
+    """
+
+    __slots__ = ("_child", "_chunk", "_key", "_store", "claimed")
+
+    def __init__(self, child: Order, chunk: int, store: Store | None, key: str) -> None:
+        self._follow(child)
+        self.length, self.straight, self.sharded = None, False, True
+        self._child, self._chunk, self._store, self._key = child, chunk, store, key
+        self.claimed: list[tuple[int, int]] = []
+
+    def run(self, row: int) -> Iterator[tuple[Path, Any]]:
+        """Iterate over what this rank gets.
+
+        Raises:
+            ArgumentError: there is no store, or `row` is not 0.
+        """
+        if row:
+            raise ArgumentError(f"claimed rows must be read from the start, got row {row}")
+        store = default_store() if self._store is None else self._store
+        return self._rows(store, self._cursor(store))
+
+    def pick(self, rows: Rows) -> Picked:
+        """Refuse: which row is next, the other ranks decide."""
+        raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
+
+    def _cursor(self, store: Store) -> str:
+        """Name the cursor; an epoch that this process reads again gets another one."""
+        key = f"nbpipe/{self._key}/{self._child.length}"
+        with _lock:
+            counts = _opened.setdefault(store, Counter())
+            counts[key] += 1
+            return f"{key}/{counts[key]}"
+
+    def _rows(self, store: Store, cursor: str) -> Iterator[tuple[Path, Any]]:
+        end = LONGEST if self._child.length is None else self._child.length
+        while True:
+            after = store.add(cursor, self._chunk)
+            start, stop = after - self._chunk, min(after, end)
+            if start >= end:
+                return
+            self.claimed.append((start, stop))
+            for row in range(start, stop, _BLOCK):
+                rows = np.arange(row, min(row + _BLOCK, stop), dtype=np.int64)
+                columns, items = self._child.pick(rows)
+                yield from zip(paths_of(columns), items, strict=False)
+
+
+def default_store() -> Store:
+    """Give the store of the default process group.
+
+    Raises:
+        ArgumentError: there is no such group.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        raise ArgumentError(
+            "claim needs a store that all ranks share, and torch.distributed is not initialised; "
+            "call init_process_group first, or give claim(store=torch.distributed.TCPStore(host, "
+            "port, is_master=rank == 0)), or, where there is one rank, "
+            "claim(store=nbpipe.ranks.LocalStore())"
+        )
+    store: Store = distributed.distributed_c10d._get_default_store()
+    return store

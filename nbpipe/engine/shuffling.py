@@ -1,0 +1,147 @@
+"""Shuffling: a buffer from which items are drawn, and how it is filled again in mid-epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.random import Generator
+
+from ..operations import Shuffle
+from ..rest import Rest
+from ..seeding import Path, order_generator
+from .task import Entry
+
+_AT_ONCE = 2**20  # draws
+
+
+class Shuffling:
+    """A buffer from which each new item pushes out a random one.
+
+    Where an epoch goes on in its middle, the first items are those that the buffer held and,
+    before them, those it had given that the loop had not got.
+
+    Args:
+        spec: size and seed.
+        epoch: number of the epoch.
+        passes: numbers of the passes of repeats around it.
+        stands: what `rest_of_input` noted.
+
+    Source: the buffered shuffle that tf.data and WebDataset describe.
+    """
+
+    finished = False
+    holds_items = True
+
+    def __init__(self, spec: Shuffle, epoch: int, passes: Path, stands: dict[str, Any]) -> None:
+        size = spec.buffer_size
+        assert size is not None
+        self._stands = stands
+        self._rng = order_generator(spec.seed, epoch, passes)
+        self._drawn: int = stands.get("drawn", 0)
+        self._over: bool = stands.get("over", False)
+        _advance(self._rng, size, 0 if self._over else self._drawn)
+        self._again: list[int] = stands.get("again", [])
+        self._slots: list[int] = stands.get("slots", list(range(size)))
+        self._first = self._pushed = 0
+        self._places: deque[int] = deque()  # of the slots that were drawn; the first is of `_first`
+        self._order: list[int] | None = None  # in which what was left is given
+        self._needed = len(set(self._again) | set(self._slots))  # before the first draw
+        self._early: list[Entry] = []
+        self._entries: list[Entry] = []
+        self._late = deque(self._again)  # numbers of those that are given before all others
+        self._given: deque[Entry] = deque()  # that wait, since one push gives one item
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Keep an item; give another one once the buffer is full."""
+        self._pushed += 1
+        if self._pushed <= self._needed:
+            self._early.append(entry)
+            if self._pushed == self._needed:
+                self._fill()
+            return self._next_late()
+        if not self._slots:
+            return entry
+        place = int(self._rng.integers(len(self._slots)))
+        self._places.append(place)
+        out, self._entries[place] = self._entries[place], entry
+        if not self._late and not self._given:
+            return out
+        self._given.append(out)
+        return self._next_late()
+
+    def _fill(self) -> None:
+        early = self._early
+        self._entries = [early[number] for number in self._slots if number < len(early)]
+
+    def _next_late(self) -> Entry | None:
+        """Give what comes before all that is drawn, once it is there."""
+        late = self._late
+        if late:
+            return self._early[late.popleft()] if late[0] < len(self._early) else None
+        if self._pushed >= self._needed:
+            self._early = []
+        return self._given.popleft() if self._given else None
+
+    def flush(self) -> Iterator[Entry]:
+        """Give what is left, in random order."""
+        if self._pushed < self._needed:
+            self._slots = [number for number in self._slots if number < self._pushed]
+            self._fill()
+            self._late = deque(number for number in self._late if number < self._pushed)
+        order = [] if self._over else self._rng.permutation(len(self._entries)).tolist()
+        self._order = order
+        while (entry := self._next_late()) is not None:
+            yield entry
+        for place in order:
+            yield self._entries[place]
+
+    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
+        """Say which items are wanted: those in the buffer, those given again, and all to come."""
+        if rest.is_all:
+            stands.update(self._stands)
+            return rest
+        order, places = self._order, tuple(self._places)
+        slots, given, pushed = self._replayed(places)
+        if order is not None:
+            given += [slots[place] for place in order]
+            slots = []
+        again = [given[number - self._first] for number in rest.numbers(self._first + len(given))]
+        numbers = sorted({*again, *slots})
+        rank = {number: place for place, number in enumerate(numbers)}
+        stands["again"] = [rank[number] for number in again]
+        stands["slots"] = [rank[number] for number in slots]
+        stands["drawn"] = self._drawn + len(places)
+        stands["over"] = self._over or order is not None
+        return Rest.only(numbers, pushed)
+
+    def _replayed(self, places: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+        """Give the inputs in the slots, those given since `_first`, and the number of inputs."""
+        slots, given = list(self._slots), list(self._again)
+        pushed = self._needed + self._drawn - self._stands.get("drawn", 0)
+        for place in places:
+            given.append(slots[place])
+            slots[place] = pushed
+            pushed += 1
+        return slots, given, pushed
+
+    def forget(self, start: int) -> None:
+        """Forget what was given before item `start`; under the scheduler's lock."""
+        gone = min(start - self._first, len(self._again))
+        if gone > 0:
+            self._again = self._again[gone:]
+            self._first += gone
+        pushed = self._needed + self._drawn - self._stands.get("drawn", 0)
+        for _ in range(min(start - self._first, len(self._places))):
+            self._slots[self._places.popleft()] = pushed
+            pushed += 1
+            self._drawn += 1
+            self._first += 1
+
+
+def _advance(rng: Generator, size: int, draws: int) -> None:
+    """Draw as often as was drawn before; as many numbers at once are the same numbers."""
+    while draws > 0:
+        rng.integers(size, size=min(draws, _AT_ONCE))
+        draws -= _AT_ONCE

@@ -1,0 +1,135 @@
+"""Delivery: the order of an epoch, on its way to the process that reads the source."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import final
+
+from ..engine.feed import MAX_DEPTH, Feed
+from ..engine.indices import Broken, GivenOrder, Index, Listed
+from ..errors import EpochClosedError
+from ..executors.channel import Channel
+from .link import Link
+
+_LOT = 256  # indices that are sent at once, where they are there without a wait
+_AHEAD = 64  # lots drawn from an iterable and not yet begun over there
+
+
+@final
+class Delivery:
+    """Passes the loads of one epoch on, and draws them where they come from an iterable.
+
+    Args:
+        order: the indices.
+        ticket: of the epoch.
+        link: the process that reads the source.
+        program: number of what it runs.
+    """
+
+    def __init__(self, order: GivenOrder, ticket: int, *, link: Link, program: int) -> None:
+        self.ticket = ticket
+        self.link = link
+        self.program = program
+        self._listed = order if isinstance(order, Listed) else None
+        self.feed = order if isinstance(order, Feed) else Feed(_AHEAD)
+        self.feed.pass_on = self._pass_on
+        link.deliver(self)
+
+    def _pass_on(self, indices: Sequence[Index] | None) -> None:
+        self.link.tell("feed", self.ticket, indices)
+
+    def heard(self, ticket: int, *, wanted: bool) -> None:
+        """Hear that a load was begun, or that no more is wanted."""
+        if ticket != self.ticket:
+            return
+        if wanted:
+            self.feed.began()
+        else:
+            self.feed.cut()
+
+    def start(self) -> None:
+        """Begin to draw, in a thread of its own: whatever gives the indices may be slow."""
+        if self._listed is not None:
+            threading.Thread(
+                target=self._draw, args=(self._listed,), name="nbpipe-indices", daemon=True
+            ).start()
+
+    def _draw(self, listed: Listed) -> None:
+        try:
+            for lot in listed.draw_lots(_LOT):
+                if not self.feed.wanted:
+                    return
+                self.feed.load(lot)
+            self.feed.end()
+        except EpochClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001  the source raises it over there
+            with contextlib.suppress(EpochClosedError):
+                self.feed.load([Broken(error)])
+                self.feed.end()
+        finally:
+            close = getattr(listed.inner, "close", None)
+            if close is not None:
+                close()
+
+    def close(self) -> None:
+        """Draw no more: the epoch is over."""
+        self.feed.close(None)
+
+
+@final
+class Feeds:
+    """The feeds of this process, by the tickets of the epochs that another one began.
+
+    Args:
+        control: the way back: what was begun is told there.
+    """
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._feeds: dict[int, Feed] = {}
+        self._first = 1  # tickets before it are of epochs that are over
+        self._lock = threading.Lock()
+
+    def put(self, ticket: int, indices: Sequence[Index] | None) -> None:
+        """Take a load in, or the end."""
+        feed = self._of(ticket)
+        if feed is None:
+            return
+        if indices is None:
+            feed.end()
+            return
+        with contextlib.suppress(EpochClosedError):
+            feed.load(indices)
+
+    def take(self, ticket: int) -> Feed | None:
+        """Give the feed of an epoch that begins, and forget those of earlier ones."""
+        feed = self._of(ticket)
+        with self._lock:
+            self._first = max(self._first, ticket)
+            for past in [one for one in self._feeds if one < self._first]:
+                del self._feeds[past]
+        return feed
+
+    def _of(self, ticket: int) -> Feed | None:
+        with self._lock:
+            if ticket < self._first:
+                return None
+            if ticket not in self._feeds:
+                self._feeds[ticket] = feed = Feed(MAX_DEPTH)  # the other end bounds it
+                feed.hear = lambda wanted: self._heard(ticket, wanted=wanted)
+            return self._feeds[ticket]
+
+    def _heard(self, ticket: int, *, wanted: bool) -> None:
+        if wanted:
+            self._tell(ticket, wanted=True)
+        else:  # heard under a lock that must not be held for as long as a pipe is full
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+                _thread.start_new_thread(lambda: self._tell(ticket, wanted=False), ())
+
+    def _tell(self, ticket: int, *, wanted: bool) -> None:
+        with contextlib.suppress(OSError):  # the run is gone
+            self._control.send(("fed", ticket, wanted))

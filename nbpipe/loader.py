@@ -1,0 +1,333 @@
+"""DataLoader: the constructor of `torch.utils.data.DataLoader` over a `Pipeline`."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GenericAlias, ModuleType
+from typing import Any, SupportsIndex, final
+
+from .errors import ArgumentError, MissingExtraError
+from .knobs import Knob
+from .loader_arguments import check_context, checked_factor, chosen_samples
+from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
+from .loader_epoch import LoaderEpoch, Patience, Team
+from .operations import flag, function, seconds, whole
+from .pipeline import Pipeline
+from .run import Run
+from .stage import MAX_PREFETCH
+
+_NO_PINNING = (
+    "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
+)
+_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+def _torch() -> ModuleType:
+    try:
+        import torch
+        import torch.utils.data
+    except ImportError:
+        raise MissingExtraError.of("torch", "torch", "DataLoader") from None
+    return torch  # type: ignore[no-any-return]
+
+
+class _Pin:
+    """Copies batches to pinned memory, for the device that is current where it was made."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._index = torch.accelerator.current_device_index()
+        self._pin = torch.utils.data._utils.pin_memory.pin_memory
+
+    def __call__(self, batch: Any) -> Any:
+        self._torch.accelerator.set_device_index(self._index)  # a thread has its own
+        return self._pin(batch)
+
+
+@final
+class DataLoader:
+    """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
+
+    Each `for` loop over it is an epoch. Without workers everything happens in the calling
+    thread. With workers `loader.pipeline` is the chain, `loader.run` the run that is iterated:
+    its panel, `stats()` and `diagnose()`; `loader.num_workers` and `loader.prefetch_factor` may
+    be set while an epoch goes on. What differs from torch on purpose: docs/dataloader.md.
+
+    Args:
+        dataset: with `__getitem__` (and `__getitems__`, where it has one), or an
+            `IterableDataset`: read once, unless it asks `get_worker_info()` before its first
+            sample, or a `worker_init_fn` is given: then each worker reads its part.
+        batch_size: samples in a batch; None gives samples as they are.
+        shuffle: another order in each epoch, that of torch's `RandomSampler`.
+        sampler: gives indices.
+        batch_sampler: gives lists of indices.
+        num_workers: batches made at once [calls]; 0 makes them in the calling thread.
+        collate_fn: makes a batch of a list of samples; torch's `default_collate` if not given.
+        pin_memory: copy batches to pinned memory, in a thread.
+        drop_last: leave out a last batch that is not full.
+        timeout: longest wait for a batch [s]; 0 for as long as it takes.
+        worker_init_fn: called with its number in each worker, before its first batch.
+        multiprocessing_context: None, "forkserver" or "spawn".
+        generator: `torch.Generator` for the order and the seed; torch's own where not given.
+        prefetch_factor: batches held ready for each worker; 2 where not given.
+        persistent_workers: keep the workers from epoch to epoch.
+        pin_memory_device: takes no effect, as in torch: the current accelerator counts.
+        in_order: False gives batches as they are done.
+        workers: "process", "thread", or an executor as for `Pipeline.map`.
+
+    Raises:
+        ArgumentError: a value out of range, or arguments that exclude one another.
+        ArgumentTypeError: something that cannot be called.
+        MissingExtraError: torch is not installed.
+    """
+
+    __class_getitem__: Any = classmethod(GenericAlias)
+
+    dataset: Any
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+
+    def __init__(  # noqa: PLR0917  torch's order of arguments
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,  # noqa: FBT001
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,  # noqa: FBT001, FBT002
+        drop_last: bool = False,  # noqa: FBT001, FBT002
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: object = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        workers: object = "process",
+    ) -> None:
+        self._torch: Any = _torch()
+        data = self._torch.utils.data
+        self.dataset = dataset
+        self._samples = chosen_samples(data, dataset, locals())
+        self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
+        self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
+        self._count = whole("num_workers", num_workers, minimum=0, unit="calls")
+        self._factor = checked_factor(self._count, prefetch_factor)
+        self.generator = generator
+        plain = data.default_collate if self._samples.batched else data.default_convert
+        self.collate_fn = plain if collate_fn is None else function("collate_fn", collate_fn)
+        self.pin_memory = bool(pin_memory)
+        self.pin_memory_device = pin_memory_device
+        self.timeout = seconds("timeout", timeout, zero=True)
+        self.worker_init_fn = worker_init_fn and function("worker_init_fn", worker_init_fn)
+        check_context(multiprocessing_context, self._count)
+        self.multiprocessing_context = multiprocessing_context
+        self.persistent_workers = flag("persistent_workers", persistent_workers)
+        if self.persistent_workers and not self._count:
+            raise ArgumentError("persistent_workers needs num_workers of at least 1, got 0")
+        self.in_order = flag("in_order", in_order)
+        self.workers = workers
+        self._begin()
+
+    def _begin(self) -> None:
+        """Note that nothing was iterated yet."""
+        self._reads = isinstance(self.dataset, self._torch.utils.data.IterableDataset)
+        self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
+        self._reported: int | None = None  # length of an iterable dataset that was asked for it
+        self._knobs: Mapping[str, Knob] | None = None
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._run: Run | None = None
+        self._team: Team | None = None  # the workers that stay
+        self._seed = 0
+        self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _FIXED and name in self.__dict__:
+            raise ArgumentError(
+                f"{name} of a DataLoader is fixed, got {value!r}; make another loader: only "
+                "num_workers and prefetch_factor change what is under way"
+            )
+        object.__setattr__(self, name, value)
+
+    # -- knobs ----------------------------------------------------------------------------
+    @property
+    def num_workers(self) -> int:
+        """Batches made at once [calls]; may be set at any moment.
+
+        From 0, to 0, and where each worker reads a part, a new value holds from the next epoch.
+
+        Raises:
+            ArgumentError: on setting: not an int of at least 0.
+            KnobError: on setting: more than there may be.
+        """
+        if not self._count or self._knobs is None:
+            return self._count
+        return self._knobs["concurrency"].value
+
+    @num_workers.setter
+    def num_workers(self, count: SupportsIndex) -> None:
+        number = whole("num_workers", count, minimum=0, unit="calls")
+        if number and self._knobs is not None:
+            self._knobs["concurrency"].set(number)
+        self._count = number
+        self._set_prefetch()
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Batches held ready for each worker; may be set at any moment. None without workers."""
+        return self._factor if self._count else None
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, factor: int) -> None:
+        self._factor = whole("prefetch_factor", factor, minimum=1, unit="batches")
+        self._set_prefetch()
+
+    def _set_prefetch(self) -> None:
+        if self._knobs is not None and self._count:
+            self._knobs["prefetch"].set(self._prefetch)
+        for run in tuple(self._runs):
+            for stage in run.stages.values():
+                if stage.name == READ:
+                    stage.prefetch = self._factor
+
+    @property
+    def _prefetch(self) -> int:
+        return min(MAX_PREFETCH, self._factor * max(1, self.num_workers))
+
+    # -- the chain and its runs -----------------------------------------------------------
+    @property
+    def pipeline(self) -> Pipeline:
+        """The chain of the last epoch; before the first, that of the first."""
+        return self._pipeline
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the last epoch that had workers, or None."""
+        return self._run
+
+    def _recipe(self, seed: int, order: Order | None) -> Recipe:
+        data = self._torch.utils.data
+        return Recipe(
+            dataset=self.dataset,
+            samples=self._samples,
+            order=order,
+            collate_fn=self.collate_fn,
+            plain=self.collate_fn in (data.default_collate, data.default_convert),
+            pin=_Pin(self._torch) if self._pins() else None,
+            torch_worker=data._utils.worker,
+            seed=seed,
+            init=self.worker_init_fn,
+            executor=self.workers,
+            in_order=self.in_order,
+            count=self.num_workers,
+            prefetch=self._prefetch,
+            factor=self._factor,
+            knobs=self._knobs,
+        )
+
+    def _build(self, seed: int, order: Order | None) -> Pipeline:
+        """Build the chain; its knobs are those of the one before."""
+        recipe = self._recipe(seed, order)
+        if recipe.count and self._splits:
+            return split_chain(recipe)
+        pipe = chain_of(recipe)
+        if recipe.count and self._knobs is None:
+            self._knobs = pipe["fetch"].knobs
+        return pipe
+
+    def _pins(self) -> bool:
+        accelerator: Any = getattr(self._torch, "accelerator", None)
+        if not self.pin_memory or accelerator is None or not accelerator.is_available():
+            return False
+        return bool(accelerator.current_accelerator().type != "mps")  # it cannot pin
+
+    # -- epochs ---------------------------------------------------------------------------
+    def __iter__(self) -> LoaderEpoch:
+        """Begin the next epoch; torch's generators are drawn from as torch's loader does.
+
+        Raises:
+            ArgumentError: `timeout` is set, and there are no workers.
+        """
+        if self.pin_memory and not self._pins():
+            warnings.warn(_NO_PINNING, stacklevel=2)
+        indices = None if self._reads else iter(self._samples.indices)
+        if not self.num_workers:
+            return self._epoch_here(indices)
+        team = self._team
+        if team is not None and team.is_free(self.num_workers):
+            return team.epoch(self, begun(indices))
+        self._seed = self._drawn_seed()
+        prepared = begun(indices)
+        return self._open().epoch(self, prepared)
+
+    def _epoch_here(self, indices: Iterator[Any] | None) -> LoaderEpoch:
+        """Begin an epoch in the calling thread."""
+        if self.timeout:
+            raise ArgumentError(
+                f"timeout needs workers that can be waited for, got timeout={self.timeout:g} with "
+                "num_workers=0; set num_workers above 0, or leave timeout out"
+            )
+        self._drawn_seed()  # torch's loader does so, too
+        return LoaderEpoch(self, batches_here(self._recipe(0, None), indices))
+
+    def _drawn_seed(self) -> int:
+        torch = self._torch
+        drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return int(drawn.item())
+
+    def _open(self) -> Team:
+        """Start a run; it is kept where workers are, and no other one is."""
+        order = None if self._reads else Order(self._samples.indices)
+        self._pipeline = self._build(self._seed, order)
+        self._run = run = self._pipeline.start(seed=self._seed)
+        self._runs.add(run)
+        if self.timeout:
+            run.between_waits = Patience(self.timeout, run.between_waits)
+        stays = self.persistent_workers and (self._team is None or self._team.run.closed)
+        readers = self.num_workers if self._splits else 0
+        team = Team(run, order, readers=readers, stays=stays)
+        self._team = team if stays else self._team
+        return team
+
+    def split(self, run: Run) -> LoaderEpoch:
+        """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
+        run.close()
+        self._splits = True
+        return self._open().epoch(self, None)
+
+    def yielded(self, count: int) -> None:
+        """Hear how many batches of an epoch came; warn where the dataset said otherwise."""
+        if self._reported is not None and count > self._reported:
+            warnings.warn(
+                f"the IterableDataset said that its length is {self._reported}, and this is batch "
+                f"{count}; where workers read parts, each must leave out what the others read",
+                stacklevel=4,
+            )
+
+    def __len__(self) -> int:
+        """Give the number of batches of an epoch; of an iterable dataset as far as it says.
+
+        Raises:
+            TypeError: the sampler or the iterable dataset has no length.
+        """
+        if not self._reads:
+            return len(self._samples.indices)  # type: ignore[arg-type]
+        self._reported = count = len(self.dataset)
+        size = self.batch_size
+        if size is None:
+            return count
+        return count // size if self.drop_last else -(-count // size)
+
+    def __repr__(self) -> str:
+        workers = f", workers={self.workers!r}" if self.num_workers else ""
+        return (
+            f"DataLoader({type(self.dataset).__name__}, batch_size={self.batch_size}, "
+            f"num_workers={self.num_workers}{workers})"
+        )

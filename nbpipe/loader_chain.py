@@ -1,0 +1,205 @@
+"""The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, final
+
+from .fetching import END, Batches, Collate, Fetch, Read, Workers
+from .joins import interleave
+from .knobs import Knob
+from .loader_arguments import Samples
+from .pipeline import Pipeline
+from .source import source
+from .stage import Stage
+
+READ = "read"
+_AHEAD = 2  # lists of indices, or of samples that were read once, ready for the workers
+
+
+@final
+class Order:
+    """Gives the indices of an epoch, in lists where there are batches.
+
+    Attributes:
+        prepared: what the next iteration gives; None: what the sampler does.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler = sampler
+        self.prepared: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        prepared, self.prepared = self.prepared, None
+        return iter(self._sampler) if prepared is None else prepared
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]  # TypeError says that it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the chain of one run is made of.
+
+    Attributes:
+        dataset: by index, or iterable.
+        samples: which samples make which batch.
+        order: gives the indices; None where the dataset is iterable.
+        collate_fn: makes a batch.
+        plain: that is torch's own.
+        pin: copies a batch to pinned memory, or None.
+        torch_worker: `torch.utils.data._utils.worker`.
+        seed: of worker 0.
+        init: called with its number in each worker, or None.
+        executor: where batches are made.
+        in_order: in the order of the samples.
+        count: workers [calls]; 0: the calling thread.
+        prefetch: batches held ready.
+        factor: those for each worker.
+        knobs: those of the last chain, or None.
+    """
+
+    dataset: Any
+    samples: Samples
+    order: Order | None
+    collate_fn: Callable[[Any], Any]
+    plain: bool
+    pin: Callable[[Any], Any] | None
+    torch_worker: ModuleType
+    seed: int
+    init: Callable[[int], object] | None
+    executor: object
+    in_order: bool
+    count: int
+    prefetch: int
+    factor: int
+    knobs: Mapping[str, Knob] | None
+
+    @property
+    def workers(self) -> Workers | None:
+        """Who makes the batches; None: the calling thread."""
+        if not self.count:
+            return None
+        kind = self.executor if self.executor in ("process", "thread") else "other"
+        return Workers(
+            self.torch_worker,
+            seed=self.seed,
+            count=self.count,
+            init=self.init,
+            executor=str(kind),
+        )
+
+    def collate(self, workers: Workers | None = None) -> Collate:
+        """Make what makes a batch of samples."""
+        return Collate(self.collate_fn, plain=self.plain, workers=workers)
+
+    @property
+    def splittable(self) -> bool:
+        """Whether workers here could read parts of an iterable dataset."""
+        return self.count > 0 and self.executor in ("process", "thread")
+
+    def batches(self) -> Batches:
+        """Make what reads an iterable dataset once."""
+        size, drop_last = self.samples.batch_size, self.samples.drop_last
+        watch = self.torch_worker if self.splittable else None
+        return Batches(self.dataset, size=size, drop_last=drop_last, watch=watch)
+
+    def fetch(self) -> Fetch:
+        """Make what reads samples by index."""
+        batched, workers = self.samples.batched, self.workers
+        return Fetch(self.dataset, self.collate(), batched=batched, workers=workers)
+
+
+def chain_of(recipe: Recipe) -> Pipeline:
+    """Build the chain of a dataset that is read by index, or once; its stage is "fetch"."""
+    if recipe.order is not None:
+        given = source(recipe.order, name="indices", prefetch=_AHEAD)
+        return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
+    given = source(recipe.batches(), name="samples", prefetch=_AHEAD)
+    return _pinned(recipe, _mapped(recipe, given, recipe.collate(recipe.workers)))
+
+
+def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:
+    """Add the stage that makes batches, with the knobs that the last one had."""
+    if not recipe.count:
+        return given.map(fn, name="fetch", executor="inline")
+    pipe = given.map(
+        fn,
+        name="fetch",
+        executor=recipe.executor,
+        concurrency=recipe.count,
+        prefetch=recipe.prefetch,
+        ordered=recipe.in_order,
+    )
+    if recipe.knobs is None:
+        return pipe
+    *above, last = pipe.chain
+    again = Stage(
+        last.spec,
+        name=last.name,
+        named=True,
+        executor=last.executor,
+        placement=last.placement,
+        shared=recipe.knobs,
+        given=last.given,
+    )
+    return Pipeline((*above, again))
+
+
+def split_chain(recipe: Recipe) -> Pipeline:
+    """Build the chain of an iterable dataset that each worker reads a part of, in turn."""
+    readers = range(recipe.count)
+    if not recipe.in_order:
+        numbers = source(readers, name="readers")
+        return _pinned(recipe, _read(recipe, numbers, len(readers), ordered=False))
+    pipes = [
+        _read(recipe, source([number], name="reader", prefetch=1), 1, ordered=True)
+        for number in readers
+    ]
+    joined = interleave(pipes, cycle=len(pipes), prefetch=1)
+    return _pinned(recipe, joined)
+
+
+def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
+    workers, samples = recipe.workers, recipe.samples
+    assert workers is not None
+    read = Read(
+        recipe.dataset,
+        recipe.collate(),
+        size=samples.batch_size,
+        drop_last=samples.drop_last,
+        workers=workers,
+    )
+    return numbers.flat_map(
+        read,
+        name=READ,
+        executor=recipe.executor,
+        concurrency=count,
+        prefetch=recipe.factor,
+        ordered=ordered,
+    )
+
+
+def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
+    if recipe.pin is None:
+        return pipe
+    return pipe.map(recipe.pin, name="pin", prefetch=1)
+
+
+def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
+    """Draw the first of the indices now: samplers draw what is random before it."""
+    if indices is None:
+        return None
+    first = next(indices, END)
+    return iter(()) if first is END else itertools.chain((first,), indices)
+
+
+def batches_here(recipe: Recipe, indices: Iterator[Any] | None) -> Iterator[Any]:
+    """Make the batches of an epoch in the calling thread, one when it is wanted."""
+    make: Callable[[Any], Any] = recipe.collate() if indices is None else recipe.fetch()
+    for each in recipe.batches() if indices is None else indices:
+        batch = make(each)
+        yield batch if recipe.pin is None else recipe.pin(batch)

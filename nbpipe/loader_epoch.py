@@ -1,0 +1,193 @@
+"""LoaderEpoch: one epoch of a `DataLoader`, as the training loop sees it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any, Protocol, final
+
+from .errors import StageError, StageTimeoutError
+from .fetching import WantsWorkersError
+from .iterator import in_new_thread
+from .loader_chain import Order
+from .run import Run
+
+_GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
+_OURS = (StageError, StopIteration, StopAsyncIteration)  # the latter would end the loop in silence
+
+
+class Patience:
+    """Bounds how long the training loop waits for one batch.
+
+    Args:
+        limit_s: the bound [s].
+        others: called as often as this is, or None.
+    """
+
+    def __init__(self, limit_s: float, others: Callable[[], object] | None) -> None:
+        self._limit_s = limit_s
+        self._others = others
+        self._until_s = 0.0
+
+    def begin(self) -> None:
+        """Hear that a wait may begin."""
+        self._until_s = monotonic() + self._limit_s
+
+    def __call__(self) -> None:
+        """Hear that the wait goes on.
+
+        Raises:
+            StageTimeoutError: it has taken too long.
+        """
+        if self._others is not None:
+            self._others()
+        if monotonic() > self._until_s:
+            raise StageTimeoutError(
+                f"no batch came within timeout={self._limit_s:g} s; raise timeout, or see what "
+                "limits it: loader.run.diagnose()"
+            )
+
+
+class Loader(Protocol):
+    """A loader, as far as its epochs know it."""
+
+    def split(self, run: Run) -> LoaderEpoch:
+        """Begin an epoch again, with a reader in each worker."""
+
+    def yielded(self, count: int) -> None:
+        """Hear how many batches of an epoch came."""
+
+    def __len__(self) -> int: ...
+
+
+@final
+class LoaderEpoch(Iterator[Any]):
+    """Gives the batches of one epoch; what a dataset raised is raised here as it was.
+
+    Args:
+        loader: whose epoch it is.
+        items: gives the batches.
+        run: the run that makes them, or None.
+        closes: the run ends with the epoch.
+
+    Attributes:
+        over: no more batches will come.
+    """
+
+    def __init__(
+        self, loader: Loader, items: Iterator[Any], run: Run | None = None, *, closes: bool = False
+    ) -> None:
+        self.over = False
+        self._loader = loader
+        self._items = items
+        self._run = run
+        self._closes = closes
+        self._count = 0
+
+    def __next__(self) -> Any:
+        """Give the next batch.
+
+        Raises:
+            Exception: what the dataset, `collate_fn`, the sampler or `worker_init_fn` raised.
+            StageTimeoutError: it took longer than the loader's `timeout`.
+            WorkerDiedError: each worker process that was given this batch died.
+        """
+        if self.over:
+            raise StopIteration
+        patience = None if self._run is None else self._run.between_waits
+        if isinstance(patience, Patience):
+            patience.begin()
+        try:
+            batch = next(self._items)
+        except StopIteration:
+            self.close()
+            raise
+        except StageError as error:
+            failure = error
+        else:
+            self._count += 1
+            self._loader.yielded(self._count)
+            return batch
+        return self._failed(failure)  # not in the handler: it would stand in the error's context
+
+    def _failed(self, failure: StageError) -> Any:
+        """Begin again where a dataset wants to be split; else raise what was raised there."""
+        self.close()
+        cause = failure.__cause__
+        if isinstance(cause, WantsWorkersError) and self._run is not None:
+            self._begin_again(self._loader.split(self._run))
+            return next(self)
+        if not isinstance(cause, Exception) or isinstance(cause, _OURS):
+            raise failure
+        for note in getattr(failure, "__notes__", ()):
+            cause.add_note(note)
+        raise cause
+
+    def _begin_again(self, other: LoaderEpoch) -> None:
+        """Give the batches of an epoch that nobody else knows."""
+        self._items, self._run, self._closes = other._items, other._run, other._closes
+        self.over, other.over = False, True
+
+    def close(self) -> None:
+        """Leave the epoch; workers that end with it end at once. Again does nothing."""
+        if self.over:
+            return
+        self.over = True
+        if self._run is not None and self._closes:
+            self._run.close(timeout_s=_GRACE_S)
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> LoaderEpoch:
+        return self
+
+    def __del__(self) -> None:
+        if not getattr(self, "over", True) and self._closes:
+            in_new_thread(self.close)  # garbage may be found where a lock is held
+
+
+@final
+class Team:
+    """The workers of one run, for one epoch or for all.
+
+    Args:
+        run: their run.
+        order: gives them indices, or None.
+        readers: how many of them read a part of an iterable dataset each; 0: none does.
+        stays: they stay when an epoch ends.
+    """
+
+    def __init__(self, run: Run, order: Order | None, *, readers: int, stays: bool) -> None:
+        self.run = run
+        self.stays = stays
+        self._order = order
+        self._readers = readers
+        self._epoch: weakref.ref[LoaderEpoch] | None = None
+
+    def is_free(self, readers: int) -> bool:
+        """Say whether another epoch may begin.
+
+        Args:
+            readers: workers that are to read a part each, where they do.
+        """
+        epoch = None if self._epoch is None else self._epoch()
+        idle = epoch is None or epoch.over
+        return idle and not self.run.closed and self._readers in (0, readers)
+
+    def epoch(self, loader: Loader, indices: Iterator[Any] | None) -> LoaderEpoch:
+        """Begin an epoch, with these indices."""
+        if self._order is not None:
+            self._order.prepared = indices
+        try:
+            items = iter(self.run)
+        except BaseException:  # what cannot be sent to a process is found now
+            self.run.close()
+            raise
+        epoch = LoaderEpoch(loader, items, self.run, closes=not self.stays)
+        self._epoch = weakref.ref(epoch)
+        return epoch

@@ -1,0 +1,48 @@
+"""Ranks: what the processes of one training job share."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .claims import LocalStore, Store
+from .errors import ArgumentError, MissingExtraError
+
+__all__ = ["LocalStore", "Store", "gather_states"]
+
+
+class Stateful(Protocol):
+    """A run, as far as its state goes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where it is."""
+
+
+def gather_states(run: Stateful, *, group: Any = None) -> list[dict[str, Any]]:
+    """Collect the states of all ranks; each of them calls this, at the same step.
+
+    Save the list once, and give it to `run.load_state_dict` on every rank of a job of any size:
+    each item that no rank had taken is given to exactly one of them.
+
+    Args:
+        run: this rank's.
+        group: the process group; the default one where not given.
+
+    Returns:
+        One state for each rank, by rank; the same on every rank.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        ArgumentError: `torch.distributed` is not initialised.
+    """
+    try:
+        from torch import distributed
+    except ImportError as error:
+        raise MissingExtraError.of("torch", "torch", "gather_states") from error
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise ArgumentError(
+            "gather_states needs a process group; call torch.distributed.init_process_group "
+            "first, or with one rank save [run.state_dict()]"
+        )
+    states: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(states, run.state_dict(), group=group)
+    return states

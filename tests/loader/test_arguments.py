@@ -1,0 +1,133 @@
+"""What a loader is given, and what it shows of it."""
+
+import inspect
+import multiprocessing
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler  # noqa: E402
+
+import nbpipe  # noqa: E402
+from tests.loader.datasets import Numbers, Stream  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+REFUSED = {
+    "workers below 0": ({"num_workers": -1}, "num_workers must be an int of at least 0"),
+    "no time": ({"timeout": -1}, "timeout must be a number of at least 0"),
+    "factor without workers": ({"prefetch_factor": 2}, "prefetch_factor must be left out"),
+    "factor of 0": ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be an int"),
+    "workers that stay": ({"persistent_workers": True}, "persistent_workers needs num_workers"),
+    "sampler and shuffle": ({"sampler": [1], "shuffle": True}, "shuffle must be left out beside"),
+    "batches and size": ({"batch_sampler": [[1]], "batch_size": 2}, "batch_size must be left out"),
+    "batches and none": ({"batch_sampler": [[1]], "batch_size": None}, "batch_size must be"),
+    "batches and shuffle": ({"batch_sampler": [[1]], "shuffle": True}, "shuffle must be left out"),
+    "batches and sampler": ({"batch_sampler": [[1]], "sampler": [1]}, "sampler must be left out"),
+    "batches and rest": ({"batch_sampler": [[1]], "drop_last": True}, "drop_last must be left"),
+    "rest of nothing": ({"batch_size": None, "drop_last": True}, "drop_last must be left out"),
+    "size of 0": ({"batch_size": 0}, "batch_size must be an int of at least 1"),
+    "fork": ({"num_workers": 1, "multiprocessing_context": "fork"}, "never a copy of a process"),
+    "context alone": ({"multiprocessing_context": "spawn"}, "must be left out without workers"),
+    "stream shuffled": ({"dataset": Stream(), "shuffle": True}, "shuffle must be left out beside"),
+    "stream sampled": ({"dataset": Stream(), "sampler": [1]}, "sampler must be left out beside"),
+    "stream gathered": ({"dataset": Stream(), "batch_sampler": [[1]]}, "batch_sampler must be"),
+    "inline": ({"num_workers": 1, "workers": "inline"}, "executor"),
+    "another word": ({"num_workers": 1, "workers": "fibre"}, "executor must be"),
+    "too many": ({"num_workers": 257}, "concurrency must be an int in"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    """What cannot be is refused with a ValueError that gives the rule, as torch refuses it."""
+    options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        nbpipe.DataLoader(**{"dataset": Numbers(), **options})
+    assert isinstance(caught.value, nbpipe.ArgumentError)
+
+
+TYPES = {
+    "collate_fn": {"collate_fn": 3},
+    "worker_init_fn": {"num_workers": 1, "worker_init_fn": 3},
+    "multiprocessing_context": {"num_workers": 1, "multiprocessing_context": 3},
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_refused_types(name):
+    """What cannot be called is refused with a TypeError."""
+    with pytest.raises(nbpipe.ArgumentTypeError, match=name) as caught:
+        nbpipe.DataLoader(Numbers(), **TYPES[name])
+    assert isinstance(caught.value, TypeError)
+
+
+def test_arguments_of_torch():
+    """Every argument of torch's loader is there, in its place and with its default."""
+    ours = inspect.signature(nbpipe.DataLoader).parameters
+    torchs = inspect.signature(DataLoader).parameters
+    found = [(p.name, p.kind, p.default) for p in ours.values()]
+    wanted = [(p.name, p.kind, p.default) for p in torchs.values()]
+    assert found[: len(wanted)] == wanted
+
+
+def test_attributes():
+    """Users read what they gave, and what was chosen for them."""
+    dataset = Numbers()
+    loader = nbpipe.DataLoader(dataset, 4, num_workers=2, timeout=9, persistent_workers=True)
+    wanted = DataLoader(dataset, 4, num_workers=2, timeout=9, persistent_workers=True)
+    names = (
+        "dataset batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn "
+        "generator prefetch_factor persistent_workers in_order multiprocessing_context"
+    ).split()
+    found = {name: getattr(loader, name) for name in names}
+    assert found == {name: getattr(wanted, name) for name in names}
+
+
+def test_samplers_that_are_chosen():
+    """The samplers are torch's."""
+    loaders = [nbpipe.DataLoader(Numbers(), 4), nbpipe.DataLoader(Numbers(), 4, shuffle=True)]
+    found = [(type(loader.sampler), loader.batch_sampler.batch_size) for loader in loaders]
+    assert found == [(SequentialSampler, 4), (RandomSampler, 4)]
+
+
+@pytest.mark.parametrize("name", ["batch_size", "sampler", "drop_last", "dataset"])
+def test_fixed(name):
+    """What cannot change later says so, as torch's loader does."""
+    loader = nbpipe.DataLoader(Numbers())
+    with pytest.raises(ValueError, match=f"{name} of a DataLoader is fixed"):
+        setattr(loader, name, 3)
+    assert getattr(loader, name) != 3
+
+
+def test_contexts_that_are_meant_anyway():
+    """Contexts that start fresh processes are taken."""
+    contexts = [None, "spawn", "forkserver", multiprocessing.get_context("spawn")]
+    loaders = [
+        nbpipe.DataLoader(Numbers(), num_workers=1, multiprocessing_context=context)
+        for context in contexts
+    ]
+    assert [loader.multiprocessing_context for loader in loaders] == contexts
+
+
+def test_empty_dataset_as_in_torch(way):
+    """An empty dataset gives no batches; shuffled, it is refused where torch refuses it."""
+    with pytest.raises(ValueError, match="num_samples"):
+        nbpipe.DataLoader(Numbers(0), shuffle=True, **way)
+    assert list(nbpipe.DataLoader(Numbers(0), **way)) == []
+
+
+def test_pinning_without_an_accelerator(way):
+    """Where nothing can be pinned, that is said once an epoch, and batches come."""
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    loader = nbpipe.DataLoader(Numbers(2), pin_memory=True, **way)
+    with pytest.warns(UserWarning, match="pin_memory=True takes no effect") as caught:
+        got = torch.cat(list(loader)).tolist()
+    assert (len(caught), got) == (1, [0, 1])
+
+
+def test_loader_says_what_its_items_are():
+    """The class takes a type, for annotations."""
+    assert nbpipe.DataLoader[int].__origin__ is nbpipe.DataLoader

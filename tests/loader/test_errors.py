@@ -1,0 +1,231 @@
+"""What goes wrong in a dataset arrives as it was raised; nothing hangs."""
+
+import os
+import signal
+import threading
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import nbpipe  # noqa: E402
+from tests.gates import Gate, delivered, drained  # noqa: E402
+from tests.loader.datasets import Failing, Made, Numbers, Stream  # noqa: E402
+from tests.processes import marks  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class CellError(Exception):
+    """An exception with arguments of its own."""
+
+    def __init__(self, code, *, hint):
+        super().__init__(code, hint)
+        self.code = code
+        self.hint = hint
+
+    def __reduce__(self):
+        return _made, (self.code, self.hint)
+
+
+def _made(code, hint):
+    return CellError(code, hint=hint)
+
+
+ERRORS = [
+    KeyError("no such key"),
+    ValueError("bad header"),
+    CellError(7, hint="x"),
+    OSError(5, "e"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("way", ["inline", "thread"], indirect=True)
+def test_type_of_the_dataset(error, way):
+    """The exception is the dataset's own: its type and its arguments."""
+    loader = nbpipe.DataLoader(Failing(error), 4, **way)
+    got, raised = delivered(loader)
+    assert (len(got), type(raised), raised.args) == (2, type(error), error.args)
+
+
+def test_error_in_a_process():
+    """From a process it brings its attributes and the lines that it passed there."""
+    loader = nbpipe.DataLoader(Failing(CellError(7, hint="x")), 4, num_workers=2)
+    got, raised = delivered(loader)
+    lines = "".join(traceback.format_exception(raised))
+    assert (len(got), raised.code, raised.hint) == (2, 7, "x")
+    assert "raise self.error" in lines
+    assert any("stage 'fetch', item 2" in note for note in raised.__notes__)
+
+
+def test_error_has_no_circle(placed):
+    """Neither cause nor context of the error leads back to it."""
+    _, raised = delivered(nbpipe.DataLoader(Failing(KeyError(1)), 4, **placed))
+    assert (raised.__cause__, raised.__context__) == (None, None)
+
+
+def test_stop_iteration_does_not_look_like_the_end(way):
+    """A dataset that raises StopIteration fails; the epoch does not end in silence."""
+    loader = nbpipe.DataLoader(Failing(StopIteration()), 4, **way)
+    got, raised = delivered(loader)
+    assert (len(got), isinstance(raised, RuntimeError)) == (2, True)
+
+
+def test_error_of_a_sampler(way):
+    """An exception of the sampler arrives, after the batches that came before it."""
+
+    class Broken:
+        def __iter__(self):
+            yield 1
+            yield 2
+            raise LookupError("no more")
+
+    got, raised = delivered(nbpipe.DataLoader(Numbers(), 1, sampler=Broken(), **way))
+    assert (len(got), type(raised)) == (2, LookupError)
+
+
+def test_error_of_collate_fn(way):
+    """An exception of `collate_fn` arrives."""
+
+    def collate(samples):
+        raise ArithmeticError(len(samples))
+
+    _, raised = delivered(nbpipe.DataLoader(Numbers(), 3, collate_fn=collate, **way))
+    assert (type(raised), raised.args) == (ArithmeticError, (3,))
+
+
+def test_error_of_worker_init_fn(placed):
+    """An exception of `worker_init_fn` arrives."""
+
+    def init(worker):
+        raise LookupError("no licence")
+
+    _, raised = delivered(nbpipe.DataLoader(Numbers(), worker_init_fn=init, **placed))
+    assert type(raised) is LookupError
+
+
+def test_error_of_a_stream(way):
+    """An exception of an iterable dataset arrives, after the batches that came before it."""
+
+    class Broken(Stream):
+        def __iter__(self):
+            yield from range(4)
+            raise ConnectionError("gone")
+
+    got, raised = delivered(nbpipe.DataLoader(Broken(), 2, **way))
+    assert (len(got), type(raised)) == (2, ConnectionError)
+
+
+def test_samples_that_do_not_fit(way):
+    """Samples of unequal shapes fail as torch's own collation does."""
+    dataset = Made(lambda n: torch.zeros(n + 1), 4)
+    _, raised = delivered(nbpipe.DataLoader(dataset, 2, **way))
+    assert isinstance(raised, RuntimeError)
+    assert "equal size" in str(raised)
+
+
+def test_another_epoch_after_an_error(placed):
+    """A loader whose epoch failed can be iterated again."""
+    loader = nbpipe.DataLoader(Failing(KeyError(1), at=22), 4, persistent_workers=True, **placed)
+    counts = [len(delivered(loader)[0]) for _ in range(2)]
+    loader.run.close()
+    assert counts == [5, 5]
+
+
+def test_killed_worker_costs_nothing(tmp_path):
+    """A worker that is killed in mid-epoch loses nothing: another one makes its batch."""
+    bell, gate = marks.Bell(tmp_path / "bell"), marks.Gate(tmp_path / "gate")
+
+    def make(n):
+        if n == 3:
+            bell.ring()
+            gate.wait()
+        return n
+
+    epoch = iter(nbpipe.DataLoader(Made(make, 8), 1, num_workers=2))
+    got = [int(next(epoch))]
+    ((_, pid),) = bell.wait()
+    os.kill(pid, signal.SIGKILL)
+    gate.open()
+    got += [int(batch) for batch in drained(epoch)]
+    bell.close()
+    assert got == list(range(8))
+
+
+def test_batch_that_kills_every_worker():
+    """A batch whose worker dies each time ends the epoch with an error that says so."""
+
+    def make(n):
+        if n == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return n
+
+    got, raised = delivered(nbpipe.DataLoader(Made(make, 8), 1, num_workers=2))
+    assert (len(got), type(raised)) == (3, nbpipe.WorkerDiedError)
+
+
+def test_timeout(tmp_path):
+    """A batch that takes too long is an error that names the time; its worker is ended."""
+    gate = marks.Gate(tmp_path / "gate")
+
+    def make(n):
+        if n == 1:
+            gate.wait()
+        return n
+
+    got, raised = delivered(nbpipe.DataLoader(Made(make, 4), 1, num_workers=2, timeout=0.3))
+    gate.open()
+    assert (len(got), type(raised)) == (1, nbpipe.StageTimeoutError)
+    assert "timeout=0.3 s" in str(raised)
+
+
+def test_timeout_needs_workers():
+    """Without workers there is nobody to wait for."""
+    with pytest.raises(nbpipe.ArgumentError, match="timeout needs workers") as caught:
+        iter(nbpipe.DataLoader(Numbers(), timeout=3))
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("way", ["inline", "thread"], indirect=True)
+def test_interrupt(way):
+    """An interrupt ends the wait for a batch; the loader can be iterated again."""
+    main, gate = threading.main_thread(), Gate()
+
+    def make(n):
+        if n == 1 and not gate.is_open:
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            gate.wait()
+        return n
+
+    loader = nbpipe.DataLoader(Made(make, 3), 1, **way)
+    epoch = iter(loader)
+    got = [int(next(epoch))]
+    with pytest.raises(KeyboardInterrupt):
+        next(epoch)
+    gate.open()
+    epoch.close()
+    assert got + [int(batch) for batch in loader] == [0, 0, 1, 2]
+
+
+def test_dataset_that_cannot_be_sent():
+    """A dataset that no process can be sent is refused by name; threads read it."""
+    dataset = Numbers(4)
+    dataset.lock = threading.Lock()
+    with pytest.raises(nbpipe.UnpicklableError, match="lock"):
+        list(nbpipe.DataLoader(dataset, num_workers=1))
+    got = list(nbpipe.DataLoader(dataset, 4, num_workers=1, workers="thread"))
+    assert [batch.tolist() for batch in got] == [[0, 1, 2, 3]]
+
+
+def test_sampler_that_cannot_begin(way):
+    """A sampler that fails at once leaves nothing running."""
+
+    class Broken:
+        def __iter__(self):
+            raise LookupError("no samples")
+            yield
+
+    _, raised = delivered(nbpipe.DataLoader(Numbers(), sampler=Broken(), **way))
+    assert type(raised) is LookupError

@@ -1,0 +1,179 @@
+"""Iterable datasets: read once, or by each worker its part."""
+
+import threading
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info  # noqa: E402
+
+import nbpipe  # noqa: E402
+from tests.loader.datasets import Parted, Ranged, Sized, Stream, narrow  # noqa: E402
+from tests.loader.same import epochs, same  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SHAPES = [
+    {"batch_size": 4},
+    {"batch_size": 4, "drop_last": True},
+    {"batch_size": None},
+    {"batch_size": 5, "collate_fn": sum},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_read_once(shape, way):
+    """A dataset that does not ask who reads is read once: as torch reads it without workers."""
+    wanted = epochs(DataLoader(Stream(), **shape))
+    assert same(epochs(nbpipe.DataLoader(Stream(), **shape, **way)), wanted)
+
+
+def parts(length, workers, size):
+    """Give the batches of a `Parted` as torch's workers give them, in turn."""
+    numbers = [list(range(worker, length, workers)) for worker in range(workers)]
+    made = [[one[at : at + size] for at in range(0, len(one), size)] for one in numbers]
+    turns = max(map(len, made))
+    return [batches[turn] for turn in range(turns) for batches in made if turn < len(batches)]
+
+
+def test_each_worker_reads_its_part(placed):
+    """A dataset that asks is read by all workers, which take turns; every epoch."""
+    loader = nbpipe.DataLoader(Parted(), 4, **placed)
+    got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
+    assert got == [parts(21, 2, 4)] * 2
+
+
+def test_parts_without_order(placed):
+    """Without order every sample comes once."""
+    loader = nbpipe.DataLoader(Parted(), 4, in_order=False, **placed)
+    got = sorted(number for batch in loader for number in batch.tolist())
+    assert got == list(range(21))
+
+
+def test_one_worker_reads_all(placed):
+    """A single worker that asks reads everything."""
+    loader = nbpipe.DataLoader(Parted(), 4, **{**placed, "num_workers": 1})
+    assert [batch.tolist() for batch in loader] == parts(21, 1, 4)
+
+
+def test_worker_init_fn_narrows_the_dataset(placed):
+    """`worker_init_fn` may tell each worker's own dataset which part to read."""
+    dataset = Ranged(0, 12)
+    loader = nbpipe.DataLoader(dataset, 3, worker_init_fn=narrow, **placed)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]
+    assert (dataset.start, dataset.end) == (0, 12)
+
+
+def test_dataset_that_asks_late_is_read_whole(placed):
+    """Asked for after the first sample, nobody is a worker: all is read, nothing twice."""
+
+    class Late(IterableDataset):
+        def __iter__(self):
+            yield 0
+            yield from range(1, 9 if get_worker_info() is None else 5)
+
+    loader = nbpipe.DataLoader(Late(), None, **placed)
+    assert list(loader) == list(range(9))
+
+
+def test_dataset_that_catches_everything_is_split(placed):
+    """A dataset whose handlers catch all exceptions is seen to ask all the same."""
+
+    class Careful(Parted):
+        def __iter__(self):
+            try:
+                info = get_worker_info()
+            except BaseException:
+                info = None
+            first, step = (0, 1) if info is None else (info.id, info.num_workers)
+            yield from range(first, 10, step)
+
+    loader = nbpipe.DataLoader(Careful(), None, **placed)
+    assert list(loader) == list(range(10))
+
+
+def test_chained_datasets(placed):
+    """A chain of datasets asks where one of them does."""
+    loader = nbpipe.DataLoader(ChainDataset([Parted(4), Parted(6)]), None, **placed)
+    assert sorted(loader) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 5]
+
+
+def test_source_that_was_read_is_not_read_again(placed):
+    """A stream that cannot be read twice loses nothing by being watched."""
+
+    class Once(IterableDataset):
+        def __init__(self, items):
+            self.items = items
+
+        def __iter__(self):
+            return self.items
+
+    loader = nbpipe.DataLoader(Once(iter(range(7))), None, num_workers=2, workers="thread")
+    assert list(loader) == list(range(7))
+
+
+def test_workers_that_stay_read_again(placed):
+    """Workers that stay read their part in each epoch; `worker_init_fn` was called once."""
+    loader = nbpipe.DataLoader(
+        Ranged(0, 12), 3, worker_init_fn=narrow, persistent_workers=True, **placed
+    )
+    got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
+    loader.run.close()
+    assert got == [[[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]] * 2
+
+
+def test_readers_follow_num_workers():
+    """The next epoch has as many readers as there are workers by then."""
+    loader = nbpipe.DataLoader(
+        Parted(), 4, num_workers=2, workers="thread", persistent_workers=True
+    )
+    got = []
+    for count in (2, 3):
+        loader.num_workers = count
+        got.append([batch.tolist() for batch in loader])
+    loader.run.close()
+    assert got == [parts(21, 2, 4), parts(21, 3, 4)]
+
+
+def test_length_that_is_said(way):
+    """The length is what the dataset says, in batches."""
+    shapes = [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
+    found = [len(nbpipe.DataLoader(Sized(), **shape, **way)) for shape in shapes]
+    assert found == [len(DataLoader(Sized(), **shape)) for shape in shapes]
+
+
+def test_length_that_is_not_said(way):
+    """A dataset without a length gives a loader without one."""
+    with pytest.raises(TypeError, match="len") as caught:
+        len(nbpipe.DataLoader(Stream(), **way))
+    assert "Stream" in str(caught.value)
+
+
+def test_more_than_was_said(way):
+    """More batches than the dataset said are a warning, once its length was asked for."""
+    loader = nbpipe.DataLoader(Sized(5, said=4), None, **way)
+    with warnings.catch_warnings(record=True) as before:
+        warnings.simplefilter("always")
+        for _ in loader:  # `list` would ask for the length
+            continue
+    len(loader)
+    with pytest.warns(UserWarning, match="said that its length is 4") as caught:
+        got = list(loader)
+    assert (len(before), len(caught), got) == (0, 1, list(range(5)))
+
+
+def test_thread_that_reads():
+    """Without workers the calling thread reads; with them, another one."""
+    threads = []
+
+    class Noted(Stream):
+        def __iter__(self):
+            threads.append(threading.current_thread())
+            return super().__iter__()
+
+    list(nbpipe.DataLoader(Noted()))
+    list(nbpipe.DataLoader(Noted(), num_workers=1, workers="thread"))
+    here = threading.current_thread()
+    assert [thread is here for thread in threads] == [True, False]

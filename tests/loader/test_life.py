@@ -1,0 +1,214 @@
+"""Runs of a loader: when workers begin and end, and the knobs that are turned meanwhile."""
+
+import gc
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import nbpipe  # noqa: E402
+from tests.gates import Calls, Gate, finished, stage  # noqa: E402
+from tests.leaks import GRACE_S  # noqa: E402
+from tests.loader.datasets import Made, Numbers, Workers  # noqa: E402
+from tests.processes import marks  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def pids(loader):
+    """Give the worker processes of a loader's run, by what their samples say."""
+    return {sample[4] for batch in loader for sample in batch}
+
+
+def ended(pids):
+    """Say whether all processes end."""
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return psutil.wait_procs(left, GRACE_S)[1] == []
+
+
+def test_workers_end_with_the_epoch(placed):
+    """After the last batch the run is closed."""
+    loader = nbpipe.DataLoader(Numbers(), 4, **placed)
+    before = loader.run
+    list(loader)
+    assert (before, loader.run.closed) == (None, True)
+
+
+def test_leaving_the_loop_ends_the_workers(placed):
+    """Leaving the loop early ends the run."""
+    loader = nbpipe.DataLoader(Numbers(10_000), 4, **placed)
+    for _ in loader:
+        break
+    gc.collect()
+    finished(lambda: _wait_closed(loader.run))
+    assert loader.run.closed
+
+
+def _wait_closed(run):
+    run.close()  # waits for whoever closes it
+    return run.closed
+
+
+def test_leaving_kills_a_busy_worker(tmp_path):
+    """A worker that is busy when the loop is left does not hold it up."""
+    bell, gate = marks.Bell(tmp_path / "bell"), marks.Gate(tmp_path / "gate")
+
+    def make(n):
+        bell.ring()
+        gate.wait()
+
+    epoch = iter(nbpipe.DataLoader(Made(make, 8), 1, num_workers=2))
+    pid = {who for _, who in bell.wait(2)}
+    epoch.close()
+    assert ended(pid)
+    gate.open()
+    bell.close()
+    assert list(epoch) == []
+
+
+def test_epochs_of_one_loader_side_by_side(way):
+    """A second iterator, while the first is under way, is an epoch of its own."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, persistent_workers=way["num_workers"] > 0, **way)
+    pairs = [(one.tolist(), other.tolist()) for one in loader for other in loader]
+    if loader.run is not None:
+        loader._team.run.close()
+    batches = [[0, 1], [2, 3], [4, 5]]
+    assert pairs == [(one, other) for one in batches for other in batches]
+
+
+def test_workers_that_stay():
+    """With `persistent_workers` the processes of the first epoch work in the second."""
+    loader = nbpipe.DataLoader(
+        Workers(200), 4, num_workers=2, collate_fn=list, persistent_workers=True
+    )
+    found = [pids(loader) for _ in range(3)]
+    run = loader.run
+    del loader
+    run.close()
+    assert len(set.union(*found)) <= 2
+
+
+def test_workers_that_do_not_stay():
+    """Without it each epoch has processes of its own."""
+    loader = nbpipe.DataLoader(Workers(), 4, num_workers=2, collate_fn=list)
+    first, second = pids(loader), pids(loader)
+    assert first & second == set()
+
+
+def test_run_that_was_closed_is_replaced():
+    """A persistent run that somebody closed is replaced in the next epoch."""
+    loader = nbpipe.DataLoader(
+        Numbers(6), 2, num_workers=1, workers="thread", persistent_workers=True
+    )
+    list(loader)
+    loader.run.close()
+    got = [batch.tolist() for batch in loader]
+    loader.run.close()
+    assert got == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_dropped_loader_ends_its_workers():
+    """Workers that stay end with their loader."""
+    loader = nbpipe.DataLoader(
+        Workers(), 4, num_workers=2, collate_fn=list, persistent_workers=True
+    )
+    workers = pids(loader)
+    del loader
+    gc.collect()
+    assert ended(workers)
+
+
+def test_num_workers_is_live():
+    """Setting `num_workers` during an epoch starts more calls at once, and fewer."""
+    gates, calls = [Gate() for _ in range(40)], Calls()
+    make = stage("plain", gate=gates.__getitem__, calls=calls)
+    loader = nbpipe.DataLoader(Made(make, 40), 1, num_workers=1, workers="thread")
+    epoch = iter(loader)
+    calls.wait_running(1)
+    loader.num_workers = 4
+    calls.wait_running(4)
+    loader.num_workers = 2
+    for gate in gates:
+        gate.open()
+    got = [int(batch) for batch in epoch]
+    assert (got, loader.num_workers, calls.peak) == (list(range(40)), 2, 4)
+
+
+def test_prefetch_factor_is_live():
+    """Setting `prefetch_factor` during an epoch lets more batches be made ahead."""
+    calls = Calls()
+    loader = nbpipe.DataLoader(
+        Made(stage("plain", calls=calls), 100), 1, num_workers=1, workers="thread"
+    )
+    epoch = iter(loader)
+    next(epoch)
+    loader.prefetch_factor = 20
+    calls.wait_begun(21)
+    epoch.close()
+    assert loader.prefetch_factor == 20
+
+
+def test_knobs_stay_for_the_next_epoch():
+    """What the panel or code tuned holds for the next epoch, and shows in the loader."""
+    loader = nbpipe.DataLoader(Numbers(), 4, num_workers=2, workers="thread")
+    list(loader)
+    loader.pipeline["fetch"].concurrency = 3
+    list(loader)
+    run = loader.run
+    assert (loader.num_workers, run["fetch"].concurrency, run["fetch"].prefetch) == (3, 3, 4)
+
+
+def test_from_inline_to_workers_and_back():
+    """A loader without workers gets them for the next epoch, and loses them again."""
+    loader = nbpipe.DataLoader(Workers(), 4, collate_fn=list, workers="thread")
+    found = []
+    for count in (0, 2, 0):
+        loader.num_workers = count
+        found.append({sample[1] >= 0 for batch in loader for sample in batch})
+    assert found == [{False}, {True}, {False}]
+
+
+def test_pipeline_is_the_chain():
+    """The chain runs by itself, shows, and tells its length."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, num_workers=2, workers="thread")
+    got = [batch.tolist() for batch in loader.pipeline]
+    assert (got, len(loader.pipeline)) == ([[0, 1], [2, 3], [4, 5]], 3)
+    assert [stage.name for stage in loader.pipeline.stages] == ["indices", "fetch"]
+
+
+def test_stats_of_the_run():
+    """The run tells what it did, also after the epoch."""
+    loader = nbpipe.DataLoader(Numbers(), 4, num_workers=2, workers="thread")
+    list(loader)
+    assert loader.run.stats()["fetch"].items_out == 6
+
+
+def test_completion_order():
+    """With `in_order=False` a slow batch does not hold up the others."""
+    first = Gate()
+    make = stage("plain", gate=lambda n: first if n == 0 else None)
+    loader = nbpipe.DataLoader(Made(make, 6), 1, num_workers=2, workers="thread", in_order=False)
+    epoch = iter(loader)
+    got = [int(next(epoch)) for _ in range(3)]
+    first.open()
+    got += [int(batch) for batch in epoch]
+    assert (got[:3], sorted(got)) == ([1, 2, 3], list(range(6)))
+
+
+def test_length_of_an_epoch():
+    """An epoch knows its length, for progress bars."""
+    epoch = iter(nbpipe.DataLoader(Numbers(), 4))
+    assert (len(epoch), len(list(epoch))) == (6, 6)
+
+
+def test_import_is_light():
+    """`import nbpipe` loads neither torch nor the loader."""
+    code = (
+        "import sys, nbpipe; light = 'torch' not in sys.modules and 'nbpipe.loader' not in "
+        "sys.modules; nbpipe.DataLoader; print(light, 'torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["True", "False"]

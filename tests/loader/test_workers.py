@@ -1,0 +1,134 @@
+"""Who the workers are: `get_worker_info`, `worker_init_fn`, seeds."""
+
+import random
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from torch.utils.data import get_worker_info  # noqa: E402
+
+import nbpipe  # noqa: E402
+from tests.loader.datasets import Drawn, Made, Numbers, Workers  # noqa: E402
+from tests.loader.same import of_nbpipe, same  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def rows(loader):
+    """Give what each sample says of its worker."""
+    return [sample for batch in loader for sample in batch]
+
+
+def test_samples_know_their_worker(placed):
+    """`get_worker_info` gives number, count and torch's seed in each worker."""
+    torch.manual_seed(5)
+    base = torch.empty((), dtype=torch.int64).random_().item()
+    torch.manual_seed(5)
+    found = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list, **placed))
+    assert [row[0] for row in found] == list(range(23))
+    assert {row[1] for row in found} <= {0, 1}
+    assert {(row[2], row[3] - row[1]) for row in found} == {(2, base)}
+
+
+def test_nobody_is_a_worker_inline(way):
+    """Outside workers `get_worker_info` gives None, whatever was iterated."""
+    list(nbpipe.DataLoader(Workers(), 4, **way))
+    inline = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list))
+    assert (get_worker_info(), {row[1] for row in inline}) == (None, {-1})
+
+
+def test_threads_are_told_apart():
+    """Two threads at work at once are two workers; each knows its dataset."""
+    both = threading.Barrier(2, timeout=12)
+
+    def make(n):
+        both.wait()
+        info = get_worker_info()
+        return info.id, info.dataset is dataset, getattr(info, "worker_method", "thread")
+
+    dataset = Made(make, 8)
+    loader = nbpipe.DataLoader(dataset, 1, collate_fn=list, num_workers=2, workers="thread")
+    found = rows(loader)
+    assert sorted(found) == sorted([(0, True, "thread"), (1, True, "thread")] * 4)
+
+
+def test_collate_fn_knows_its_worker(placed):
+    """`collate_fn` may ask, too."""
+    loader = nbpipe.DataLoader(
+        Numbers(), 4, collate_fn=lambda _: get_worker_info().num_workers, **placed
+    )
+    assert set(loader) == {2}
+
+
+def test_worker_init_fn_is_called_once_in_each(placed):
+    """`worker_init_fn` gets each number once, with the worker's seed and dataset at hand."""
+
+    def init(worker):
+        info = get_worker_info()
+        info.dataset.calls = [*getattr(info.dataset, "calls", []), worker]
+
+    def make(n):
+        info = get_worker_info()
+        return info.id, info.dataset.calls
+
+    loader = nbpipe.DataLoader(Made(make, 8), 1, collate_fn=list, worker_init_fn=init, **placed)
+    assert {calls.count(worker) for worker, calls in rows(loader)} == {1}
+
+
+def test_seed_in_worker_init_fn():
+    """In `worker_init_fn` of a process torch's seed is that of the worker, as the recipe asks."""
+
+    def init(worker):
+        info = get_worker_info()
+        info.dataset.same = torch.initial_seed() == info.seed
+
+    make = lambda n: get_worker_info().dataset.same  # noqa: E731
+    loader = nbpipe.DataLoader(Made(make, 4), 1, num_workers=2, worker_init_fn=init)
+    assert [bool(batch) for batch in loader] == [True] * 4
+
+
+def test_random_samples_do_not_depend_on_workers():
+    """In processes a sample draws the same numbers, however many workers there are."""
+
+    def seed(worker):
+        np.random.seed(torch.initial_seed() % 2**32)
+        random.seed(worker)
+
+    ways = ({"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "worker_init_fn": seed})
+    found = [of_nbpipe(Drawn(), batch_size=3, shuffle=True, **way) for way in ways]
+    assert [same(one, found[0]) for one in found] == [True] * 3
+    assert not same(found[0][0], found[0][1])
+
+
+def test_random_samples_follow_torchs_seed():
+    """Another seed of torch gives other numbers."""
+    batches = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        batches.append(next(iter(nbpipe.DataLoader(Drawn(), 4, num_workers=1))))
+    assert [same(batch, batches[0]) for batch in batches] == [True, True, False]
+
+
+def test_numpy_and_random_are_seeded():
+    """numpy and `random` draw by the sample, too, and no two samples alike."""
+    make = lambda n: (np.random.rand(), random.random())  # noqa: E731
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        drawn.append([*map(tuple, nbpipe.DataLoader(Made(make, 12), None, num_workers=2))])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 12
+
+
+def test_executor_of_ones_own():
+    """Any executor makes batches, and its workers have numbers, too."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        loader = nbpipe.DataLoader(Workers(), 4, collate_fn=list, num_workers=2, workers=pool)
+        found = rows(loader)
+    assert [row[0] for row in found] == list(range(23))
+    assert {row[1] for row in found} <= {0, 1}

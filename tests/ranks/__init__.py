@@ -1,0 +1,1 @@
+"""Jobs of several processes, joined by gloo."""

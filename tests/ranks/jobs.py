@@ -1,0 +1,109 @@
+"""What the ranks of a test do: each function runs on every rank and returns plain values."""
+
+import nbpipe
+
+
+def with_number(item, rng):
+    """Pair an item with a random number of its own."""
+    return item, int(rng.integers(2**32))
+
+
+def order(items):
+    """Make the global order of a test."""
+    return nbpipe.source(range(items)).shuffle(seed=1)
+
+
+def epochs(pipe, count=2):
+    """Iterate a pipeline some times; give the items of each epoch."""
+    with pipe.start() as run:
+        return [list(run) for _ in range(count)]
+
+
+def sharded(rank, items, tail):
+    """Read this rank's shard, as the process group says."""
+    return epochs(order(items).shard(tail=tail).map(with_number))
+
+
+def sampled(rank, weights, n):
+    """Read this rank's shard of what was drawn by weight."""
+    pipe = nbpipe.source(range(len(weights))).sample(weights, n=n, seed=3)
+    return epochs(pipe.shard(tail="uneven").map(with_number))
+
+
+def claimed(rank, items, chunk, passes=1):
+    """Claim from the default store, twice, and once more in a run of its own."""
+    pipe = order(items).claim(chunk=chunk)
+    if passes > 1:
+        pipe = pipe.repeat(passes)
+    pipe = pipe.map(with_number)
+    return [*epochs(pipe), list(pipe)]
+
+
+def claimed_from(rank, items):
+    """Claim from a store that was given."""
+    return epochs(order(items).claim(chunk=3, store=rank.store))
+
+
+def claimed_slowly(rank, items):
+    """Claim; the last rank stops at its first item until the others have had all the rest."""
+    pipe = nbpipe.source(range(items), prefetch=1).claim(chunk=2).map(abs, prefetch=1)
+    slow = rank.number == rank.size - 1
+    got = []
+    with pipe.start() as run:
+        for item in run:
+            got.append(item)
+            if slow:
+                rank.listen()
+                slow = False
+    return got
+
+
+def left_early(rank, items, chunk):
+    """Claim; the last rank leaves the first epoch at its first item."""
+    pipe = nbpipe.source(range(items), prefetch=1).claim(chunk=chunk).map(abs, prefetch=1)
+    got = [[], []]
+    with pipe.start() as run:
+        for item in run:
+            got[0].append(item)
+            if rank.number == rank.size - 1:
+                break
+        got[1] = list(run)
+    return got
+
+
+def trained(rank, items):
+    """Train a model on uneven shards; give the steps that this rank took, and the weights."""
+    import torch
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(rank.number)  # the ranks begin with those of rank 0
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pipe = order(items).shard(tail="uneven").map(as_row)
+    steps = 0
+    with pipe.start() as run:
+        for _ in range(2):
+            with Join([model]):
+                for row in run:
+                    optimizer.zero_grad()
+                    model(row).sum().backward()
+                    optimizer.step()
+                    steps += 1
+    return steps, [parameter.tolist() for parameter in model.parameters()]
+
+
+def as_row(item):
+    """Make a row of shape (1, 1)."""
+    import torch
+
+    return torch.tensor([[item / 10]])
+
+
+def sampled_by_torch(rank, items):
+    """Read the indices of a `DistributedSampler`, alone and in batches."""
+    from torch.utils.data import BatchSampler, DistributedSampler
+
+    sampler = DistributedSampler(range(items), seed=5)
+    batches = BatchSampler(DistributedSampler(range(items), seed=5), 2, drop_last=False)
+    return epochs(nbpipe.source(sampler)), epochs(nbpipe.source(batches))

@@ -1,0 +1,227 @@
+"""Claims in one process: ranks are runs that share a store."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe import ArgumentError, ArgumentTypeError, DuplicateNameError, LengthUnknownError
+from nbpipe.claims import ClaimOrder
+from nbpipe.index_order import ItemsOrder
+from nbpipe.ranks import LocalStore
+from nbpipe.sampler import IndexPlan
+
+
+class CountingStore:
+    """A store that notes what is asked of it."""
+
+    def __init__(self):
+        self.inner = LocalStore()
+        self.asked = []
+
+    def add(self, key, amount, /):
+        self.asked.append((key, amount))
+        return self.inner.add(key, amount)
+
+
+def source(length=10):
+    """Make a source read by index."""
+    return nbpipe.source(range(length))
+
+
+def in_turns(plans, epoch=0):
+    """Let plans that share a store take rows in turns; give the rows of each."""
+    got = [[] for _ in plans]
+    rows = [plan.resolve(epoch).rows() for plan in plans]
+    for _ in range(100):
+        for one, taken in zip(rows, got, strict=True):
+            taken.extend(itertools.islice(one, 1))
+    return got
+
+
+def claiming(store, chunk=3, length=10):
+    """Make the plan of a rank."""
+    return IndexPlan.of(range(length)).shuffle(0).claim(chunk, store, "train")
+
+
+class OwnCounts:
+    """A store as another process would hold it: what was opened is counted by itself."""
+
+    def __init__(self, inner):
+        self.add = inner.add
+
+
+def ranks(count, chunk=3, length=10):
+    """Make plans as the ranks of a job have them."""
+    store = LocalStore()
+    return [claiming(OwnCounts(store), chunk, length) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 3, 10, 1000])
+def test_each_row_goes_to_one_rank(count, chunk):
+    """All rows are handed out, each once, with the paths they have in the global order."""
+    got = in_turns(ranks(count, chunk))
+    wanted = list(IndexPlan.of(range(10)).shuffle(0).resolve(0).rows())
+    assert sorted(itertools.chain(*got)) == sorted(wanted)
+
+
+def test_epochs_have_cursors_of_their_own():
+    """A rank that is an epoch ahead takes nothing from the one behind."""
+    first, second = ranks(2)
+    ahead = list(first.resolve(1).rows())
+    behind = list(second.resolve(0).rows())
+    assert (len(ahead), len(behind)) == (10, 10)
+
+
+def test_passes_have_cursors_of_their_own():
+    """So has each pass of a repeat."""
+    (plan,) = ranks(1)
+    assert [len(list(plan.resolve(0, (number,)).rows())) for number in range(2)] == [10, 10]
+
+
+def test_an_epoch_that_is_read_again():
+    """It gets a new cursor: `for batch in pipe` is epoch 0 each time."""
+    pipe = source().claim(chunk=4, store=LocalStore())
+    assert [list(pipe), list(pipe)] == [list(range(10))] * 2
+
+
+def test_chunks_are_taken_one_at_a_time():
+    """The next chunk is claimed when the rows of the last one have been read."""
+    store = CountingStore()
+    rows = claiming(store).resolve(0).rows()
+    asked = [len(store.asked) for _ in itertools.islice(rows, 7)]
+    assert asked == [1, 1, 1, 2, 2, 2, 3]
+
+
+def test_nothing_is_taken_before_the_first_row():
+    """Opening an order claims nothing."""
+    store = CountingStore()
+    claiming(store).resolve(0).rows()
+    assert store.asked == []
+
+
+def test_the_cursor_is_named():
+    """After pipeline, epoch, passes, rows and how often it was read."""
+    store = CountingStore()
+    list(claiming(store).resolve(3, (1, 2)).rows())
+    assert {key for key, _ in store.asked} == {"nbpipe/train/3/1/2/10/1"}
+
+
+def test_pipelines_with_names_of_their_own():
+    """Sources and stages with names have cursors of their own in one store."""
+    store = CountingStore()
+    pipes = [
+        nbpipe.source(range(3), name="train").claim(store=store),
+        nbpipe.source(range(3)).claim(store=store, name="valid"),
+    ]
+    assert [list(pipe) for pipe in pipes] == [[0, 1, 2]] * 2
+    assert {key.rpartition("/0/")[0] for key, _ in store.asked} == {
+        "nbpipe/train/claim",
+        "nbpipe/source/valid",
+    }
+
+
+def test_claims_of_rows_that_never_end():
+    """An endless order is handed out for as long as somebody asks."""
+    plan = IndexPlan.of(range(4)).repeat().claim(3, LocalStore(), "train")
+    items = [item for _, item in itertools.islice(plan.resolve(0).rows(), 9)]
+    assert items == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_claimed_rows_are_noted():
+    """An order knows which chunks it took, the last one cut at the end."""
+    order = ClaimOrder(ItemsOrder(range(10), 10), 4, LocalStore(), "train")
+    rows = order.run(0)
+    taken = [(next(rows), list(order.claimed)) for _ in range(10)]
+    assert taken[4][1] == [(0, 4), (4, 8)]
+    assert (list(rows), order.claimed) == ([], [(0, 4), (4, 8), (8, 10)])
+
+
+@pytest.mark.parametrize("calls", ["run", "pick"])
+def test_claimed_rows_have_no_random_access(calls):
+    """They come one after the other."""
+    order = ClaimOrder(ItemsOrder(range(10), 10), 4, LocalStore(), "train")
+    with pytest.raises(ArgumentError, match="claimed rows must be read"):
+        order.run(1) if calls == "run" else order.pick(np.arange(2))
+
+
+def test_threads_share_a_local_store():
+    """Runs in threads of one process divide an epoch."""
+    store, got = LocalStore(), []
+    gate = threading.Barrier(3)
+
+    def work():
+        pipe = source(1000).claim(chunk=7, store=OwnCounts(store)).map(abs)
+        gate.wait()
+        got.extend(pipe)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == list(range(1000))
+
+
+def test_peek_takes_nothing_from_others():
+    """It shows the first items, and leaves the cursor alone."""
+    store = CountingStore()
+    pipe = source().claim(store=store)
+    assert (pipe.peek(2).items, store.asked) == ((0, 1), [])
+
+
+def test_stages_behind_a_claim():
+    """What follows works on this rank's items."""
+    pipe = source().claim(chunk=4, store=LocalStore())
+    found = [list(pipe.take(3)), list(pipe.skip(8)), list(pipe.enumerate().take(1))]
+    assert found == [[0, 1, 2], [8, 9], [(0, 0)]]
+
+
+def test_claims_that_are_joined():
+    """Claims may be mixed with other inputs."""
+    claimed = source(3).claim(store=LocalStore())
+    assert list(nbpipe.concat(claimed, source(2))) == [0, 1, 2, 0, 1]
+
+
+def test_the_length_is_unknown():
+    """len() says where to look instead."""
+    pipe = source().claim(store=LocalStore()).batch(2)
+    with pytest.raises(LengthUnknownError, match=r"len\(\) of the pipeline before claim"):
+        len(pipe)
+
+
+def test_without_a_store():
+    """Where there is no process group the epoch fails with the ways out."""
+    with pytest.raises(nbpipe.StageError) as caught:
+        list(source().claim())
+    message = str(caught.value.__cause__)
+    assert message.startswith("claim needs a store that all ranks share, and torch.distributed is")
+    assert all(word in message for word in ("init_process_group", "TCPStore", "LocalStore()"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: source().claim(chunk=0), ArgumentError, "claim chunk must be an int in"),
+        (lambda: source().claim(store=5), ArgumentTypeError, r"anything with add\(key, amount\)"),
+        (lambda: source().claim(name="source"), DuplicateNameError, "which is taken"),
+        (lambda: source().shard(0, 2).claim(), ArgumentError, "claim must come before shard"),
+        (lambda: source().map(abs).claim(), ArgumentError, r"got 'abs' \(map\)"),
+        (lambda: source().claim().claim(), ArgumentError, r"got 'claim' \(claim\)"),
+        (lambda: source().claim().sample([1]), ArgumentError, r"got 'claim' \(claim\)"),
+        (lambda: source().claim().shard(0, 2), ArgumentError, "shard cannot follow claim"),
+        (lambda: source().claim().shuffle(), ArgumentError, "cannot be read by index"),
+        (
+            lambda: nbpipe.source(lambda: iter([])).claim(),
+            ArgumentError,
+            "'source', which has no length and index",
+        ),
+    ],
+)
+def test_what_cannot_be_claimed(call, error, message):
+    """The error names what is wrong, where the stage is written."""
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,544 @@
+"""An epoch in an order given from outside: what comes, what it costs, what is refused."""
+
+import array
+import gc
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.strategies import (
+    CALL_STEPS,
+    GATHER_STEPS,
+    HANDS,
+    SMALL,
+    TAILS,
+    Recipe,
+    cached,
+    mapped,
+    numbered,
+    one_rank,
+    skipped,
+    taken,
+)
+
+ITEMS = [10 * number for number in range(40)]
+ORDER = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+WANTED = [ITEMS[index] for index in ORDER]
+
+isolated = pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
+
+
+def chain():
+    """Make a chain of tens and one stage, "w"."""
+    return nbpipe.source(ITEMS).map(lambda item: item, concurrency=2, name="w")
+
+
+def draw(item, rng):
+    """Give a number that depends on the item's place."""
+    return item, float(rng.random())
+
+
+class Again:
+    """Indices that can be iterated again and again."""
+
+    def __iter__(self):
+        return iter(ORDER)
+
+
+KINDS = {
+    "list": lambda: ORDER,
+    "tuple": lambda: tuple(ORDER),
+    "array": lambda: np.array(ORDER, np.int32),
+    "unsigned": lambda: np.array(ORDER, np.uint8),
+    "bytes of array": lambda: array.array("q", ORDER),
+    "numpy ints": lambda: [np.int64(index) for index in ORDER],
+    "iterator": lambda: iter(ORDER),
+    "generator": lambda: (index for index in ORDER),
+    "iterable": Again,
+}
+
+
+# -- the order ----------------------------------------------------------------------------
+@isolated
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_iterable_of_ints(kind, isolate):
+    """Items come in the order of the indices, as often as they are named."""
+    with chain().start(isolate=isolate) as run:
+        assert drained(run.iterate(KINDS[kind]())) == WANTED
+
+
+@pytest.mark.torch
+@isolated
+def test_tensors_and_samplers_of_torch(isolate):
+    """A tensor of indices, and a sampler, are orders like any other."""
+    import torch
+    from torch.utils.data import SubsetRandomSampler
+
+    with chain().start(isolate=isolate) as run:
+        tensor = drained(run.iterate(torch.tensor(ORDER)))
+        zero_dimensional = drained(run.iterate(iter(torch.tensor(ORDER))))
+        sampled = drained(run.iterate(SubsetRandomSampler(range(5))))
+    assert (tensor, zero_dimensional, sorted(sampled)) == (WANTED, WANTED, ITEMS[:5])
+
+
+@isolated
+def test_ranges_and_no_indices(isolate):
+    """A range is taken as it is, and no index gives no item."""
+    with chain().start(isolate=isolate) as run:
+        found = [drained(run.iterate(indices)) for indices in (range(39, -1, -3), [], iter(()))]
+    assert found == [ITEMS[::-1][::3], [], []]
+
+
+HEADS = {
+    "shuffle": lambda pipe: pipe.shuffle(seed=4),
+    "shard": lambda pipe: pipe.shuffle().shard(1, 3),
+    "take": lambda pipe: pipe.take(2),
+    "skip": lambda pipe: pipe.skip(39),
+    "repeat": lambda pipe: pipe.repeat(3),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_order_takes_the_place_of_the_heads_own(name):
+    """What orders indices at the head is left out; the next epoch has it again."""
+    pipe = HEADS[name](nbpipe.source(ITEMS)).map(lambda item: item, name="w")
+    with pipe.start() as run:
+        assert drained(run.iterate(ORDER)) == WANTED
+        run.set_epoch(0)
+        assert drained(run) == list(pipe)
+
+
+def test_enumerate_numbers_what_is_read():
+    """Right after the source it gives indices, after an order of indices the places in it."""
+    of_source = nbpipe.source(ITEMS).enumerate().shuffle()
+    of_order = nbpipe.source(ITEMS).shuffle().enumerate()
+    both = nbpipe.source(ITEMS).enumerate().take(5).enumerate()
+    found = []
+    for pipe in (of_source, of_order, both):
+        with pipe.start() as run:
+            found.append(drained(run.iterate([7, 2])))
+    assert found == [
+        [(7, 70), (2, 20)],
+        [(0, 70), (1, 20)],
+        [(0, (7, 70)), (1, (2, 20))],
+    ]
+
+
+def test_stages_behind_the_head_count_what_comes():
+    """A `take` behind a map takes from the order given."""
+    with chain().take(4).enumerate().start() as run:
+        assert drained(run.iterate(ORDER)) == list(enumerate(WANTED[:4]))
+
+
+@isolated
+def test_every_epoch_takes_the_next_number(isolate):
+    """Epochs in a given order are counted with the others, and the source is told."""
+
+    class Told(list):
+        def set_epoch(self, number):
+            self[:] = [number] * 3
+
+    with nbpipe.source(Told([9, 9, 9])).start(isolate=isolate) as run:
+        found = [drained(run), drained(run.iterate([0])), drained(run.iterate([2, 1])), run.epoch]
+    assert found == [[0, 0, 0], [1], [2, 2], 2]
+
+
+@isolated
+def test_process_stages_and_batches(isolate):
+    """The order goes through workers and batches like any other."""
+    pipe = (
+        nbpipe.source(ITEMS)
+        .map(lambda item: item + 1, executor="process", concurrency=2, name="add")
+        .batch(4, collate=list)
+    )
+    with pipe.start(isolate=isolate) as run:
+        found = drained(run.iterate(ORDER))
+    plain = [item + 1 for item in WANTED]
+    assert found == [plain[:4], plain[4:8], plain[8:]]
+
+
+STEPS = st.one_of(
+    CALL_STEPS,
+    GATHER_STEPS,
+    st.builds(taken, SMALL),
+    st.builds(skipped, SMALL),
+    st.builds(numbered),
+    st.builds(cached),
+    st.builds(one_rank, st.integers(0, 2), st.integers(1, 3), TAILS),
+)
+ORDERS = st.lists(st.integers(0, 11), max_size=10)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(ORDERS, st.lists(STEPS, max_size=4), HANDS, st.booleans())
+def test_random_orders_through_random_chains(order, steps, hands, lazily):
+    """Items are those that the same steps give for a plain list in that order."""
+    items = list(range(5, 17))
+    steps = [mapped(0), *steps]
+    with Recipe(items, steps).build(hands).start() as run:
+        found = drained(run.iterate(iter(order) if lazily else order))
+        own = drained(run)
+    assert found == Recipe([items[index] for index in order], steps).model()
+    assert own == Recipe(items, steps).model()
+
+
+# -- paths and random numbers -------------------------------------------------------------
+def test_an_index_given_twice_draws_twice():
+    """Random numbers depend on the place in the order and the index, and on nothing else."""
+    found = []
+    for options in ({}, {"isolate": True}):
+        with nbpipe.source(ITEMS).map(draw, concurrency=3).start(seed=7, **options) as run:
+            found.append([drained(run.iterate([2, 2, 5])), drained(run.iterate([2, 2, 5]))])
+            run.set_epoch(0)
+            found.append(drained(run.iterate([2, 4, 5])))
+    first, second = found[0]
+    numbers = [number for _, number in first + second]
+    assert len(set(numbers)) == 6
+    assert found[2] == found[0]
+    assert [a == b for a, b in zip(first, found[1], strict=True)] == [True, False, True]
+
+
+def test_failures_name_place_and_index():
+    """The path of an item that failed is its place in the order and its index."""
+
+    def fails(item):
+        if item == 40:
+            raise KeyError(item)
+        return item
+
+    with nbpipe.source(ITEMS).map(fails, on_error="skip").start() as run:
+        found = drained(run.iterate([1, 4, 2, 4]))
+        paths = [failure.path for failure in run.failures()]
+    assert (found, paths) == ([10, 20], [(1, 4), (3, 4)])
+
+
+# -- how lazily it is drawn ---------------------------------------------------------------
+@isolated
+def test_endless_indices(isolate):
+    """An order may have no end: the loop ends it."""
+    with chain().start(isolate=isolate) as run:
+        found = list(itertools.islice(run.iterate(itertools.cycle([1, 2])), 7))
+        assert (found, drained(run)) == ([10, 20, 10, 20, 10, 20, 10], ITEMS)
+
+
+def test_indices_are_drawn_as_far_as_the_source_reads_ahead():
+    """No more are drawn than the source may hold, and the next stage has taken."""
+    gate, numbers = Gate(), itertools.count()
+    pipe = nbpipe.source(ITEMS, prefetch=3).map(
+        stage("thread", gate=lambda _: gate), concurrency=1, prefetch=1, name="w"
+    )
+    with pipe.start() as run:
+        items = run.iterate(number % 40 for number in numbers)
+        calls_begun(run, "w")
+        quiet_but_for(run, "w")
+        drawn = next(numbers)
+        gate.open()
+        items.close()
+    assert drawn <= 1 + 3 + 1
+
+
+def calls_begun(run, name):
+    """Wait until a call of a stage is in progress."""
+
+    def wait():
+        while not run.stats()[name].running:
+            threading.Event().wait(0.001)
+
+    finished(wait)
+
+
+def quiet_but_for(run, name):
+    """Wait until nothing but a stage is at work."""
+
+    def wait():
+        scheduler = run._scheduler
+        while True:
+            with scheduler.lock:
+                lanes = scheduler.lanes.items()
+                if not any(lane.active for address, lane in lanes if address != name):
+                    return
+            threading.Event().wait(0.001)
+
+    finished(wait)
+
+
+@isolated
+def test_items_before_a_slow_index_are_delivered(isolate):
+    """Where the order waits, nothing else does: all before it comes out."""
+    gate = Gate()
+
+    def slowly():
+        yield from (1, 2, 3)
+        gate.wait()
+        yield 4
+
+    with chain().start(isolate=isolate) as run:
+        items = run.iterate(slowly())
+        before = [finished(next, items) for _ in range(3)]
+        gate.open()
+        assert (before, drained(items)) == ([10, 20, 30], [40])
+
+
+@isolated
+def test_an_order_that_waits_for_what_it_gave(isolate):
+    """Indices may be chosen by what came out for those before."""
+    seen, came = [], threading.Condition()
+
+    def chosen():
+        index = 1
+        while index < 30:
+            yield index
+            with came:
+                came.wait_for(lambda known=index: seen and seen[-1] == ITEMS[known])
+            index *= 2
+
+    with chain().start(isolate=isolate) as run:
+        for item in run.iterate(chosen()):
+            with came:
+                seen.append(item)
+                came.notify_all()
+    assert seen == [10, 20, 40, 80, 160]
+
+
+def test_an_iterator_of_the_users_own_is_left_open():
+    """A generator that was handed over is not closed; an iterator made of an iterable is."""
+    closed = []
+
+    class Made:
+        def __iter__(self):
+            try:
+                yield from itertools.cycle([1])
+            finally:
+                closed.append("made")
+
+    def own():
+        try:
+            yield from itertools.cycle([1])
+        finally:
+            closed.append("own")
+
+    kept = own()
+    with chain().start() as run:
+        for indices in (kept, Made()):
+            items = run.iterate(indices)
+            next(items)
+            items.close()
+            quiet(run)
+        gc.collect()
+        assert (closed, next(kept)) == (["made"], 1)
+
+
+@isolated
+def test_limits_change_in_mid_epoch(isolate):
+    """A knob that is turned in such an epoch acts at once."""
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    with nbpipe.source(ITEMS).map(fn, name="w").start(isolate=isolate) as run:
+        items = run.iterate(itertools.islice(itertools.cycle(range(40)), 100))
+        calls.wait_running(1)
+        run["w"].concurrency = 4
+        calls.wait_running(4)
+        gate.open()
+        assert (len(drained(items)), calls.peak) == (100, 4)
+
+
+# -- lengths ------------------------------------------------------------------------------
+@isolated
+def test_lengths_are_those_of_the_order(isolate):
+    """Where the indices have a length, the iterator and the status know the batches."""
+    pipe = nbpipe.source(ITEMS).shuffle().batch(4, collate=list)
+    with pipe.start(isolate=isolate) as run:
+        items = run.iterate(ORDER)
+        known = [items.__length_hint__(), run.status().total]
+        next(items)
+        known.append(items.__length_hint__())
+        items = run.iterate(iter(ORDER))
+        unknown = [items.__length_hint__(), run.status().total]
+        items = iter(run)
+        own = [items.__length_hint__(), run.status().total, len(run)]
+        items.close()
+    assert (known, unknown, own) == ([3, 3, 2], [0, None], [10, 10, 10])
+
+
+# -- caches -------------------------------------------------------------------------------
+def test_caches_are_passed_by():
+    """A cache holds the pipeline's own epoch: it neither keeps another order nor gives it."""
+    made = []
+
+    def make(item):
+        made.append(item)
+        return item
+
+    with nbpipe.source(ITEMS).map(make).cache().map(lambda item: item, name="w").start() as run:
+        before = drained(run.iterate(ORDER))
+        own = drained(run)
+        after = drained(run.iterate(ORDER))
+        cached_items = drained(run)
+    assert (before, own, after, cached_items) == (WANTED, ITEMS, WANTED, ITEMS)
+    assert len(made) == len(ITEMS) + 2 * len(ORDER)
+
+
+# -- indices that are none ----------------------------------------------------------------
+WRONG = [40, -1, 10**30, 1.0, True, "3", None, np.float64(2), np.array([1, 2])]
+
+
+@isolated
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda value: str(value)[:8])
+def test_a_wrong_index_fails_in_its_place(wrong, isolate):
+    """The items before it come, then an error that says which, what and what is allowed."""
+    with chain().start(isolate=isolate) as run:
+        got, error = delivered(run.iterate([3, 1, wrong, 2]))
+        again = drained(run.iterate([3]))
+    assert (got, again) == ([30, 10], [30])
+    assert isinstance(error, nbpipe.StageError)
+    assert error.stage == "source"
+    assert isinstance(error.__cause__, nbpipe.ArgumentError)
+    told = str(error.__cause__)
+    assert told.startswith("index number 2 of the epoch must be an int in [0, 39], got ")
+    assert repr(wrong) in told
+
+
+def test_a_source_without_items_has_no_index():
+    """Any index is refused where there are no items."""
+    with nbpipe.source([]).start() as run:
+        got, error = delivered(run.iterate([0]))
+    assert (got, "has 0 items" in str(error)) == ([], True)
+
+
+@isolated
+def test_what_gives_the_indices_may_fail(isolate):
+    """An exception of the generator is the cause of the source's, after the items before."""
+
+    def fails():
+        yield 3
+        raise LookupError("no more")
+
+    with chain().start(isolate=isolate) as run:
+        got, error = delivered(run.iterate(fails()))
+    assert (got, error.stage, error.path) == ([30], "source", 1)
+    assert (type(error.__cause__), str(error.__cause__)) == (LookupError, "no more")
+
+
+@isolated
+def test_items_may_fail(isolate):
+    """An exception of `__getitem__` is told with the place and the index."""
+
+    class Fails(list):
+        def __getitem__(self, index):
+            if index == 2:
+                raise IndexError("torn")
+            return super().__getitem__(index)
+
+    with nbpipe.source(Fails(ITEMS)).start(isolate=isolate) as run:
+        got, error = delivered(run.iterate([1, 2, 3]))
+    assert (got, error.path, str(error.__cause__)) == ([10], (1, 2), "torn")
+
+
+REFUSED = ["12", b"12", {1: 2}, {1, 2}, 5, None, np.array(3)]
+
+
+@pytest.mark.parametrize("indices", REFUSED, ids=repr)
+def test_what_is_no_order_is_refused_at_once(indices):
+    """What has no order, or is no iterable of ints, starts no epoch."""
+    with chain().start() as run:
+        with pytest.raises(nbpipe.ArgumentTypeError, match="iterate indices must be an iterable"):
+            run.iterate(indices)
+        assert (drained(run), run.epoch) == (ITEMS, 0)
+
+
+def test_a_generator_that_was_read_is_refused():
+    """A generator that is empty for good is no order by mistake."""
+    used = (index for index in ORDER)
+    with chain().start() as run:
+        first = drained(run.iterate(used))
+        with pytest.raises(nbpipe.ArgumentTypeError, match="make a new one for each epoch"):
+            run.iterate(used)
+    assert first == WANTED
+
+
+def numbers():
+    """Begin a chain of numbers."""
+    return nbpipe.source(range(9))
+
+
+HEADS_REFUSED = {
+    "zip": (lambda: nbpipe.zip(numbers(), numbers()), "'zip', which joins 2 pipelines"),
+    "concat": (lambda: nbpipe.concat(numbers(), numbers()), "'concat', which joins 2"),
+    "concat, shuffle": (lambda: nbpipe.concat(numbers(), numbers()).shuffle(), "'concat'"),
+    "mix": (lambda: nbpipe.mix([numbers(), numbers()]), "start a run for each pipeline"),
+    "interleave": (lambda: nbpipe.interleave([numbers()], cycle=1), "'interleave'"),
+    "function": (lambda: nbpipe.source(lambda: iter(range(9))), "give a list or a dataset"),
+    "pipeline": (lambda: nbpipe.source(numbers()), "add the stages to that pipeline itself"),
+    "repeat": (lambda: numbers().map(abs).repeat(2), "leave repeat out"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS_REFUSED)
+def test_pipelines_that_are_not_read_by_index_are_refused(name):
+    """The error names the stage and the way out, and no epoch has begun."""
+    make, said = HEADS_REFUSED[name]
+    with make().start() as run:
+        for use in (lambda run: run.iterate([0]), nbpipe.Run.open_epoch):
+            with pytest.raises((nbpipe.ArgumentError, nbpipe.ArgumentTypeError)) as caught:
+                use(run)
+            assert said in str(caught.value)
+        assert run.status().state == "ready"
+
+
+# -- leaving ------------------------------------------------------------------------------
+@isolated
+def test_leaving_in_mid_epoch(isolate):
+    """After a break, a stop or a drop the next epoch is whole."""
+    with chain().start(isolate=isolate) as run:
+        for _ in run.iterate(itertools.cycle(ORDER)):
+            break
+        first = drained(run.iterate(ORDER))
+        items = run.iterate(itertools.cycle(ORDER))
+        next(items)
+        run.stop()
+        stopped = drained(items), run.stopped
+        run.iterate(itertools.cycle(ORDER))
+        assert (first, stopped, drained(run)) == (WANTED, ([], True), ITEMS)
+
+
+@isolated
+def test_closing_in_mid_epoch(isolate):
+    """Closing the run ends an order without an end."""
+    run = chain().start(isolate=isolate)
+    items = run.iterate(itertools.cycle(ORDER))
+    next(items)
+    run.close()
+    assert drained(items) == []
+
+
+@isolated
+def test_a_failing_stage_ends_an_endless_order(isolate):
+    """After a failure no more indices are drawn."""
+
+    def fails(item):
+        if item == 40:
+            raise KeyError(item)
+        return item
+
+    with nbpipe.source(ITEMS).map(fails, name="w").start(isolate=isolate) as run:
+        got, error = delivered(run.iterate(itertools.cycle([1, 2, 4])))
+    assert (got, error.stage) == ([10, 20], "w")
+
+
+def test_closed_and_busy_runs_refuse():
+    """An epoch in a given order begins as any other: not in a closed run, nor beside another."""
+    with chain().start() as run:
+        items = iter(run)
+        next(items)
+        with pytest.raises(nbpipe.ConcurrentIterationError):
+            finished(run.iterate, ORDER)
+        items.close()
+    with pytest.raises(nbpipe.RunClosedError):
+        run.iterate(ORDER)
+    assert run.closed
