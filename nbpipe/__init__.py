@@ -9,7 +9,7 @@ with pipe.start() as run:
 import sys
 from typing import TYPE_CHECKING
 
-from . import ranks
+from . import debug, ranks
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -98,6 +98,7 @@ __all__ = [
     "WorkerStartError",
     "__version__",
     "concat",
+    "debug",
     "interleave",
     "load",
     "mix",

@@ -99,6 +99,8 @@ def call(chain: Chain, label: str, fn: object, options: Mapping[str, Any]) -> Ch
     """Append a map, filter or flat_map stage."""
     checked = function(f"{label} fn", fn)
     name, named = _name(chain, label, checked, options["name"])
+    if on_device.is_wanted(name, options):
+        return on_device.call(chain, checked, options, name=name, named=named)
     held = _default_prefetch(chain)
     return calls.call(chain, label, checked, options, name=name, named=named, prefetch=held)
 

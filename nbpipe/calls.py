@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import on_device
 from .errors import ArgumentError, ArgumentTypeError
 from .knobs import Knob
 from .operations import (
@@ -51,9 +50,6 @@ def call(
     prefetch: int,
 ) -> Chain:
     """Append a map, filter or flat_map stage whose name and default prefetch are known."""
-    if options.get("device") is not None:
-        return on_device.call(chain, fn, options, name=name, named=named)
-    on_device.refuse_depth(name, options)
     executor = _executor(name, label, fn, options["executor"])
     placement = placement_of(name, executor, options)
     timeout_s = options["timeout_s"]

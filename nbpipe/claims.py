@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, Protocol, final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from .errors import ArgumentError
 from .index_order import LONGEST, Order, Picked, Rows, paths_of
+from .rest import Rest
 from .seeding import Path
 
 _BLOCK = 4096  # rows picked at once
@@ -56,7 +57,7 @@ class ClaimOrder(Order):
         key: of the pipeline, the epoch and the pass.
 
     Attributes:
-        claimed: the rows that were taken so far, each chunk from its first row to below its end.
+        claimed: runs of rows that were taken so far, each from its first row to below its end.
     """
 
     __slots__ = ("_child", "_chunk", "_key", "_store", "claimed")
@@ -82,6 +83,24 @@ class ClaimOrder(Order):
         """Refuse: which row is next, the other ranks decide."""
         raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
 
+    def wanted(self, rest: Rest) -> Rest:
+        """Say which rows of the global order are wanted, given which of those claimed are.
+
+        Those that other ranks claimed are among them: they say so themselves.
+        """
+        done, number = [], 0
+        runs = deque([(0, rest.start), *rest.holes])
+        for start, stop in tuple(self.claimed):
+            after = number + stop - start
+            while runs and runs[0][0] < after:
+                first, end = runs[0]
+                done.append((start + max(first, number) - number, start + min(end, after) - number))
+                if end > after:
+                    break
+                runs.popleft()
+            number = after
+        return Rest.of(0, sorted(done))
+
     def _cursor(self, store: Store) -> str:
         """Name the cursor; an epoch that this process reads again gets another one."""
         key = f"nbpipe/{self._key}/{self._child.length}"
@@ -97,11 +116,17 @@ class ClaimOrder(Order):
             start, stop = after - self._chunk, min(after, end)
             if start >= end:
                 return
-            self.claimed.append((start, stop))
+            self._note(start, stop)
             for row in range(start, stop, _BLOCK):
                 rows = np.arange(row, min(row + _BLOCK, stop), dtype=np.int64)
                 columns, items = self._child.pick(rows)
                 yield from zip(paths_of(columns), items, strict=False)
+
+    def _note(self, start: int, stop: int) -> None:
+        if self.claimed and self.claimed[-1][1] == start:
+            self.claimed[-1] = (self.claimed[-1][0], stop)
+        else:
+            self.claimed.append((start, stop))
 
 
 def default_store() -> Store:

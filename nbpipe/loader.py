@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex, final
 
 from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
-from .loader_arguments import check_context, checked_factor, chosen_samples
+from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
 from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
 from .loader_epoch import LoaderEpoch, Patience, Team
 from .operations import flag, function, seconds, whole
@@ -113,31 +113,33 @@ class DataLoader:
         workers: object = "process",
     ) -> None:
         self._torch: Any = _torch()
-        data = self._torch.utils.data
         self.dataset = dataset
-        self._samples = chosen_samples(data, dataset, locals())
-        self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
-        self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
+        self._samples = chosen_samples(self._torch.utils.data, dataset, locals())
         self._count = whole("num_workers", num_workers, minimum=0, unit="calls")
         self._factor = checked_factor(self._count, prefetch_factor)
         self.generator = generator
-        plain = data.default_collate if self._samples.batched else data.default_convert
-        self.collate_fn = plain if collate_fn is None else function("collate_fn", collate_fn)
+        self.collate_fn = self._collate_of(collate_fn)
         self.pin_memory = bool(pin_memory)
         self.pin_memory_device = pin_memory_device
         self.timeout = seconds("timeout", timeout, zero=True)
         self.worker_init_fn = worker_init_fn and function("worker_init_fn", worker_init_fn)
         check_context(multiprocessing_context, self._count)
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers = flag("persistent_workers", persistent_workers)
-        if self.persistent_workers and not self._count:
-            raise ArgumentError("persistent_workers needs num_workers of at least 1, got 0")
+        self.persistent_workers = checked_stay(self._count, persistent_workers)
         self.in_order = flag("in_order", in_order)
         self.workers = workers
         self._begin()
 
+    def _collate_of(self, given: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        if given is not None:
+            return function("collate_fn", given)
+        data = self._torch.utils.data
+        return data.default_collate if self._samples.batched else data.default_convert  # type: ignore[no-any-return]
+
     def _begin(self) -> None:
-        """Note that nothing was iterated yet."""
+        """Show the samplers that were chosen, and note that nothing was iterated yet."""
+        self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
+        self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
         self._reads = isinstance(self.dataset, self._torch.utils.data.IterableDataset)
         self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
@@ -310,6 +312,11 @@ class DataLoader:
                 f"{count}; where workers read parts, each must leave out what the others read",
                 stacklevel=4,
             )
+
+    def close(self) -> None:
+        """End the workers that stay, and epochs under way; the next epoch starts others."""
+        for run in tuple(self._runs):
+            run.close()
 
     def __len__(self) -> int:
         """Give the number of batches of an epoch; of an iterable dataset as far as it says.

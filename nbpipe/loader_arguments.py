@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ArgumentError, ArgumentTypeError
-from .operations import whole
+from .operations import flag, whole
 
 FACTOR = 2  # batches held ready for each worker, where not given
 _METHODS = ("forkserver", "spawn")
@@ -110,6 +110,20 @@ def checked_factor(workers: int, factor: object) -> int:
             "set num_workers above 0, or leave it out"
         )
     return whole("prefetch_factor", factor, minimum=1, unit="batches")
+
+
+def checked_stay(workers: int, stay: object) -> bool:
+    """Check `persistent_workers`.
+
+    Raises:
+        ArgumentError: neither True nor False, or there are no workers.
+    """
+    if flag("persistent_workers", stay) and not workers:
+        raise ArgumentError(
+            "persistent_workers needs num_workers of at least 1, got 0; set it, or leave "
+            "persistent_workers out"
+        )
+    return bool(stay)
 
 
 def check_context(context: Any, workers: int) -> None:

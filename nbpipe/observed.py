@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter_ns
+from typing import Any
 
+from .checkpoint import written
 from .engine.given import given_chain
 from .engine.life import STOPPED, Life
 from .engine.machine import Machine
 from .engine.record import Record
 from .errors import LengthUnknownError
+from .executors.device import DeviceCaller
 from .failure import Failure
 from .knobs import KnobChange
 from .lengths import length, units
@@ -115,6 +118,21 @@ class Observed:
         """Give one row a second and stage, for a DataFrame; old times are thinned."""
         return self._machine.history()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the run stands, in numbers: behind the last item that the loop has had.
+
+        What was read ahead, buffered or shuffled but not handed out is read again by whoever
+        goes on; items that were skipped are not tried again. Nothing waits for this.
+
+        Returns:
+            JSON-ready values: keep them with `json`, `torch.save` or a checkpoint of Lightning.
+            After an epoch came to its end, the beginning of the next one.
+
+        Raises:
+            StateError: the process of an isolated run died in the epoch.
+        """
+        return written(self._chain, self._seed, self._life.place())
+
     def failures(self) -> tuple[Failure, ...]:
         """Give the last 100 items that failed, oldest first."""
         return self._machine.failures()
@@ -123,6 +141,11 @@ class Observed:
     def events(self) -> tuple[KnobChange, ...]:
         """Every knob change of this run: when, who, from, to, why."""
         return tuple(self._record.events)
+
+    @property
+    def devices(self) -> tuple[DeviceCaller, ...]:
+        """The threads of the devices that this run uses; `nbpipe.debug` looks at them."""
+        return tuple(self._scheduler.regions.devices)
 
     @property
     def stages(self) -> dict[str, Stage]:

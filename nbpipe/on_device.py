@@ -7,14 +7,22 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from .devices import Target, ToDevice
 from .errors import ArgumentError
 from .knobs import Knob
-from .operations import FailurePolicy, Map, Operation, ToDevice, flag
-from .placement import Placement, Target
-from .stage import DEPTH, Chain, Stage, given, is_coroutine_function, wants_rng
+from .operations import FailurePolicy, Map, Operation, flag
+from .placement import Placement
+from .stage import DEPTH, Chain, Stage, depth_knob, given, is_coroutine_function, wants_rng
 
 _NAME = re.compile(r"[a-z]+(?::\d+)?")
-_ELSEWHERE = ("worker_init", "max_items_per_worker", "timeout_s", "executor", "concurrency", "prefetch")
+_ELSEWHERE = (
+    "worker_init",
+    "max_items_per_worker",
+    "timeout_s",
+    "executor",
+    "concurrency",
+    "prefetch",
+)
 
 
 def to_device(
@@ -25,9 +33,7 @@ def to_device(
     return _placed(chain, ToDevice(target.device), target, depth, name=name, named=named)
 
 
-def call(
-    chain: Chain, fn: Any, options: Mapping[str, Any], *, name: str, named: bool
-) -> Chain:
+def call(chain: Chain, fn: Any, options: Mapping[str, Any], *, name: str, named: bool) -> Chain:
     """Append a map on a device."""
     _refuse_options(name, fn, options)
     target = Target(_checked(name, options["device"]))
@@ -78,12 +84,15 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
             )
 
 
-def refuse_depth(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a depth where there is no device."""
+def is_wanted(name: str, options: Mapping[str, Any]) -> bool:
+    """Say whether a call is to run on a device; refuse a depth where there is none."""
+    if options.get("device") is not None:
+        return True
     if options.get("depth") is not None:
         raise ArgumentError(
             f"{name} depth goes with device, got {options['depth']!r}; give prefetch here"
         )
+    return False
 
 
 def _placed(
@@ -96,11 +105,11 @@ def _placed(
     named: bool,
 ) -> Chain:
     """Append a stage; neighbours on one device share their thread's turn, and the depth."""
-    above = _neighbour(chain, target)
     shared: dict[str, Knob] = {}
+    above = _neighbour(chain, target)
     if above is not None:
-        target = above.placement.given  # type: ignore[union-attr, assignment]
-        shared = {"depth": _shared_depth(above, name, depth)}
+        stage_above, target = above
+        shared = {"depth": _shared_depth(stage_above, name, depth)}
     stage = Stage(
         spec,
         name=name,
@@ -113,17 +122,19 @@ def _placed(
     return (*chain, stage)
 
 
-def _neighbour(chain: Chain, target: Target) -> Stage | None:
+def _neighbour(chain: Chain, target: Target) -> tuple[Stage, Target] | None:
+    """Give the stage above, and its device, where that is the same."""
     above = chain[-1] if chain else None
-    if above is None or above.placement is None:
+    other = None if above is None or above.placement is None else above.placement.given
+    if above is None or not isinstance(other, Target) or other.device != target.device:
         return None
-    other = above.placement.given
-    same = isinstance(other, Target) and other.device == target.device
-    return above if same and target.stream in (None, getattr(other, "stream", None)) else None
+    return (above, other) if target.stream in (None, other.stream) else None
 
 
 def _shared_depth(above: Stage, name: str, depth: int | None) -> Knob:
     knob = above.knobs["depth"]
+    if depth is not None:
+        depth_knob(name, depth)  # refuses what is none
     if depth not in (None, DEPTH, knob.value):
         raise ArgumentError(
             f"{name} runs with {above.name} on one device, so its depth must be that of "

@@ -186,18 +186,6 @@ class Batch(Operation):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ToDevice(Operation):
-    """Copy batches to a device, or back."""
-
-    label: ClassVar[str] = "to_device"
-    device: str
-
-    def detail(self) -> str:
-        """Name the device."""
-        return self.device
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unbatch(Operation):
     """Take batches apart again."""
 

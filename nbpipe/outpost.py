@@ -8,11 +8,12 @@ import pickle
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
 from .engine.feed import Feed
+from .engine.node import Stages
 from .engine.task import Entry
 from .errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from .executors.channel import Channel
@@ -27,6 +28,7 @@ from .isolate.report import Report, Workers, seen_s
 from .iterator import EpochIterator
 from .live_stage import LiveStage
 from .metrics import Row
+from .rest import Rest
 from .run import Run
 from .stage import CONSUMER
 from .tree import size_bytes
@@ -99,13 +101,16 @@ class Loaded:
             self._number, self._error = number, error
             self._changed.notify_all()
 
-    def begin(self, number: int, epoch: int, given: Feed | None) -> EpochIterator:
+    def begin(
+        self, number: int, epoch: int, given: Feed | None, stands: Stages | None
+    ) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
 
         Args:
             number: of the run.
             epoch: number of the epoch.
             given: its order, or None for the pipeline's own.
+            stands: where its stages go on.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -121,7 +126,7 @@ class Loaded:
             if self.run is None:
                 raise RunClosedError("the run was closed")
             self.run.set_epoch(epoch)
-            return self.run.begin_epoch(given)
+            return self.run.begin_epoch(given, stands)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Let no further call start, or let them go on."""
@@ -175,17 +180,17 @@ class Gate:
     def _serve(self) -> None:
         try:
             while True:
-                token, program, number, most, given = self._data.recv()
-                self._send(token, self._answer(token, program, number, most, given))
+                token, most, *begin = self._data.recv()
+                self._send(token, self._answer(token, most, begin))
         except (EOFError, OSError):  # the run is gone
             return
         finally:
             self._data.close()  # whatever happens: the loop must not wait for ever
 
-    def _answer(self, token: int, program: int, number: int, most: int, given: int) -> Answer:
+    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Answer:
         try:
             if token != self._token:
-                self._begin(token, program, number, given)
+                self._begin(token, *begin)
             if self._late:
                 return self._late.popleft()
             if token <= self._ended or self._epoch is None:
@@ -195,14 +200,16 @@ class Gate:
         except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
-    def _begin(self, token: int, program: int, number: int, given: int) -> None:
+    def _begin(
+        self, token: int, program: int, number: int, given: int, stands: Stages | None
+    ) -> None:
         self._late.clear()
         with self._lock:
             self._token, self._epoch = token, None
         if token <= self._ended:
             return
         feed = self._feeds.take(given) if given else None
-        epoch = self._loaded.begin(program, number, feed)
+        epoch = self._loaded.begin(program, number, feed, stands)
         with self._lock:
             self._epoch = epoch
             ended = token <= self._ended
@@ -272,6 +279,7 @@ class Desk:
             "look": self._look,
             "history": self._history,
             "scale": self._scale,
+            "stands": self._stands,
         }
 
     def serve(self) -> None:
@@ -324,3 +332,7 @@ class Desk:
         run = self._loaded.run
         if run is not None:
             run[address].workers = count
+
+    def _stands(self, epoch: int, rest: list[Any]) -> Stages | None:
+        run = self._loaded.run
+        return None if run is None else run.stands(epoch, Rest.read(rest))

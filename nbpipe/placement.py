@@ -15,19 +15,6 @@ MAX_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A device, and the stream to use on it.
-
-    Attributes:
-        device: as torch names it, "cuda:0".
-        stream: a stream of the user's, or None: the run's own.
-    """
-
-    device: str
-    stream: object = None
-
-
-@dataclass(frozen=True, slots=True)
 class Placement:
     """Workers outside the run's threads.
 

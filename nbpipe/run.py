@@ -6,20 +6,23 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from . import open_runs
+from .checkpoint import Place, read
 from .engine.feed import MAX_DEPTH, Feed
 from .engine.given import given_chain
 from .engine.indices import GivenOrder, Listed
 from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
+from .engine.node import Stages
 from .engine.scheduler import LOG
 from .iterator import EpochIterator, in_new_thread
 from .observed import Observed
 from .open_epoch import OpenEpoch
 from .operations import seconds, whole
+from .rest import Rest
 from .stage import Chain
 from .training import Training
 
@@ -133,9 +136,21 @@ class Run(Observed):
         feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
         return OpenEpoch(self.begin_epoch(feed), feed, self._life)
 
-    def begin_epoch(self, given: GivenOrder | None) -> EpochIterator:
-        """Start the next epoch, in an order given from outside or, with None, in its own."""
+    def begin_epoch(self, given: GivenOrder | None, stands: Stages | None = None) -> EpochIterator:
+        """Start the next epoch, in an order given from outside or, with None, in its own.
+
+        Args:
+            given: the order.
+            stands: where the stages go on, for a process that runs the stages of another one.
+        """
+        if stands:
+            number = self._life.next_epoch
+            self._life.following = Place(number, 0, stands, given is not None)
         return self._iterator(None, given)
+
+    def stands(self, epoch: int, rest: Rest) -> Stages | None:
+        """Say where the stages stand in an epoch, for the process whose stages they are."""
+        return self._life.stands(epoch, rest)
 
     def _iterator(
         self, at_end: Callable[[], None] | None, given: GivenOrder | None = None
@@ -153,6 +168,26 @@ class Run(Observed):
             ArgumentError: not an int of at least 0.
         """
         self._life.next_epoch = whole("epoch", number, minimum=0)
+        self._life.following = None
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a state: the next iteration gives the rest of its epoch.
+
+        After the epoch's last item that rest is empty, and the iteration after it is the next
+        epoch. With the same number of ranks and stages in input order the items are those of the
+        uninterrupted epoch, one by one, whatever the executors and knobs are now. With another
+        number of ranks, or in completion order, each item that is left comes once.
+
+        Args:
+            state: what `state_dict()` gave; for another number of ranks, the list of the states
+                of all ranks.
+
+        Raises:
+            StateError: the state belongs to another pipeline, seed or data, or cannot be read.
+        """
+        place = read(self._chain, self._seed, state)
+        self._life.following, self._life.left = place, None
+        self._life.next_epoch = place.epoch
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted, and what `train` started."""

@@ -10,12 +10,12 @@ import itertools
 import operator
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
-from .claims import Store
+from .claims import ClaimOrder, Store
 from .errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .index_order import LONGEST, Lengths, Order, Tail, paths_of
 from .index_steps import (
@@ -191,6 +191,13 @@ class IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
         return self if rest.is_all else IndexPlan(Left(self.step, rest))
 
+    def rest_of_world(self, rest: Rest) -> IndexPlan:
+        """Read only what is left of the rows in front of the shard or claim that ends the plan."""
+        last = self.step
+        if rest.is_all or not isinstance(last, Shard | Claim):
+            return self
+        return IndexPlan(replace(last, step=Left(last.step, rest)))
+
     def length(self) -> int | None:
         """Count the rows, by the present lengths of the sources; None where they never end.
 
@@ -253,6 +260,11 @@ class ResolvedOrder:
             raise ArgumentError(f"start must be an int in [0, {self.length}] rows, got {start!r}")
         run = self._order.run(row)
         return self._in_blocks(row) if run is None else itertools.chain(run, self._lengths.watch())
+
+    def unclaimed(self, rest: Rest) -> Rest:
+        """Say which rows in front of a claim are wanted, given which of those it read are."""
+        order = self._order
+        return order.wanted(rest) if isinstance(order, ClaimOrder) else Rest()
 
     def read(self, i: int) -> tuple[Path, Any]:
         """Give (path, item) of row `i`.

@@ -226,9 +226,7 @@ def depth_knob(name: str, value: int) -> Knob:
 
 def has_device(chain: Chain) -> bool:
     """Say whether a stage of a chain, or of its inputs, runs on a device."""
-    return any(
-        stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain
-    )
+    return any(stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain)
 
 
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:

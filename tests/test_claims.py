@@ -5,12 +5,15 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, DuplicateNameError, LengthUnknownError
 from nbpipe.claims import ClaimOrder
 from nbpipe.index_order import ItemsOrder
 from nbpipe.ranks import LocalStore
+from nbpipe.rest import Rest
 from nbpipe.sampler import IndexPlan
 
 
@@ -132,12 +135,47 @@ def test_claims_of_rows_that_never_end():
 
 
 def test_claimed_rows_are_noted():
-    """An order knows which chunks it took, the last one cut at the end."""
-    order = ClaimOrder(ItemsOrder(range(10), 10), 4, LocalStore(), "train")
+    """An order knows which rows it took; the last chunk is cut at the end."""
+    store = LocalStore()
+    order, other = (ClaimOrder(ItemsOrder(range(10), 10), 4, OwnCounts(store), "") for _ in "12")
+    rows, others = order.run(0), other.run(0)
+    taken = [next(rows)[1], next(others)[1], *(item for _, item in rows)]
+    assert (taken, order.claimed) == ([0, 4, 1, 2, 3, 8, 9], [(0, 4), (8, 10)])
+
+
+@given(
+    st.lists(st.booleans(), max_size=12),
+    st.integers(0, 5),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=4),
+)
+def test_rows_that_are_wanted(turns, start, holes):
+    """Rows of the global order are wanted, but for those claimed here that are not."""
+    store = LocalStore()
+    order = ClaimOrder(ItemsOrder(range(100), 100), 4, OwnCounts(store), "")
     rows = order.run(0)
-    taken = [(next(rows), list(order.claimed)) for _ in range(10)]
-    assert taken[4][1] == [(0, 4), (4, 8)]
-    assert (list(rows), order.claimed) == ([], [(0, 4), (4, 8), (8, 10)])
+    for ours in turns:
+        if ours:
+            list(itertools.islice(rows, 3))
+        else:
+            store.add("nbpipe//100/1", 4)  # another rank takes a chunk
+    rest = Rest.of(start, sorted((at, at + count) for at, count in holes))
+    claimed = [row for first, stop in order.claimed for row in range(first, stop)]
+    done = {row for number, row in enumerate(claimed) if number not in rest}
+    wanted = order.wanted(rest)
+    assert {row for row in range(100) if row not in wanted} == done
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_rest_of_an_epoch_is_claimed(count):
+    """From two ranks the wanted rows go on to any number of ranks, each row to one."""
+    orders = [plan.resolve(0) for plan in ranks(2, length=50)]
+    got = [list(itertools.islice(order.rows(), 7 + 4 * n)) for n, order in enumerate(orders)]
+    rests = [order.unclaimed(Rest(len(part))) for order, part in zip(orders, got, strict=True)]
+    done = [run for one in rests for run in ((0, one.start), *one.holes)]
+    rest = Rest.of(0, sorted(done))
+    after = in_turns([plan.rest_of_world(rest) for plan in ranks(count, length=50)])
+    wanted = list(IndexPlan.of(range(50)).shuffle(0).resolve(0).rows())
+    assert sorted(itertools.chain(*got, *after)) == sorted(wanted)
 
 
 @pytest.mark.parametrize("calls", ["run", "pick"])

@@ -58,6 +58,8 @@ def test_page_runs(page, tmp_path, monkeypatch):
         write_photos(Path("photos"))
     if "distributed" in (ROOT / page).read_text(encoding="utf-8"):
         pytest.importorskip("distributed")
+    if "import torch\n" in (ROOT / page).read_text(encoding="utf-8"):
+        pytest.importorskip("torch")
     namespace = {"__name__": "page"}
     reports = []
     for language, code, line in blocks(page):

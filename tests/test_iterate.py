@@ -229,28 +229,16 @@ def test_endless_indices(isolate):
 
 def test_indices_are_drawn_as_far_as_the_source_reads_ahead():
     """No more are drawn than the source may hold, and the next stage has taken."""
-    gate, numbers = Gate(), itertools.count()
-    pipe = nbpipe.source(ITEMS, prefetch=3).map(
-        stage("thread", gate=lambda _: gate), concurrency=1, prefetch=1, name="w"
-    )
-    with pipe.start() as run:
+    gate, calls, numbers = Gate(), Calls(), itertools.count()
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    with nbpipe.source(ITEMS, prefetch=3).map(fn, prefetch=1, name="w").start() as run:
         items = run.iterate(number % 40 for number in numbers)
-        calls_begun(run, "w")
+        calls.wait_running(1)
         quiet_but_for(run, "w")
         drawn = next(numbers)
         gate.open()
         items.close()
     assert drawn <= 1 + 3 + 1
-
-
-def calls_begun(run, name):
-    """Wait until a call of a stage is in progress."""
-
-    def wait():
-        while not run.stats()[name].running:
-            threading.Event().wait(0.001)
-
-    finished(wait)
 
 
 def quiet_but_for(run, name):

@@ -38,7 +38,7 @@ from .join import ConcatMover, Mover, PumpNode, ZipMover
 from .lane import Lane
 from .mapnode import MapNode
 from .node import Node, Stages
-from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source
+from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source, rest_in
 from .passes import RepeatMover
 from .regionnode import Region, RegionExpandNode, RegionNode, RegionOpener
 from .regions import Regions
@@ -194,8 +194,8 @@ class _Part:
             self._append(PumpNode(self._lane(stage), self._epoch, ConcatMover(deepen=False)))
             return
         lane = self._lane(stage)
-        rest = rest_in(self._stands(lane))
-        opener = SourceOpener(lane.address, spec, self._epoch.context, self._passes, rest)
+        stands = self._stands(lane)
+        opener = SourceOpener(lane.address, spec, self._epoch.context, self._passes, stands)
         if isinstance(spec.items, GivenItems) and isinstance(spec.items.order, Feed):
             self._append(FedNode(lane, self._epoch, opener, spec.items.order))
             return
@@ -415,11 +415,6 @@ class Chooser:
                 f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
             )
         return number, value
-
-
-def rest_in(stands: dict[str, Any]) -> Rest:
-    """Give what is left of a source or a cache."""
-    return Rest.read(stands["rest"]) if "rest" in stands else Rest()
 
 
 def path_in(path: Any) -> Path:

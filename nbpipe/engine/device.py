@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any, final
 
+from ..devices import Target, ToDevice
 from ..errors import ArgumentError
 from ..executors.device import Device, DeviceCaller
 from ..executors.inflight import InFlight, opened, replaced, seal_with
-from ..operations import Map, Operation, ToDevice
-from ..placement import Target
+from ..operations import Map, Operation
 from ..transfer import device_named
 from .batching import BatchByCost
 from .expand import ExpandNode
@@ -190,6 +198,8 @@ def let_read(nodes: Sequence[Node]) -> None:
     for node in nodes:
         if _is_behind(node, known):
             _open_inputs(node)
+        if _is_device(node):
+            _empty_at_end(node.epoch)
 
 
 def _is_behind(node: Node, known: dict[int, bool]) -> bool:
@@ -226,6 +236,29 @@ def _open_step(step: Step) -> None:
         step.fn = (_AsyncSealing if isinstance(step, AsyncStep) else Sealing)(step.fn)
 
 
+def _empty_at_end(epoch: Epoch) -> None:
+    if not any(isinstance(one, _Leftovers) for one in epoch.litter):
+        epoch.litter.append(_Leftovers(epoch))
+
+
+@final
+class _Leftovers:
+    """Lets go of batches that nobody takes any more: an iterator may be kept for long."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+
+    def close(self) -> None:
+        """Empty what is left of an epoch that is over."""
+        for node in self._epoch.order:
+            node.out.clear()
+            node.inbox.clear()
+            if isinstance(node, MapNode):
+                node.ready.clear()
+                node.returned.clear()
+
+
+@final
 class _OpeningStep(StreamStep):
     """A step of a stream that looks at the items.
 

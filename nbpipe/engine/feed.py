@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import final
+from typing import Any, final
 
 from ..errors import EpochClosedError
-from .indices import GivenOrder, Index
+from .indices import GivenOrder, Index, NothingReadyError
 
 MAX_DEPTH = 65_536  # loads
+_END = object()
 _ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
 
@@ -26,7 +28,8 @@ class Feed(GivenOrder):
 
     Attributes:
         wake: called after there is more to draw, or nothing more comes.
-        hear: called with True when the source begins a load, with False when it wants no more.
+        hear: called with the number of loads when the source begins some, with 0 when it wants
+            no more.
         pass_on: takes each load, and None for the end, in place of the source of this process.
     """
 
@@ -35,11 +38,11 @@ class Feed(GivenOrder):
 
     def __init__(self, depth: int | None) -> None:
         self.wake: Callable[[], object] = _nothing
-        self.hear: Callable[[bool], object] = _nothing
+        self.hear: Callable[[int], object] = _nothing
         self.pass_on: Callable[[Sequence[Index] | None], object] | None = None
         self._depth = depth
         self._changed = threading.Condition()  # garbage may close it below us: reentrant
-        self._indices: deque[tuple[Index, bool]] = deque()  # with: is it the first of its load
+        self._indices: deque[tuple[Index, int]] = deque()  # with the loads that it begins
         self._waiting = 0
         self._wanted = True
         self._ended = self._closed = False
@@ -51,6 +54,8 @@ class Feed(GivenOrder):
         indices: Sequence[Index],
         timeout_s: float | None = None,
         between: Callable[[], object] | None = None,
+        *,
+        loads: int = 1,
     ) -> bool:
         """Push a load; wait until fewer than `depth` others wait.
 
@@ -58,6 +63,7 @@ class Feed(GivenOrder):
             indices: all of the load.
             timeout_s: how long to wait at most [s], or None.
             between: called again and again meanwhile, or None.
+            loads: loads that it stands for [loads].
 
         Returns:
             Whether it was taken: False where the time was over.
@@ -66,7 +72,7 @@ class Feed(GivenOrder):
             EpochClosedError: the epoch is over, or its end was announced.
         """
         until_s = None if timeout_s is None else monotonic() + timeout_s
-        while not self._taken(indices, _round_s(until_s, attends=between is not None)):
+        while not self._taken(indices, loads, _round_s(until_s, attends=between is not None)):
             if until_s is not None and monotonic() >= until_s:
                 return False
             if between is not None:
@@ -74,14 +80,14 @@ class Feed(GivenOrder):
         self.wake()
         return True
 
-    def _taken(self, indices: Sequence[Index], wait_s: float | None) -> bool:
+    def _taken(self, indices: Sequence[Index], loads: int, wait_s: float | None) -> bool:
         """Take a load, once there is room; say whether there was in time."""
         with self._changed:
             if not self._changed.wait_for(self._admits, wait_s):
                 return False
             self._check_open()
             if self._wanted and indices:
-                self._put(indices)
+                self._put(indices, loads)
             return True
 
     def _admits(self) -> bool:
@@ -101,12 +107,12 @@ class Feed(GivenOrder):
                 "another one with run.open_epoch()"
             )
 
-    def _put(self, indices: Sequence[Index]) -> None:
+    def _put(self, indices: Sequence[Index], loads: int) -> None:
         if self.pass_on is None:
-            self._indices.extend((index, not place) for place, index in enumerate(indices))
+            self._indices.extend(zip(indices, itertools.chain((loads,), itertools.repeat(0))))
         else:
             self.pass_on(indices)
-        self._waiting += 1
+        self._waiting += loads
 
     def end(self) -> None:
         """Say that no more loads come; again does nothing."""
@@ -144,22 +150,26 @@ class Feed(GivenOrder):
         return self._wanted
 
     def draw(self) -> Iterator[Index]:
-        """Give what was pushed; never more than is ready, but for the end."""
-        while True:
-            try:
-                index, first = self._indices.popleft()
-            except IndexError:  # it was ended, or closed meanwhile
-                return
-            if first:
-                self.began()
-            yield index
+        """Give what was pushed; `NothingReadyError` where nothing is, until the end."""
+        return iter(self._draw, _END)
 
-    def began(self) -> None:
-        """Hear that the source has begun a load: there is room for another."""
+    def _draw(self) -> Any:
+        try:
+            index, loads = self._indices.popleft()
+        except IndexError:
+            if self.ended or not self._wanted:
+                return _END
+            raise NothingReadyError from None
+        if loads:
+            self.began(loads)
+        return index
+
+    def began(self, loads: int) -> None:
+        """Hear that the source has begun some loads: there is room for others."""
         with self._changed:
-            self._waiting = max(0, self._waiting - 1)
+            self._waiting = max(0, self._waiting - loads)
             self._changed.notify_all()
-        self.hear(True)  # noqa: FBT003
+        self.hear(loads)
 
     def cut(self) -> None:
         """Hear that the source wants no more: what is pushed from now on is dropped."""
@@ -171,7 +181,7 @@ class Feed(GivenOrder):
             self._changed.notify_all()
             told = not self._ended
         if told:
-            self.hear(False)  # noqa: FBT003
+            self.hear(0)
 
 
 def _round_s(until_s: float | None, *, attends: bool) -> float | None:

@@ -8,9 +8,10 @@ from typing import Any, final
 from ..errors import ArgumentError, ArgumentTypeError
 from ..operations import Cache, Enumerate, Repeat, Skip, Source
 from ..order import absorbed
+from ..rest import Rest
 from ..seeding import Path
 from ..stage import Chain, Stage
-from .indices import Broken, GivenOrder, index_error
+from .indices import Broken, GivenOrder, Index, index_error
 from .task import Entry
 
 
@@ -58,29 +59,54 @@ class GivenItems:
         if close is not None:
             close()
 
-    def entries(self) -> Iterator[Entry]:
-        """Read the items one by one.
+    def entries(self, rest: Rest) -> Iterator[Entry]:
+        """Read the items one by one, those at the places in the order that are wanted.
 
         Raises:
             ArgumentError: an index is no int, or out of range.
+            NothingReadyError: there is none now; the iterator can be asked again.
             BaseException: what gave the indices, or the source, raised.
         """
-        length = len(self._items)
-        for ordinal, index in enumerate(self.order.draw()):
-            if isinstance(index, Broken):
-                self.path = ordinal
-                raise index.error
-            number = index if isinstance(index, int) else -1
-            self.path = path = (ordinal, number)
-            if not 0 <= number < length:
-                raise index_error(ordinal, index, length, self._source)
-            yield path, self._numbered(ordinal, number, self._items[number])
-            self.path = ordinal + 1
+        return _Reading(self, len(self._items), rest)
+
+    def read(self, ordinal: int, index: Index, length: int) -> Entry:
+        """Read one item of a source with `length` items; raises as `entries` does."""
+        if isinstance(index, Broken):
+            raise index.error
+        number = index if isinstance(index, int) else -1
+        self.path = path = (ordinal, number)
+        if not 0 <= number < length:
+            raise index_error(ordinal, index, length, self._source)
+        try:
+            return path, self._numbered(ordinal, number, self._items[number])
+        except StopIteration as error:  # it would look like the end of the order
+            raise RuntimeError(f"source {self._source!r} raised StopIteration") from error
 
     def _numbered(self, ordinal: int, index: int, value: Any) -> Any:
         for of_source in self._numbers:
             value = (index if of_source else ordinal, value)
         return value
+
+
+@final
+class _Reading(Iterator[Entry]):
+    """Reads on after an exception, which a generator would not."""
+
+    def __init__(self, items: GivenItems, length: int, rest: Rest) -> None:
+        self._items = items
+        self._length = length
+        self._rest = None if rest.is_all else rest
+        self._indices = items.order.draw()
+        self._ordinal = 0
+
+    def __next__(self) -> Entry:
+        items, rest = self._items, self._rest
+        while True:
+            items.path = ordinal = self._ordinal
+            index = next(self._indices)
+            self._ordinal = ordinal + 1
+            if rest is None or ordinal in rest:
+                return items.read(ordinal, index, self._length)
 
 
 def given_chain(chain: Chain, order: GivenOrder) -> Chain:

@@ -55,6 +55,10 @@ class Broken:
         return self._packed.unpack()
 
 
+class NothingReadyError(Exception):
+    """There is no index now, but there may be one later."""
+
+
 Index: TypeAlias = int | NotAnIndex | Broken
 
 
@@ -68,7 +72,11 @@ class GivenOrder(ABC):
 
     @abstractmethod
     def draw(self) -> Iterator[Index]:
-        """Give the indices one by one; called once, in the thread that reads the source."""
+        """Give the indices one by one; called once, in the thread that reads the source.
+
+        Raises:
+            NothingReadyError: there is none now; the iterator can be asked again.
+        """
 
     @property
     @abstractmethod

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
 from .. import gil
-from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError
+from ..checkpoint import Place
+from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError, StateError
+from ..rest import Rest
 from ..watch import Status
 from .epoch import Epoch
 from .failures import one_line
 from .indices import GivenOrder
 from .machine import Machine
+from .node import Stages
 from .record import Record
 from .scheduler import LOG
 
@@ -39,6 +42,9 @@ class Life:
         ended_ns: when it ended; 0 while one is in progress.
         items_before: items handed out before it began.
         waited_before_ns: time waited before it began [ns].
+        following: where the next epoch begins, where that is in its middle.
+        left: where the last epoch was left, unless it came to its end.
+        delivered_before: items of the epoch that the loop had in another run.
         between_waits: called by the consumer before it takes an item, and again and again
             while it waits for one; None where there is nothing to do meanwhile.
         closed: nothing may start any more.
@@ -61,6 +67,10 @@ class Life:
         self.between_waits: Callable[[], object] | None = None
         self.closed = False
         self.forked = False
+        self.following: Place | None = None
+        self.left: Place | None = None
+        self.delivered_before = 0
+        self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = 0
         self._lock = threading.Lock()
         self._beginning = threading.Lock()
@@ -91,19 +101,74 @@ class Life:
             )
         if epoch is not None:
             self.end(epoch)
-        self.number = number = self.next_epoch
-        self.next_epoch += 1
+        place = self._following(given)
+        self.number = place.epoch
+        self.next_epoch = place.epoch + 1
         self.owner = me
         gil.lower()
         try:
             self._begin(perf_counter_ns())
-            self.given = given
-            self._ticket, here = self.machine.begin(given)
-            self.epoch = self.scheduler.start_epoch(number, here)
+            self.given, self.following, self.left, self._past = given, None, None, None
+            self.delivered_before = place.delivered
+            self._ticket, here, stands = self.machine.begin(given, place.stands or {})
+            self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
+            epoch.delivered = self._delivered
         except BaseException:
             gil.restore()
             raise
-        return self.epoch
+        return epoch
+
+    def _following(self, given: GivenOrder | None) -> Place:
+        place = self.following
+        if place is None or place.epoch != self.next_epoch:
+            return Place(self.next_epoch)
+        if place.given and given is None:
+            raise StateError(
+                "the state is of an epoch in an order from outside, so that order is needed to go "
+                "on: run.iterate(indices), with the same indices"
+            )
+        if place.stands and given is not None and not place.given:
+            raise StateError(
+                "the state is of an epoch in the pipeline's own order, so it cannot go on in "
+                "another one; iterate the run itself, or give an order to the epoch after it"
+            )
+        return place
+
+    def _delivered(self) -> int:
+        return self.record.consumer.items - self.items_before
+
+    def place(self) -> Place:
+        """Say where the run stands: behind the last item that the loop has had.
+
+        Raises:
+            StateError: the epoch was left, and nobody can say where.
+        """
+        epoch = self.epoch
+        if epoch is not None:
+            return self._place_in(epoch)
+        found = self.left
+        if found is None:
+            following = self.following
+            return Place(self.next_epoch) if following is None else following
+        if found.stands is None:
+            raise StateError(
+                "the process of the stages died in the epoch, so it is not known where they "
+                "stood; go on from an earlier state, or begin the epoch again"
+            )
+        return found
+
+    def stands(self, number: int, rest: Rest) -> Stages | None:
+        """Say where the stages stand in the epoch with this number, or in the last one."""
+        epoch = self.epoch or self._past
+        if epoch is None or epoch.context.epoch != number:
+            return None
+        with self.scheduler.lock:
+            return epoch.stands(rest)
+
+    def _place_in(self, epoch: Epoch) -> Place:
+        delivered = self._delivered()
+        stands = self.machine.stands(epoch, delivered)
+        return Place(self.number, self.delivered_before + delivered, stands, self.given is not None)
 
     def _begin(self, now_ns: int) -> None:
         consumer = self.record.consumer
@@ -116,20 +181,24 @@ class Life:
         self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
     ) -> None:
         """End an epoch, however far it got; ending it again does nothing."""
+        left = None
+        if self.epoch is epoch and outcome in (CANCELLED, FAILED):
+            left = self._place_in(epoch)
         with self._lock:
             ours, ticket, given = self.epoch is epoch, self._ticket, self.given
             if ours:
-                self.epoch = None
+                self.epoch, self.left = None, left
+                self._past = epoch if outcome in (FINISHED, FAILED) else None
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
         if ours:
             self.record.end(perf_counter_ns())
             gil.restore()
         self.scheduler.end_epoch(epoch)
+        if ours and given is not None:
+            given.close(error)
         if ours:
             self.machine.cancel(ticket)
-            if given is not None:
-                given.close(error)
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""

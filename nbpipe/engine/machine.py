@@ -10,9 +10,12 @@ from ..executors.base import Caller
 from ..failure import Failure
 from ..knobs import KnobChange
 from ..metrics import Row, StageStats
+from ..rest import Rest
 from ..stage import Chain
+from .epoch import Epoch
 from .indices import GivenOrder
 from .look import stats
+from .node import Stages
 from .record import Record, sampler
 from .scheduler import Scheduler
 
@@ -30,8 +33,18 @@ class Machine(ABC):
 
     # -- told -----------------------------------------------------------------------------
     @abstractmethod
-    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
-        """Hear that an epoch begins; give it a ticket, and the order that is read here."""
+    def begin(
+        self, given: GivenOrder | None, stands: Stages
+    ) -> tuple[int, GivenOrder | None, Stages]:
+        """Hear that an epoch begins, and where its stages go on.
+
+        Returns:
+            A ticket, the order that is read here, and where the stages here go on.
+        """
+
+    @abstractmethod
+    def stands(self, epoch: Epoch, delivered: int) -> Stages | None:
+        """Say where the stages stand when the loop has had so many items of an epoch."""
 
     @abstractmethod
     def cancel(self, ticket: int) -> None:
@@ -103,9 +116,16 @@ class LocalMachine(Machine):
         self._record = record
         keep(self.scheduler, record)
 
-    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
+    def begin(
+        self, given: GivenOrder | None, stands: Stages
+    ) -> tuple[int, GivenOrder | None, Stages]:
         """Let the scheduler begin."""
-        return 0, given
+        return 0, given, stands
+
+    def stands(self, epoch: Epoch, delivered: int) -> Stages:
+        """Ask the stages."""
+        with self.scheduler.lock:
+            return epoch.stands(Rest(delivered))
 
     def cancel(self, ticket: int) -> None:
         """Leave the end to the scheduler."""

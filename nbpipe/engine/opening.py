@@ -11,8 +11,10 @@ from ..cache import PassNumber, Store, with_passes
 from ..errors import ArgumentTypeError
 from ..operations import Source
 from ..rest import Rest
+from ..sampler import ResolvedOrder
 from ..stage import is_async_generator_function, is_coroutine_function
 from .given import GivenItems
+from .indices import NothingReadyError
 from .stream import StreamStep
 from .task import Entry, Expansion, Task, child_path
 
@@ -51,7 +53,7 @@ class SourceOpener(Opener):
 
     Args:
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
-        rest: the items that are wanted.
+        stands: where the source goes on.
     """
 
     def __init__(
@@ -60,30 +62,39 @@ class SourceOpener(Opener):
         spec: Source,
         context: EpochContext,
         passes: tuple[int, ...],
-        rest: Rest,
+        stands: dict[str, Any],
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._stage = stage
         self._spec = spec
         self._context = context
         self._passes = tuple(map(PassNumber, passes))
-        self._rest = rest
+        self._rest = rest_in(stands)
+        self._base = rest_in(stands, "base")
+        self._order: ResolvedOrder | None = None
 
     def note(self, rest: Rest, about: dict[str, Any]) -> None:
         """Say which items are wanted, and how the source comes to them."""
+        plan, base = self._spec.plan, self._base
+        claims = plan is not None and plan.claimed
+        if claims and self._order is not None:
+            base, rest = base.of_wanted(self._order.unclaimed(rest)), _ALL
         about["rest"] = self._rest.of_wanted(rest).data
-        about["by"] = "skipping" if self._spec.plan is None else "index"
+        about["by"] = "claim" if claims else "skipping" if plan is None else "index"
+        if claims or not base.is_all:
+            about["base"] = base.data
 
     def open(self, expansion: Expansion) -> None:
         """Read the source afresh."""
         items, plan = self._spec.items, self._spec.plan
         self._tell_epoch(items)
         if isinstance(items, GivenItems):
-            expansion.entries, expansion.inner = items.entries(), items
+            expansion.entries, expansion.inner = items.entries(self._rest), items
             return
         if plan is not None:
-            order = plan.rest(self._rest).resolve(self._context.epoch, self._passes)
-            expansion.entries = self._with_passes(order.rows())
+            left = plan.rest_of_world(self._base).rest(self._rest)
+            self._order = left.resolve(self._context.epoch, self._passes)
+            expansion.entries = self._with_passes(self._order.rows())
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
@@ -137,7 +148,9 @@ class SourceOpener(Opener):
         expansion.entries = _numbered(expansion.inner, self._passes, self._rest)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """End the epoch: a source that failed cannot go on."""
+        """End the epoch: a source that failed cannot go on; one that has nothing now can."""
+        if isinstance(error, NothingReadyError):
+            return None
         if isinstance(self._spec.items, GivenItems):
             return self._step.failure(self._spec.items.path, None, error)
         return self._step.failure(expansion.drawn + len(task.results), None, error)
@@ -291,6 +304,11 @@ def _samplers_in(items: Any) -> Iterator[Any]:
         if items is None:
             return
         yield items
+
+
+def rest_in(stands: dict[str, Any], word: str = "rest") -> Rest:
+    """Give what is left of a source or a cache."""
+    return Rest.read(stands[word]) if word in stands else _ALL
 
 
 def _is_maker(items: Any) -> bool:

@@ -181,29 +181,30 @@ def _replaced(value: Any, fn: Callable[[InFlight], Any], depth: int) -> Any:
         return fn(value)
     if (kind is not tuple and kind is not list) or depth == _DEEPEST:
         return value
-    if kind is list and not (value and _holds(value[0], depth)):  # a window holds nothing else
+    if kind is list and _first(value, depth) is None:  # a window holds nothing else
         return value
     parts = [_replaced(part, fn, depth + 1) for part in value]
     same = all(new is old for new, old in zip(parts, value, strict=True))
     return value if same else kind(parts)
 
 
-def _holds(value: Any, depth: int) -> bool:
+def _first(value: Any, depth: int) -> InFlight | None:
     kind = type(value)
     if kind is InFlight:
-        return True
+        found: InFlight = value
+        return found
     if (kind is not tuple and kind is not list) or depth == _DEEPEST:
-        return False
-    return any(_holds(part, depth + 1) for part in (value[:1] if kind is list else value))
+        return None
+    parts = value[:1] if kind is list else value
+    return next(filter(None, (_first(part, depth + 1) for part in parts)), None)
 
 
 def seal_with(like: Any, value: Any) -> Any:
     """Give a value that this thread has made of `like` as one that others may open."""
-    found: list[InFlight] = []
-    _replaced(like, lambda flight: found.append(flight) or flight, 0)  # type: ignore[func-returns-value]
-    if not found:
+    flight = _first(like, 0)
+    if flight is None:
         return value
-    return sealed(value, found[0].marks[0].backend, found[0].holdings)
+    return sealed(value, flight.marks[0].backend, flight.holdings)
 
 
 def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from ..engine.machine import CarriedError
+from ..engine.node import Stages
 from ..engine.record import Consumer
 from ..knobs import Knob
 from .delivery import Delivery
@@ -45,6 +46,7 @@ class Crossing:
         self.settle = settle
         self._epoch = 0
         self._open: Passage | None = None
+        self.stands: Stages = {}  # where the stages go on over there
         self._delivery: Delivery | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
@@ -168,7 +170,8 @@ class Passage(Iterator[Any]):
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
             given = 0 if self._delivery is None else self.ticket
-            data.send((self._token, self._program, self._epoch, most, given))
+            stands = None if self._begun else self._crossing.stands
+            data.send((self._token, most, self._program, self._epoch, given, stands))
         if not self._wanted:
             self.close()
 

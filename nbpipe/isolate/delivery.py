@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
+import itertools
 import threading
+from collections import deque
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 from ..engine.feed import MAX_DEPTH, Feed
 from ..engine.indices import Broken, GivenOrder, Index, Listed
@@ -34,19 +37,30 @@ class Delivery:
         self.link = link
         self.program = program
         self._listed = order if isinstance(order, Listed) else None
+        self._drawn: deque[Sequence[Index]] = deque()
         self.feed = order if isinstance(order, Feed) else Feed(_AHEAD)
         self.feed.pass_on = self._pass_on
         link.deliver(self)
 
     def _pass_on(self, indices: Sequence[Index] | None) -> None:
-        self.link.tell("feed", self.ticket, indices)
+        if self._listed is None or indices is None:
+            self.link.tell("feed", self.ticket, indices, 1)
+            return
+        self._drawn.append(indices)
+        if len(self._drawn) == 1:  # else it is under way
+            self.link.tell_late(self._all_drawn)
 
-    def heard(self, ticket: int, *, wanted: bool) -> None:
-        """Hear that a load was begun, or that no more is wanted."""
+    def _all_drawn(self) -> tuple[Any, ...]:
+        """Give what was drawn while other messages were sent, as one."""
+        lots = [self._drawn.popleft() for _ in range(len(self._drawn))]
+        return "feed", self.ticket, list(itertools.chain.from_iterable(lots)), len(lots)
+
+    def heard(self, ticket: int, loads: int) -> None:
+        """Hear that so many loads were begun, or with 0 that no more are wanted."""
         if ticket != self.ticket:
             return
-        if wanted:
-            self.feed.began()
+        if loads:
+            self.feed.began(loads)
         else:
             self.feed.cut()
 
@@ -94,8 +108,8 @@ class Feeds:
         self._first = 1  # tickets before it are of epochs that are over
         self._lock = threading.Lock()
 
-    def put(self, ticket: int, indices: Sequence[Index] | None) -> None:
-        """Take a load in, or the end."""
+    def put(self, ticket: int, indices: Sequence[Index] | None, loads: int) -> None:
+        """Take indices in that stand for some loads, or the end."""
         feed = self._of(ticket)
         if feed is None:
             return
@@ -103,7 +117,7 @@ class Feeds:
             feed.end()
             return
         with contextlib.suppress(EpochClosedError):
-            feed.load(indices)
+            feed.load(indices, loads=loads)
 
     def take(self, ticket: int) -> Feed | None:
         """Give the feed of an epoch that begins, and forget those of earlier ones."""
@@ -120,16 +134,17 @@ class Feeds:
                 return None
             if ticket not in self._feeds:
                 self._feeds[ticket] = feed = Feed(MAX_DEPTH)  # the other end bounds it
-                feed.hear = lambda wanted: self._heard(ticket, wanted=wanted)
+                feed.hear = functools.partial(self._heard, ticket)
             return self._feeds[ticket]
 
-    def _heard(self, ticket: int, *, wanted: bool) -> None:
-        if wanted:
-            self._tell(ticket, wanted=True)
-        else:  # heard under a lock that must not be held for as long as a pipe is full
-            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
-                _thread.start_new_thread(lambda: self._tell(ticket, wanted=False), ())
+    def _heard(self, ticket: int, loads: int) -> None:
+        if loads:
+            self._tell(ticket, loads)
+            return
+        # it is heard under a lock that must not be held for as long as a pipe is full
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+            _thread.start_new_thread(self._tell, (ticket, loads))
 
-    def _tell(self, ticket: int, *, wanted: bool) -> None:
+    def _tell(self, ticket: int, loads: int) -> None:
         with contextlib.suppress(OSError):  # the run is gone
-            self._control.send(("fed", ticket, wanted))
+            self._control.send(("fed", ticket, loads))

@@ -135,6 +135,10 @@ class Link:
         """Have something done; return at once, also where the process is gone."""
         self._orders.put(order)
 
+    def tell_late(self, order: Callable[[], tuple[Any, ...]]) -> None:
+        """Have something done that is put into words only when its turn has come."""
+        self._orders.put(order)
+
     def ask(self, what: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
         """Have something answered, and wait for it.
 
@@ -161,7 +165,7 @@ class Link:
         with self._lock:
             self._delivery, gone = delivery, self._gone
         if gone:
-            delivery.heard(delivery.ticket, wanted=False)
+            delivery.heard(delivery.ticket, 0)
 
     def wait(self, future: Future[Any], timeout_s: float) -> Any:
         """Wait for an answer; raises as `ask` does."""
@@ -187,7 +191,7 @@ class Link:
         assert self._control is not None
         with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
             while (order := self._orders.get()) is not _END:
-                self._control.send(order)
+                self._control.send(order() if callable(order) else order)
         if self._closed:
             self._hang_up()  # it may have started only after it was given up
 
@@ -215,8 +219,7 @@ class Link:
             logging.getLogger(name).log(level, "%s", text)
         elif kind == "fed":
             if self._delivery is not None:
-                ticket, wanted = values
-                self._delivery.heard(ticket, wanted=wanted)
+                self._delivery.heard(*values)
         else:
             self._answered(kind, *values)
 
@@ -237,7 +240,7 @@ class Link:
             pending, self._pending = self._pending, {}
             delivery = self._delivery
         if delivery is not None:
-            delivery.heard(delivery.ticket, wanted=False)
+            delivery.heard(delivery.ticket, 0)
         for future in pending.values():
             future.set_exception(NoAnswerError())
         if self._worker is not None and not self._closed:

@@ -9,10 +9,13 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any, final
 
+from ..engine.epoch import Epoch
 from ..engine.failures import KEPT
 from ..engine.indices import GivenOrder
 from ..engine.machine import Machine, keep
+from ..engine.node import Stages
 from ..engine.record import Record
+from ..engine.look import stats
 from ..engine.scheduler import Scheduler
 from ..executors.base import Answer, Caller, Job
 from ..executors.shipping import Shipped
@@ -20,6 +23,7 @@ from ..failure import Failure
 from ..knobs import Knob
 from ..metrics import Row, StageStats
 from ..operations import Source
+from ..rest import Rest
 from ..stage import CONSUMER, Chain, Stage, addresses
 from .crossing import MOST, Crossing
 from .delivery import Delivery
@@ -56,6 +60,7 @@ class IsolatedMachine(Machine):
         self._record = record
         self._seed = seed
         self._there, here = split(chain)
+        self._here = frozenset(addresses(here))
         freight = shipped(self._there)
         warn_of_size(self._there, freight)
         self._knobs = dict(knobs_of(self._there))
@@ -121,8 +126,11 @@ class IsolatedMachine(Machine):
         return self._link.pid
 
     # -- told -----------------------------------------------------------------------------
-    def begin(self, given: GivenOrder | None) -> tuple[int, GivenOrder | None]:
+    def begin(
+        self, given: GivenOrder | None, stands: Stages
+    ) -> tuple[int, GivenOrder | None, Stages]:
         """Hear that an epoch begins: send what a cell has changed, and the order."""
+        self._crossing.stands = stands
         if self._stale:
             self._stale = False
             freight = shipped(self._there)
@@ -130,10 +138,22 @@ class IsolatedMachine(Machine):
                 with self._lock:
                     self._load(self._link, freight)
         if given is None:
-            return self._crossing.begin(None), None
+            return self._crossing.begin(None), None, stands
         link, program = self._current()
         deliver = functools.partial(Delivery, given, link=link, program=program)
-        return self._crossing.begin(deliver), None
+        return self._crossing.begin(deliver), None, stands
+
+    def stands(self, epoch: Epoch, delivered: int) -> Stages | None:
+        """Ask the stages here, then the process for its own."""
+        with self.scheduler.lock:
+            here = epoch.stands(Rest(delivered))
+        rest = here.pop(HIDDEN)["rest"]
+        if Rest.read(rest).is_all:
+            return {**self._crossing.stands, **here}
+        with contextlib.suppress(NoAnswerError):
+            found: Stages | None = self._link.ask("stands", epoch.context.epoch, rest)
+            return None if found is None else {**found, **here}
+        return None
 
     def cancel(self, ticket: int) -> None:
         """Hear that an epoch is over."""
@@ -147,6 +167,7 @@ class IsolatedMachine(Machine):
             self._told = values
             if changed:
                 self._link.tell("turn", changed)
+        self.scheduler.refresh()
 
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on; wait until it is so."""
@@ -203,14 +224,20 @@ class IsolatedMachine(Machine):
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Give the stats of every stage, as the process says or last said."""
-        return self._past.with_counts(self._look().stats)
+        here = stats(self.scheduler, now_ns)
+        del here[HIDDEN]
+        return {**self._past.with_counts(self._look().stats), **here}
 
     def failures(self) -> tuple[Failure, ...]:
         """Give the last failed items."""
-        return (*self._past.failures, *(self._look().failures or ()))[-KEPT:]
+        there = (*self._past.failures, *(self._look().failures or ()))
+        here = (one for one in tuple(self._record.failures) if one.stage in self._here)
+        return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
 
     def caller(self, address: str) -> Caller | None:
         """Give what serves a stage from outside its run's threads."""
+        if address in self._here:
+            return self.scheduler.regions.caller(address)
         return FarCaller(self, address) if address in self._report.workers else None
 
     def workers(self, address: str) -> Workers:
@@ -233,9 +260,9 @@ class IsolatedMachine(Machine):
         return self._lately().held_bytes
 
     def history(self) -> list[Row]:
-        """Give the rows of all stages, each time with the loop's row that is nearest."""
+        """Give the rows of all stages, each time with the rows of this process nearest to it."""
         with self.scheduler.lock:
-            ours = [row for row in self._record.history() if row["stage"] == CONSUMER]
+            ours = [row for row in self._record.history() if row["stage"] != HIDDEN]
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = shifted(self._link.ask("history") or [], ours)

@@ -122,15 +122,16 @@ def _zero_s(row: Row) -> float:
 
 
 def together(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
-    """Add to the rows of each time the loop's row that is nearest."""
-    times = [float(row["time_s"]) for row in ours]
+    """Add to the rows of each time those of ours that are nearest."""
+    ticks = [list(tick) for _, tick in groupby(ours, key=lambda row: float(row["time_s"]))]
+    times = [float(tick[0]["time_s"]) for tick in ticks]
     found: list[Row] = []
     for time_s, tick in groupby(rows, key=lambda row: float(row["time_s"])):
         found += tick
         places = range(*_around(bisect_left(times, time_s), len(times)))
         near = min(places, key=lambda place: abs(times[place] - time_s), default=None)
         if near is not None and abs(times[near] - time_s) < _NEAR_S:
-            found.append({**ours[near], "time_s": time_s})
+            found += [{**row, "time_s": time_s} for row in ticks[near]]
     return found
 
 

@@ -29,7 +29,9 @@ def same(one, other):
 
 def epochs(loader, count=2):
     """Give the batches of some epochs."""
-    return [list(loader) for _ in range(count)]
+    got = [list(loader) for _ in range(count)]
+    getattr(loader, "close", int)()  # torch's has none
+    return got
 
 
 def of_torch(dataset, **options):

@@ -120,7 +120,7 @@ def test_workers_that_stay_read_again(placed):
         Ranged(0, 12), 3, worker_init_fn=narrow, persistent_workers=True, **placed
     )
     got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
-    loader.run.close()
+    loader.close()
     assert got == [[[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]] * 2
 
 
@@ -133,7 +133,7 @@ def test_readers_follow_num_workers():
     for count in (2, 3):
         loader.num_workers = count
         got.append([batch.tolist() for batch in loader])
-    loader.run.close()
+    loader.close()
     assert got == [parts(21, 2, 4), parts(21, 3, 4)]
 
 

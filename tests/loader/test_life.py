@@ -3,6 +3,8 @@
 import gc
 import subprocess
 import sys
+import threading
+import weakref
 
 import psutil
 import pytest
@@ -73,8 +75,7 @@ def test_epochs_of_one_loader_side_by_side(way):
     """A second iterator, while the first is under way, is an epoch of its own."""
     loader = nbpipe.DataLoader(Numbers(6), 2, persistent_workers=way["num_workers"] > 0, **way)
     pairs = [(one.tolist(), other.tolist()) for one in loader for other in loader]
-    if loader.run is not None:
-        loader._team.run.close()
+    loader.close()
     batches = [[0, 1], [2, 3], [4, 5]]
     assert pairs == [(one, other) for one in batches for other in batches]
 
@@ -106,7 +107,7 @@ def test_run_that_was_closed_is_replaced():
     list(loader)
     loader.run.close()
     got = [batch.tolist() for batch in loader]
-    loader.run.close()
+    loader.close()
     assert got == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -116,9 +117,18 @@ def test_dropped_loader_ends_its_workers():
         Workers(), 4, num_workers=2, collate_fn=list, persistent_workers=True
     )
     workers = pids(loader)
+    run = weakref.ref(loader.run)
+    files = psutil.Process().num_fds()
     del loader
     gc.collect()
     assert ended(workers)
+    finished(lambda: _wait_fewer(files))
+    assert run() is None
+
+
+def _wait_fewer(files):
+    while psutil.Process().num_fds() >= files:
+        threading.Event().wait(0.001)  # a thread of no name closes them
 
 
 def test_num_workers_is_live():

@@ -154,7 +154,7 @@ DATASETS = {
 @pytest.mark.parametrize("kind", DATASETS)
 @pytest.mark.parametrize("way", ["inline", "thread"], indirect=True)
 def test_datasets_of_every_kind(kind, way):
-    """torch's own datasets, lists and arrays are read as torch reads them."""
+    """Datasets of torch, lists and arrays are read as torch reads them."""
     dataset = DATASETS[kind]()
     wanted = of_torch(dataset, batch_size=4, shuffle=True)
     assert same(of_nbpipe(dataset, batch_size=4, shuffle=True, **way), wanted)

@@ -94,7 +94,7 @@ def test_random_samples_do_not_depend_on_workers():
     """In processes a sample draws the same numbers, however many workers there are."""
 
     def seed(worker):
-        np.random.seed(torch.initial_seed() % 2**32)
+        np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002
         random.seed(worker)
 
     ways = ({"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "worker_init_fn": seed})
@@ -113,8 +113,8 @@ def test_random_samples_follow_torchs_seed():
 
 
 def test_numpy_and_random_are_seeded():
-    """numpy and `random` draw by the sample, too, and no two samples alike."""
-    make = lambda n: (np.random.rand(), random.random())  # noqa: E731
+    """The generators of numpy and `random` draw by the sample, too, and no two samples alike."""
+    make = lambda n: (np.random.rand(), random.random())  # noqa: E731, NPY002
     drawn = []
     for _ in range(2):
         torch.manual_seed(3)

@@ -1,0 +1,165 @@
+"""Loader: epochs of `torch.utils.data.DataLoader` and of `nbpipe.DataLoader` over one dataset.
+
+`python -m benchmarks.loader [--rounds 5] [--workers 2]` prints a table of ratios. Rounds are
+interleaved; each number is the median of the quotients within a round, torch's time by ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import nbpipe
+
+from .ratios import median
+from .tasks import burn
+
+Maker = Callable[[Any, int, int], Iterable[Any]]
+
+
+class Samples(Dataset[torch.Tensor]):
+    """Samples that take some time to make.
+
+    Args:
+        items: how many there are.
+        loops: of pure Python for each.
+        wait_s: as for a disk or a network [s].
+        floats: in each sample.
+    """
+
+    def __init__(self, items: int, *, loops: int = 0, wait_s: float = 0, floats: int = 16) -> None:
+        self.items = items
+        self.loops = loops
+        self.wait_s = wait_s
+        self.floats = floats
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        burn(self.loops)
+        if self.wait_s:
+            time.sleep(self.wait_s)
+        return torch.from_numpy(np.full(self.floats, index, np.float32))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One dataset, and the size of its batches."""
+
+    name: str
+    dataset: Samples
+    batch_size: int
+
+
+CASES = (
+    Case("light: 16 floats, no work", Samples(40_000), 64),
+    Case("Python: 0.5 ms of pure Python", Samples(4_000, loops=8_000), 32),
+    Case("waits: 2 ms of waiting", Samples(2_000, wait_s=0.002), 32),
+    Case("large: 600 KB a sample, 19 MB a batch", Samples(1_000, floats=150_528), 32),
+)
+
+
+def _torchs(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
+    return DataLoader(dataset, batch_size, num_workers=workers, persistent_workers=workers > 0)
+
+
+def _processes(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
+    return nbpipe.DataLoader(
+        dataset, batch_size, num_workers=workers, persistent_workers=workers > 0
+    )
+
+
+def _threads(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
+    return nbpipe.DataLoader(
+        dataset, batch_size, num_workers=workers, workers="thread", persistent_workers=True
+    )
+
+
+def _here(dataset: Any, batch_size: int, _workers: int) -> Iterable[Any]:
+    return nbpipe.DataLoader(dataset, batch_size)
+
+
+def _torchs_here(dataset: Any, batch_size: int, _workers: int) -> Iterable[Any]:
+    return DataLoader(dataset, batch_size)
+
+
+PEERS: dict[str, tuple[Maker, Maker]] = {
+    "processes": (_processes, _torchs),
+    "threads": (_threads, _torchs),
+    "no workers": (_here, _torchs_here),
+}
+
+
+@dataclass
+class Times:
+    """What one loader took [s].
+
+    Attributes:
+        first_s: to the first batch of the first epoch, start of the workers included.
+        next_s: the second epoch, to its last batch.
+    """
+
+    first_s: float
+    next_s: float
+
+
+def timed(make: Maker, case: Case, workers: int) -> Times:
+    """Iterate two epochs."""
+    gc.collect()
+    begun_s = time.perf_counter()
+    loader = make(case.dataset, case.batch_size, workers)
+    batches = iter(loader)
+    next(batches)
+    first_s = time.perf_counter() - begun_s
+    for _ in batches:
+        continue
+    begun_s = time.perf_counter()
+    seen = sum(int(batch.shape[0]) for batch in loader)
+    next_s = time.perf_counter() - begun_s
+    if seen != len(case.dataset):
+        raise RuntimeError(f"an epoch of {case.name!r} gave {seen} of {len(case.dataset)} samples")
+    close = getattr(loader, "close", None)
+    if close is not None:
+        close()
+    return Times(first_s, next_s)
+
+
+def rows(rounds: int, workers: int) -> list[list[str]]:
+    """Measure all cases and peers, and give the lines of a table."""
+    made = []
+    for case in CASES:
+        for name, (ours, torchs) in PEERS.items():
+            pairs = [
+                (timed(ours, case, workers), timed(torchs, case, workers)) for _ in range(rounds)
+            ]
+            first = median(other.first_s / one.first_s for one, other in pairs)
+            later = median(other.next_s / one.next_s for one, other in pairs)
+            rate = len(case.dataset) / median(one.next_s for one, _ in pairs)
+            made.append([case.name, name, f"{later:.2f}", f"{first:.2f}", f"{rate:,.0f}"])
+    return made
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    warm = nbpipe.DataLoader(Samples(4), num_workers=1)
+    list(warm)  # the fork server starts once in the life of a process
+    head = ["dataset", "nbpipe's workers", "epoch, x torch", "first batch, x torch", "samples/s"]
+    for row in [head, ["---"] * len(head), *rows(options.rounds, options.workers)]:
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Checkpoint: the state of a run as JSON-ready values, and the checks when it comes back.
+
+A state holds numbers of items and places in orders, never items. `stages` says for each stage
+where it goes on; the rest says which pipeline and data it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+from .errors import StateError
+from .operations import Batch, Call, Operation, Shard, Source
+from .stage import Chain, Stage, addresses
+from .text import shortened
+from .worlds import regrouped
+
+FORMAT = 1
+State = dict[str, Any]
+Stands = dict[str, dict[str, Any]]
+_PLAIN = (bool, int, float, str, type(None))
+_FREE = ("rank", "world_size", "device", "prefetch")  # may differ when an epoch goes on
+_WAY_OUT = "give what run.state_dict() returned for this pipeline"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a run's epochs.
+
+    Attributes:
+        epoch: number of the epoch.
+        delivered: items of it that the loop has had, in this run or before.
+        stands: where each stage goes on, by address; empty at the beginning of the epoch.
+        given: the order of the epoch comes from outside.
+    """
+
+    epoch: int
+    delivered: int = 0
+    stands: Stands | None = None
+    given: bool = False
+
+
+def written(chain: Chain, seed: int, place: Place) -> State:
+    """Give the state of a run at a place."""
+    return {
+        "nbpipe": FORMAT,
+        "epoch": place.epoch,
+        "delivered": place.delivered,
+        "seed": seed,
+        "given": place.given,
+        "chain": [_outline(stage) for stage in chain],
+        "lengths": _lengths(chain),
+        "ranks": _ranks(chain),
+        "stages": place.stands or {},
+    }
+
+
+def read(chain: Chain, seed: int, states: Any) -> Place:
+    """Give the place that a state, or the states of all ranks, tell of.
+
+    Raises:
+        StateError: it belongs to another pipeline, seed or data, or is no state.
+    """
+    several = states if isinstance(states, list | tuple) else [states]
+    if not several:
+        raise StateError(f"load_state_dict needs at least one state, got {states!r}; {_WAY_OUT}")
+    for state in several:
+        _check(chain, seed, state)
+    ours = _ranks(chain)
+    same = next((state for state in several if state["ranks"] == ours), None)
+    if same is not None:
+        stands, delivered = same["stages"], same["delivered"]
+    else:
+        same, delivered = several[0], 0
+        stands = regrouped(chain, several)
+    return Place(same["epoch"], delivered, stands, same["given"])
+
+
+def _check(chain: Chain, seed: int, state: Any) -> None:
+    if not isinstance(state, Mapping) or "nbpipe" not in state:
+        raise StateError(
+            f"a state must be a dict from run.state_dict(), got {shortened(repr(state))}; "
+            "for several ranks give a list of their states"
+        )
+    if state["nbpipe"] != FORMAT:
+        raise StateError(
+            f"a state must be of format {FORMAT}, got {state['nbpipe']!r}; it was written by "
+            "another version of nbpipe: begin the epoch again"
+        )
+    wrong = [
+        name
+        for name, kind in (("epoch", int), ("delivered", int), ("stages", dict), ("chain", list))
+        if not isinstance(state.get(name), kind)
+    ]
+    if wrong:
+        raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
+    _check_chain([_outline(stage) for stage in chain], state["chain"])
+    if state.get("seed") != seed:
+        raise StateError(
+            f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
+            f"start it with pipe.start(seed={state.get('seed')!r})"
+        )
+    for address, length in _lengths(chain).items():
+        before = state.get("lengths", {}).get(address)
+        if before != length:
+            raise StateError(
+                f"source {address!r} had {before} items when the state was taken, it has "
+                f"{length} now; go on with the same data, or begin the epoch again"
+            )
+
+
+def _check_chain(ours: list[Any], theirs: list[Any]) -> None:
+    if ours == theirs:
+        return
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            raise StateError(
+                f"the state is of a pipeline with {_words(other)}, this one has {_words(one)}; "
+                f"{_WAY_OUT}, or begin the epoch again"
+            )
+    raise StateError(
+        f"the state is of a pipeline of {len(theirs)} stages, this one has {len(ours)}; "
+        f"{_WAY_OUT}, or begin the epoch again"
+    )
+
+
+def _words(outline: Any) -> str:
+    try:
+        name, op, about, _ = outline
+        values = ", ".join(f"{key} {value!r}" for key, value in about.items())
+    except (TypeError, ValueError, AttributeError):
+        return shortened(repr(outline))
+    return f"stage {name!r} ({op}{', ' + values if values else ''})"
+
+
+def _outline(stage: Stage) -> list[Any]:
+    """Give what must be the same when an epoch goes on: not functions, executors, knobs."""
+    inner = [[_outline(one) for one in chain] for chain in stage.inputs]
+    return [stage.name, stage.op, _about(stage.spec), inner]
+
+
+def _about(spec: Operation) -> dict[str, Any]:
+    if isinstance(spec, Call | Source):
+        return {}
+    values = {part.name: getattr(spec, part.name) for part in fields(spec)}  # type: ignore[arg-type]
+    if isinstance(spec, Batch):
+        return {"size": spec.size, "drop_last": spec.drop_last, "by_cost": spec.cost is not None}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if name not in _FREE and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, _PLAIN) for part in parts)
+
+
+def _lengths(chain: Chain) -> dict[str, int]:
+    return {
+        address: len(stage.spec.items)
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Source) and stage.spec.plan is not None
+    }
+
+
+def _ranks(chain: Chain) -> dict[str, list[int]]:
+    """Give for each shard its rank and the size of the world."""
+    return {
+        address: [stage.spec.rank, stage.spec.world_size]
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Shard)
+    }

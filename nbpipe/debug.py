@@ -1,0 +1,95 @@
+"""Debug: what a run still holds on its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .executors.device import Device
+from .executors.inflight import tensors
+from .run import Run
+from .tree import size_bytes
+from .units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeviceLeaks:
+    """What a run holds on one device.
+
+    Attributes:
+        device: its name, as "cuda:0".
+        tensors: of batches that nobody has read yet.
+        tensor_bytes: their size [bytes].
+        sources: tensors that a copy under way may still read.
+        source_bytes: their size [bytes].
+        events: that sources and batches wait for.
+    """
+
+    device: str
+    tensors: int
+    tensor_bytes: int
+    sources: int
+    source_bytes: int
+    events: int
+
+    def __bool__(self) -> bool:
+        """Say whether anything is held."""
+        return bool(self.tensors or self.sources or self.events)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.device}: {self.tensors} tensors ({format_bytes(self.tensor_bytes)}), "
+            f"{self.sources} sources ({format_bytes(self.source_bytes)}), {self.events} events"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Leaks:
+    """What a run holds on its devices; true where that is anything.
+
+    Attributes:
+        devices: those that the run has used.
+    """
+
+    devices: tuple[DeviceLeaks, ...]
+
+    def __bool__(self) -> bool:
+        """Say whether anything is held."""
+        return any(self.devices)
+
+    def __iter__(self) -> Iterator[DeviceLeaks]:
+        return iter(self.devices)
+
+    def __repr__(self) -> str:
+        held = [repr(one) for one in self.devices if one]
+        return "nothing held" if not held else "held: " + "; ".join(held)
+
+
+def leaks(run: Run) -> Leaks:
+    """Count what a run holds on its devices: batches, sources of copies, events.
+
+    While an epoch is in progress that is what is under way. Once the run is closed it is a leak:
+    `assert not nbpipe.debug.leaks(run)`. Batches that the loop has got are its own, and are not
+    counted.
+
+    Args:
+        run: open or closed.
+
+    Returns:
+        A report for each device; it is false where nothing is held.
+    """
+    return Leaks(tuple(_held(caller.device) for caller in run.devices))
+
+
+def _held(device: Device) -> DeviceLeaks:
+    counts = device.held()
+    found = {id(tensor): tensor for batch in counts.batches for tensor in tensors(batch)}
+    kept = [tensor for tensor in found.values() if hasattr(tensor, "device")]
+    return DeviceLeaks(
+        device=device.name,
+        tensors=len(kept),
+        tensor_bytes=sum(map(size_bytes, kept)),
+        sources=counts.sources,
+        source_bytes=counts.source_bytes,
+        events=counts.events,
+    )

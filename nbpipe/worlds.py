@@ -1,0 +1,139 @@
+"""Worlds: an epoch that some ranks began, gone on with by another number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .errors import StateError
+from .operations import Call, Filter, FlatMap, Shard, Unbatch
+from .order import absorbed
+from .rest import Rest
+from .stage import Chain, Stage, addresses
+
+_BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
+
+
+def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Give where the stages go on, from the states of all ranks of another world.
+
+    Each item that no rank has delivered is wanted once, of whichever rank; what a rank held in
+    its buffers is among them.
+
+    Args:
+        chain: sharded for one rank of the new world.
+        states: of all ranks, or of one where all ranks have done the same number of items.
+
+    Raises:
+        StateError: the states are not of all ranks of one world, or hold what only a rank of
+            the same world can go on with.
+    """
+    address = _only_shard(chain)
+    parts = _by_rank(address, states)
+    world = next(iter(parts.values()))["ranks"][address][1]
+    _check_complete(chain, parts, world)
+    source = next(iter(addresses(chain)))
+    stands: dict[str, dict[str, Any]] = {}
+    for state in parts.values():
+        _merge(stands, state["stages"], source)
+    rests = {rank: _rest(state["stages"].get(source, {})) for rank, state in parts.items()}
+    base = Rest.read(next(iter(parts.values()))["stages"].get(source, {}).get("base", [0, []]))
+    left = base.of_wanted(_together(rests, world))
+    stands[source] = {"rest": [0, []], "base": left.data, "by": "index"}
+    return stands
+
+
+def _only_shard(chain: Chain) -> str:
+    found = [
+        address for address, stage in addresses(chain).items() if isinstance(stage.spec, Shard)
+    ]
+    spec, used = absorbed(chain)
+    if len(found) != 1 or spec is None or not isinstance(chain[used - 1].spec, Shard):
+        raise StateError(
+            "a state of another world size can be gone on with only where the pipeline has one "
+            "shard, at the end of what is read by index, as source(...).shuffle().shard(); "
+            "start as many ranks as before, or begin the epoch again"
+        )
+    return found[0]
+
+
+def _by_rank(address: str, states: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    worlds, epochs, parts = set(), set(), {}
+    for state in states:
+        try:
+            rank, world = state["ranks"][address]
+        except (KeyError, TypeError, ValueError):
+            raise StateError(
+                f"a state for shard {address!r} must tell its rank and world size, got "
+                f"{state.get('ranks')!r}; give the states that run.state_dict() returned"
+            ) from None
+        worlds.add(world)
+        epochs.add(state["epoch"])
+        parts[rank] = state
+    if len(worlds) > 1 or len(epochs) > 1:
+        raise StateError(
+            f"the states must be of one world and epoch, got world sizes {sorted(worlds)} and "
+            f"epochs {sorted(epochs)}; take them at the same step on all ranks"
+        )
+    return parts
+
+
+def _check_complete(chain: Chain, parts: Mapping[int, Mapping[str, Any]], world: int) -> None:
+    missing = sorted(set(range(world)) - set(parts))
+    if not missing:
+        return
+    uneven = next((stage for stage in chain if _counts_by_itself(stage)), None)
+    if len(parts) > 1 or uneven is not None:
+        why = "" if uneven is None else f" ({uneven.name!r} may give any number of items)"
+        raise StateError(
+            f"the states must be of all {world} ranks, got those of {sorted(parts)}{why}; gather "
+            "them with nbpipe.ranks.gather_states(run) when you save"
+        )
+
+
+def _counts_by_itself(stage: Stage) -> bool:
+    spec = stage.spec
+    if isinstance(spec, Filter | FlatMap | Unbatch):
+        return True
+    if isinstance(spec, Call):
+        return spec.policy.skips or not spec.ordered
+    return any(_counts_by_itself(inner) for chain in stage.inputs for inner in chain)
+
+
+def _rest(stands: Mapping[str, Any]) -> Rest:
+    return Rest.read(stands.get("rest", [0, []]))
+
+
+def _together(rests: Mapping[int, Rest], world: int) -> Rest:
+    """Say which rows of the global order are wanted, given which of its own each rank wants."""
+    of_rank = [rests.get(rank, rests[min(rests)]) for rank in range(world)]
+    most = max(rest.holes[-1][1] if rest.holes else rest.start for rest in of_rank)
+    return Rest.only(_wanted(of_rank, world, most), most * world)
+
+
+def _wanted(of_rank: Sequence[Rest], world: int, most: int) -> Iterator[int]:
+    for row in range(min(rest.start for rest in of_rank), most):
+        for rank, rest in enumerate(of_rank):
+            if row in rest:
+                yield row * world + rank
+
+
+def _merge(
+    stands: dict[str, dict[str, Any]],
+    stages: Mapping[str, Mapping[str, Any]],
+    source: str,
+) -> None:
+    for address, about in stages.items():
+        if address == source or set(about) <= _BUFFER:
+            continue
+        if set(about) - {"children", "failed"}:
+            raise StateError(
+                f"stage {address!r} goes on only with as many ranks as before: it counts what its "
+                "rank has had; start as many ranks as before, or begin the epoch again"
+            )
+        known = stands.setdefault(address, {})
+        if "children" in about:
+            known["children"] = [*known.get("children", []), *about["children"]]
+        if "failed" in about:
+            before = known.get("failed", [0, 0])
+            known["failed"] = [one + two for one, two in zip(before, about["failed"], strict=True)]

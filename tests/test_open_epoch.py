@@ -1,0 +1,648 @@
+"""An epoch to which indices are pushed: order, bounds, threads, and every way it may end."""
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nbpipe
+from tests.gates import HANG_S, Calls, Gate, HangError, delivered, drained, finished, quiet, stage
+from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, Recipe, mapped
+
+ITEMS = [10 * number for number in range(40)]
+
+isolated = pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
+
+
+def chain(**calls):
+    """Make a chain of tens and one stage, "w"."""
+    return nbpipe.source(ITEMS).map(stage("thread", **calls), concurrency=2, name="w")
+
+
+class Gated(list):
+    """Items of which each read counts itself and waits at a gate."""
+
+    def __init__(self, items, gate, calls):
+        super().__init__(items)
+        self.read = stage("thread", gate=lambda _: gate, calls=calls)
+
+    def __getitem__(self, index):
+        return self.read(super().__getitem__(index))
+
+
+class Pusher(threading.Thread):
+    """Loads in a thread; keeps how many were taken, and what ended it."""
+
+    def __init__(self, epoch, loads, *, end=True):
+        super().__init__(name="test-pusher", daemon=True)
+        self.epoch, self.loads, self.end = epoch, loads, end
+        self.taken, self.error = 0, None
+        self.start()
+
+    def run(self):
+        try:
+            for load in self.loads:
+                self.epoch.load(load)
+                self.taken += 1
+            if self.end:
+                self.epoch.end()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.epoch = None  # else it would keep the epoch open
+
+    def wait(self):
+        """Wait for its end, and give what ended it."""
+        self.join(HANG_S)
+        if self.is_alive():
+            raise HangError("a load hangs")
+        return self.error
+
+
+def waits_in_load(epoch):
+    """Wait until some thread waits for room."""
+
+    def wait():
+        while not epoch._feed._changed._waiters:
+            threading.Event().wait(0.001)
+
+    finished(wait)
+
+
+def waits_for_item(epoch):
+    """Wait until the consumer waits for an item."""
+
+    def wait():
+        while not epoch._items()._waits:
+            threading.Event().wait(0.001)
+
+    finished(wait)
+
+
+@contextlib.contextmanager
+def full(*, isolate=False, depth=2):
+    """Give a run whose source waits at a gate, with an epoch in which every place is taken."""
+    gate, calls = Gate(), Calls()
+    with nbpipe.source(Gated(ITEMS, gate, calls)).start(isolate=isolate) as run:
+        epoch = run.open_epoch(depth=depth)
+        epoch.load([0])
+        calls.wait_begun(1)
+        for index in range(depth):
+            finished(epoch.load, [index + 1])
+        yield run, epoch, gate
+        gate.open()
+
+
+# -- what goes in comes out ---------------------------------------------------------------
+@isolated
+def test_loads_come_out_in_order(isolate):
+    """Items come in the order of the loads, and end after `end`."""
+    with chain().start(isolate=isolate) as run:
+        epoch = run.open_epoch()
+        pusher = Pusher(epoch, [[3, 1], (4,), np.array([1, 5]), range(9, 6, -1), iter([2, 2])])
+        got = drained(epoch)
+        assert (got, pusher.wait()) == ([30, 10, 40, 10, 50, 90, 80, 70, 20, 20], None)
+
+
+@pytest.mark.torch
+def test_tensors_are_loaded():
+    """A tensor is a load."""
+    import torch
+
+    with chain().start() as run, run.open_epoch() as epoch:
+        epoch.load(torch.tensor([3, 1]))
+        epoch.end()
+        assert drained(epoch) == [30, 10]
+
+
+@isolated
+def test_one_thread_that_loads_and_takes(isolate):
+    """A driver that stays two loads ahead never waits for itself."""
+
+    def drive(epoch):
+        epoch.load(range(4))
+        epoch.load(range(4, 8))
+        for step in range(2, 10):
+            yield next(epoch)
+            epoch.load(range(4 * step, 4 * step + 4))
+        epoch.end()
+        yield from epoch
+
+    pipe = nbpipe.source(ITEMS).map(lambda item: item, concurrency=3).batch(4, collate=list)
+    with pipe.start(isolate=isolate) as run, run.open_epoch() as epoch:
+        got = drained(drive(epoch))
+    assert got == [ITEMS[at : at + 4] for at in range(0, 40, 4)]
+
+
+@isolated
+def test_a_load_wakes_who_waits_for_it(isolate):
+    """A consumer that waits gets an item as soon as its index was pushed."""
+    with chain().start(isolate=isolate) as run, run.open_epoch() as epoch:
+        got, came = [], threading.Semaphore(0)
+
+        def consume():
+            for item in epoch:
+                got.append(item)
+                came.release()
+
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        for index in (5, 3):
+            waits_for_item(epoch)
+            epoch.load([index])
+            assert came.acquire(timeout=HANG_S)
+        waits_for_item(epoch)
+        epoch.end()
+        thread.join(HANG_S)
+        assert (got, thread.is_alive()) == ([50, 30], False)
+
+
+def test_batches_are_gathered_across_loads():
+    """A load that is no multiple of the batch size waits for the next one, or for the end."""
+    with nbpipe.source(ITEMS).batch(4, collate=list).start() as run, run.open_epoch() as epoch:
+        epoch.load([0, 1, 2])
+        epoch.load([3, 4, 5])
+        first = finished(next, epoch)
+        epoch.load([6])
+        epoch.end()
+        assert (first, drained(epoch)) == ([0, 10, 20, 30], [[40, 50, 60]])
+
+
+def test_an_epoch_without_loads():
+    """An epoch that is ended at once is empty; so are loads without an index."""
+    with chain().start() as run:
+        epoch = run.open_epoch(depth=1)
+        for _ in range(5):
+            finished(epoch.load, [])
+        epoch.end()
+        epoch.end()
+        assert (drained(epoch), drained(run), run.epoch) == ([], ITEMS, 1)
+
+
+def test_many_threads_may_load():
+    """Loads of several threads come one after the other, none of them torn or lost."""
+    loads = [[[10 * of + n] * 7 for n in range(10)] for of in range(4)]
+    with chain().start() as run, run.open_epoch() as epoch:
+        pushers = [Pusher(epoch, mine, end=False) for mine in loads]
+        got = [[finished(next, epoch) for _ in range(7)] for _ in range(40)]
+        errors = [pusher.wait() for pusher in pushers]
+    assert errors == [None] * 4
+    assert all(len(set(lot)) == 1 for lot in got)
+    firsts = [lot[0] for lot in got]
+    for mine in loads:
+        own = {ITEMS[load[0]] for load in mine}
+        assert [item for item in firsts if item in own] == sorted(own)
+
+
+CUTS = st.lists(st.lists(st.integers(0, 11), max_size=4), max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(CUTS, st.lists(st.one_of(CALL_STEPS, GATHER_STEPS), max_size=3), HANDS, st.integers(1, 3))
+def test_random_loads_through_random_chains(loads, steps, hands, depth):
+    """However an order is cut into loads, items are those of the order in one."""
+    items = list(range(5, 17))
+    steps = [mapped(0), *steps]
+    with Recipe(items, steps).build(hands).start() as run, run.open_epoch(depth=depth) as epoch:
+        pusher = Pusher(epoch, loads)
+        found = drained(epoch)
+        assert pusher.wait() is None
+    assert found == Recipe([items[n] for load in loads for n in load], steps).model()
+
+
+def test_random_numbers_do_not_depend_on_the_loads():
+    """What an item draws depends on its place in the epoch and its index alone."""
+
+    def draw(item, rng):
+        return item, float(rng.random())
+
+    found = []
+    with nbpipe.source(ITEMS).map(draw, concurrency=2).start(seed=3) as run:
+        for cut in (1, 2, 5):
+            run.set_epoch(0)
+            epoch = run.open_epoch()
+            Pusher(epoch, [[2, 7, 2, 2, 9][at : at + cut] for at in range(0, 5, cut)])
+            found.append(drained(epoch))
+        run.set_epoch(0)
+        found.append(drained(run.iterate([2, 7, 2, 2, 9])))
+    assert found == [found[0]] * 4
+
+
+def test_limits_change_in_mid_epoch():
+    """A knob that is turned in such an epoch acts at once."""
+    gate, calls = Gate(), Calls()
+    with chain(gate=lambda _: gate, calls=calls).start() as run, run.open_epoch() as epoch:
+        epoch.load(range(20))
+        calls.wait_running(2)
+        run["w"].concurrency = 5
+        calls.wait_running(5)
+        gate.open()
+        epoch.end()
+        assert (drained(epoch), calls.peak) == (ITEMS[:20], 5)
+
+
+@isolated
+def test_lengths_are_not_known(isolate):
+    """Nobody knows how much will be pushed: there is no total, and no length to hint at."""
+    with chain().start(isolate=isolate) as run:
+        epoch = run.open_epoch()
+        during = run.status().total, iter(epoch).__length_hint__()
+        epoch.close()
+        iter(run)
+        assert (during, run.status().total) == ((None, 0), 40)
+
+
+def test_nothing_works_while_nothing_is_loaded():
+    """No thread waits for indices: the source is starved, not busy."""
+    with chain().start() as run, run.open_epoch() as epoch:
+        epoch.load([1])
+        first = finished(next, epoch)
+        quiet(run)
+        running = run.stats()["source"].running
+        epoch.load([2])
+        assert (first, running, finished(next, epoch)) == (10, 0, 20)
+
+
+# -- the bound ----------------------------------------------------------------------------
+@isolated
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_depth_bounds_the_loads_that_wait(depth, isolate):
+    """No more than `depth` loads are taken beside the one that the source has begun."""
+    with full(depth=depth, isolate=isolate) as (_, epoch, gate):
+        refused = [
+            epoch.load([39], timeout_s=0),
+            finished(lambda: epoch.load([39], timeout_s=0.01)),
+        ]
+        gate.open()
+        epoch.load([depth + 1])
+        epoch.end()
+        assert (refused, drained(epoch)) == ([False, False], ITEMS[: depth + 2])
+
+
+@isolated
+def test_a_load_that_waits_goes_on_when_one_is_begun(isolate):
+    """Room is made when the source begins a load, not when it was consumed."""
+    with full(isolate=isolate) as (_, epoch, gate):
+        pusher = Pusher(epoch, [[3], [4]])
+        waits_in_load(epoch)
+        before = pusher.taken
+        gate.open()
+        assert (before, pusher.wait()) == (0, None)
+        assert drained(epoch) == ITEMS[:5]
+
+
+def test_loads_never_exceed_the_depth():
+    """However fast one pushes, no more wait than allowed."""
+    with chain().start() as run, run.open_epoch(depth=3) as epoch:
+        pusher = Pusher(epoch, [[n % 40] for n in range(500)])
+        seen = [epoch._feed._waiting for _ in epoch]
+        assert pusher.wait() is None
+    assert (len(seen), max(seen) <= 3) == (500, True)
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2", 100_000])
+def test_a_wrong_depth_is_refused(depth):
+    """The depth is an int in its range."""
+    with (
+        chain().start() as run,
+        pytest.raises(nbpipe.ArgumentError, match="open_epoch depth must be an int in"),
+    ):
+        run.open_epoch(depth=depth)
+    assert run.epoch == 0
+
+
+def test_a_kernel_is_served_while_a_load_waits():
+    """Who waits in a load looks after other things, as who waits for an item does."""
+    with full() as (run, epoch, gate):
+        looks = []
+
+        def look():
+            looks.append(1)
+            if len(looks) == 3:
+                gate.open()
+
+        run.between_waits = look
+        assert epoch.load([3])
+        run.between_waits = None
+        refused_at_once = len(looks)
+        epoch.end()
+        assert (drained(epoch), refused_at_once) == (ITEMS[:4], 3)
+
+
+# -- errors -------------------------------------------------------------------------------
+@isolated
+def test_a_wrong_index_fails_in_its_place(isolate):
+    """Items before a wrong index come, also of its load; then an error that names it."""
+    with chain().start(isolate=isolate) as run:
+        epoch = run.open_epoch()
+        epoch.load([3, 1])
+        epoch.load([4, 40, 5])
+        got, error = delivered(epoch)
+        assert (got, error.stage, error.path) == ([30, 10, 40], "source", (3, 40))
+        assert "index number 3 of the epoch must be an int in [0, 39], got 40" in str(error)
+
+
+@pytest.mark.parametrize("indices", ["12", {1: 2}, {1, 2}, 5, None])
+def test_what_is_no_load_is_refused_at_once(indices):
+    """A load that is no iterable changes nothing."""
+    with chain().start() as run, run.open_epoch() as epoch:
+        with pytest.raises(nbpipe.ArgumentTypeError, match="load indices must be an iterable"):
+            epoch.load(indices)
+        epoch.load([1])
+        epoch.end()
+        assert drained(epoch) == [10]
+
+
+@pytest.mark.parametrize("timeout_s", [-1, "1", float("nan"), True])
+def test_a_wrong_timeout_is_refused(timeout_s):
+    """The time to wait is a number of seconds."""
+    with (
+        chain().start() as run,
+        run.open_epoch() as epoch,
+        pytest.raises(nbpipe.ArgumentError, match="load timeout_s must be a number"),
+    ):
+        epoch.load([1], timeout_s=timeout_s)
+    assert run.closed
+
+
+def failing(item):
+    """Fail on forty."""
+    if item == 40:
+        raise KeyError(item)
+    return item
+
+
+@isolated
+def test_after_a_failure_no_load_waits(isolate):
+    """A driver is not held up by a stage that failed: it hears of it where it takes items."""
+    with nbpipe.source(ITEMS).map(failing, name="w").start(isolate=isolate) as run:
+        epoch = run.open_epoch(depth=1)
+        for index in (1, 4, 2, 3, 5, 6, 7, 8, 9, 10):
+            assert finished(epoch.load, [index])
+        got, error = delivered(epoch)
+        with pytest.raises(nbpipe.EpochClosedError) as caught:
+            epoch.load([1])
+        assert (got, error.stage, caught.value.__cause__) == ([10], "w", error)
+        assert drained(run.iterate([1])) == [10]
+
+
+@isolated
+def test_after_a_take_has_enough_no_load_waits(isolate):
+    """What is pushed behind the end of a `take` is dropped."""
+    with chain().take(3).start(isolate=isolate) as run:
+        epoch = run.open_epoch(depth=1)
+        pusher = Pusher(epoch, [[n, n] for n in range(20)])
+        assert (drained(epoch), type(pusher.wait())) in [
+            ([0, 0, 10], type(None)),
+            ([0, 0, 10], nbpipe.EpochClosedError),
+        ]
+
+
+def test_a_stage_may_not_load_into_its_own_run():
+    """Who works for the run cannot wait for it."""
+    box = []
+    with nbpipe.source(ITEMS).map(lambda item: box[0].load([item])).start() as run:
+        epoch = run.open_epoch()
+        box.append(epoch)
+        epoch.load([1])
+        _, error = delivered(epoch)
+        box.clear()
+    assert isinstance(error.__cause__, nbpipe.ReentrantRunError)
+
+
+@isolated
+def test_nothing_is_loaded_after_the_end(isolate):
+    """After `end`, and after the epoch, a load says so."""
+    with chain().start(isolate=isolate) as run:
+        epoch = run.open_epoch()
+        epoch.load([1])
+        epoch.end()
+        with pytest.raises(nbpipe.EpochClosedError, match=r"end\(\) was called"):
+            epoch.load([2])
+        got = drained(epoch)
+        with pytest.raises(nbpipe.EpochClosedError, match=r"run\.open_epoch\(\)"):
+            epoch.load([2])
+        epoch.end()
+        assert (got, drained(epoch), next(epoch, "over")) == ([10], [], "over")
+
+
+def test_end_wakes_a_load_that_waits():
+    """One thread may announce the end while another still wants to load."""
+    with full() as (_, epoch, gate):
+        pusher = Pusher(epoch, [[5]])
+        waits_in_load(epoch)
+        epoch.end()
+        assert isinstance(pusher.wait(), nbpipe.EpochClosedError)
+        gate.open()
+        assert drained(epoch) == ITEMS[:3]
+
+
+# -- leaving ------------------------------------------------------------------------------
+def leave_with(run, epoch):
+    """Leave a `with` block."""
+    with epoch:
+        pass
+
+
+def leave_by_error(run, epoch):
+    """Raise in a `with` block."""
+    with pytest.raises(KeyError), epoch:
+        raise KeyError
+
+
+def leave_by_iterating(run, epoch):
+    """Start an epoch of another kind."""
+    iter(run).close()
+
+
+def leave_by_opening(run, epoch):
+    """Start one of the same kind."""
+    run.open_epoch().close()
+
+
+LEAVES = {
+    "close": lambda run, epoch: epoch.close(),
+    "with": leave_with,
+    "error": leave_by_error,
+    "stop": lambda run, epoch: run.stop(),
+    "close the run": lambda run, epoch: run.close(0),
+    "close the epochs": lambda run, epoch: run.close_epochs(),
+    "iterate": leave_by_iterating,
+    "open another": leave_by_opening,
+    "drop the loop": lambda run, epoch: iter(epoch) and None,
+}
+
+
+@isolated
+@pytest.mark.parametrize("way", LEAVES)
+def test_leaving_wakes_a_load_that_waits(way, isolate, caplog):
+    """However an epoch is left, a load that waits for room says that it is over."""
+    with full(isolate=isolate) as (run, epoch, gate):
+        pusher = Pusher(epoch, [[5]])
+        waits_in_load(epoch)
+        LEAVES[way](run, epoch)
+        error = pusher.wait()
+        gate.open()
+        assert isinstance(error, nbpipe.EpochClosedError)
+        assert drained(epoch) == []
+
+
+def test_dropping_the_epoch_cancels_it():
+    """An epoch that nobody holds is over."""
+    with chain().start() as run:
+        epoch = run.open_epoch()
+        epoch.load([1, 2, 3])
+        feed = epoch._feed
+        quiet(run)
+        del epoch
+        gc.collect()
+        with pytest.raises(nbpipe.EpochClosedError):
+            feed.load([1])
+        assert (run.status().state, drained(run)) == ("cancelled", ITEMS)
+
+
+@isolated
+def test_a_break_cancels_the_epoch(isolate):
+    """Leaving the `for` loop leaves the epoch, whoever else still holds it."""
+    with chain().start(isolate=isolate) as run:
+        epoch = run.open_epoch()
+        pusher = Pusher(epoch, [[n % 40] for n in range(1000)])
+        for item in epoch:
+            if item == 20:
+                break
+        assert isinstance(pusher.wait(), nbpipe.EpochClosedError)
+        assert (drained(run), run.epoch) == (ITEMS, 1)
+
+
+def test_next_leaves_the_epoch_open():
+    """Taking single items is no loop: nothing is left by it."""
+    with chain().start() as run, run.open_epoch() as epoch:
+        got = []
+        for index in range(6):
+            epoch.load([index])
+            got.append(finished(next, epoch))
+        items = iter(epoch)
+        epoch.load([7])
+        got += [next(items), iter(epoch) is items]
+        assert got == [*ITEMS[:6], 70, True]
+
+
+@isolated
+def test_a_failing_stage_wakes_a_load_that_waits(isolate):
+    """A load in another thread does not wait for room that is never made."""
+    gate, calls = Gate(), Calls()
+    pipe = nbpipe.source(ITEMS, prefetch=1).map(
+        stage("thread", gate=lambda _: gate, calls=calls, result=failing), name="w", prefetch=1
+    )
+    with pipe.start(isolate=isolate) as run:
+        epoch = run.open_epoch(depth=1)
+        pusher = Pusher(epoch, [[4]] * 10, end=False)
+        calls.wait_begun(1)
+        waits_in_load(epoch)
+        gate.open()
+        dropped = pusher.wait(), pusher.taken
+        got, error = delivered(epoch)
+        assert (dropped, got, error.stage) == ((None, 10), [], "w")
+
+
+def test_paused_runs_take_loads():
+    """Loads are taken while the run is paused, as far as there is room; nothing is read."""
+    calls = Calls()
+    with nbpipe.source(Gated(ITEMS, None, calls)).start() as run, run.open_epoch() as epoch:
+        run.pause()
+        taken = [epoch.load([n], timeout_s=0) for n in range(4)]
+        quiet(run)
+        begun = calls.begun
+        run.resume()
+        epoch.end()
+        assert (taken, begun, drained(epoch)) == ([True, True, False, False], 0, [0, 10])
+
+
+@isolated
+def test_an_interrupt_ends_a_load_that_waits(isolate):
+    """The stop button reaches who waits in a load; the epoch can be gone on with."""
+    with full(isolate=isolate) as (_, epoch, gate):
+        main = threading.main_thread().ident
+
+        def interrupt():
+            waits_in_load(epoch)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt, daemon=True)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            epoch.load([5])
+        thread.join()
+        gate.open()
+        epoch.load([6])
+        epoch.end()
+        assert drained(epoch) == [0, 10, 20, 60]
+
+
+def test_another_thread_may_not_open_an_epoch():
+    """While one thread iterates, another one is told so, and the epoch goes on."""
+    with chain().start() as run, run.open_epoch() as epoch:
+        epoch.load([1, 2])
+        first = next(epoch)
+        with pytest.raises(nbpipe.ConcurrentIterationError, match="MainThread"):
+            finished(run.open_epoch)
+        epoch.end()
+        assert (first, drained(epoch)) == (10, [20])
+
+
+def test_opening_again_cancels_what_this_thread_left():
+    """A second epoch of the same thread ends the first."""
+    with chain().start() as run:
+        old = run.open_epoch()
+        old.load([1])
+        with run.open_epoch() as new:
+            new.load([2])
+            new.end()
+            with pytest.raises(nbpipe.EpochClosedError):
+                old.load([3])
+            assert (drained(new), drained(old), run.epoch) == ([20], [], 1)
+
+
+def test_a_closed_run_opens_no_epoch():
+    """A closed run says how to get another."""
+    run = chain().start()
+    run.close()
+    with pytest.raises(nbpipe.RunClosedError, match=r"pipe\.start\(\)"):
+        run.open_epoch()
+
+
+# -- a process of its own -----------------------------------------------------------------
+def test_a_process_that_dies_holds_no_load_up():
+    """When the process of the stages dies, loads do not wait, and the next epoch works."""
+    pipe = nbpipe.source(ITEMS).map(lambda item: os.getpid(), name="pid")
+    with pipe.start(isolate=True) as run:
+        epoch = run.open_epoch(depth=1)
+        epoch.load([1])
+        pid = finished(next, epoch)
+        os.kill(pid, signal.SIGKILL)
+        for index in range(20):
+            finished(epoch.load, [index])
+        _, error = delivered(epoch)
+        again = drained(run.iterate([1, 2]))
+    assert isinstance(error, nbpipe.WorkerDiedError)
+    assert (len(again), pid in again) == (2, False)
+
+
+def test_loads_of_an_old_epoch_do_not_reach_the_next():
+    """What was pushed to an epoch that was left is in no other one."""
+    with chain().start(isolate=True) as run:
+        for _ in range(10):
+            epoch = run.open_epoch(depth=5)
+            for index in range(5):
+                epoch.load([index])
+            epoch.close()
+        epoch = run.open_epoch()
+        epoch.load([39])
+        epoch.end()
+        assert (drained(epoch), drained(run)) == ([390], ITEMS)

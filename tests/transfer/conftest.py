@@ -1,0 +1,14 @@
+"""A fake device for whole pipelines."""
+
+import pytest
+
+from nbpipe import transfer
+from tests.transfer.fake import World
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """Give a machine with two fake devices, whose streams stand still until they are told."""
+    made = World()
+    monkeypatch.setitem(transfer.BACKENDS, "fake", made)
+    return made
