@@ -19,7 +19,13 @@ from .ratios import median
 ITEMS = 400
 STEP_S = 0.0025
 SLOWER = 3
-CHUNKS = (64, 16, 4, 1)
+WAYS = (  # words, chunk (0: shards), prefetch of source and stage (None: the defaults)
+    ("shard", 0, None),
+    ("claim, chunks of 64", 64, None),
+    ("claim, chunks of 16", 16, None),
+    ("claim, chunks of 4", 4, None),
+    ("claim, chunks of 4, prefetch 1", 4, 1),
+)
 CLAIMS = 5000
 ROUNDS = 3
 Numbers = dict[str, Any]
@@ -39,8 +45,8 @@ def main() -> None:
     print(f"rank 1 {SLOWER} times slower; median of {ROUNDS} rounds\n")
     print("| how | time of the slowest rank [s] | items of ranks 0, 1 | each item once |")
     print("|---|---:|---|---|")
-    for number, how in enumerate(answers[0]["epochs"]):
-        row(how[0]["how"], [answer["epochs"][number] for answer in answers])
+    for number in range(len(WAYS)):
+        row(WAYS[number][0], [answer["epochs"][number] for answer in answers])
     print(f"\none claim, both ranks at once: {max(a['claim_us'] for a in answers):.0f} us")
 
 
@@ -63,8 +69,7 @@ def work(rank: int, port: int) -> None:
     if rank == 0:
         print(store.port, flush=True)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    ways = ["shard", *(f"claim, chunks of {chunk}" for chunk in CHUNKS)]
-    epochs = [[epoch(way, rank, number) for number in range(ROUNDS)] for way in ways]
+    epochs = [[epoch(way, rank, number) for number in range(ROUNDS)] for way in WAYS]
     dist.barrier()
     claim_us = cost_of_claims_us(store)
     dist.barrier()
@@ -72,18 +77,18 @@ def work(rank: int, port: int) -> None:
     dist.destroy_process_group()
 
 
-def epoch(how: str, rank: int, number: int) -> Numbers:
+def epoch(way: tuple[str, int, int | None], rank: int, number: int) -> Numbers:
     """Time one epoch, from when both ranks begin to the last step of this one."""
     import torch.distributed as dist
 
     import nbpipe
 
-    order = nbpipe.source(range(ITEMS)).shuffle(seed=number)
-    chunk = int(how.rpartition(" ")[2]) if how != "shard" else 0
-    pipe = order.claim(chunk=chunk, name=f"round{number}") if chunk else order.shard()
+    _, chunk, prefetch = way
+    order = nbpipe.source(range(ITEMS), prefetch=prefetch or 16).shuffle(seed=number)
+    pipe = order.claim(chunk=chunk) if chunk else order.shard()
     step_s = STEP_S * (SLOWER if rank else 1)
     items = []
-    with pipe.map(abs).start() as run:
+    with pipe.map(abs, prefetch=prefetch).start() as run:
         dist.barrier()
         start_s = time.perf_counter()
         for item in run:
@@ -91,7 +96,7 @@ def epoch(how: str, rank: int, number: int) -> Numbers:
             items.append(item)
         elapsed_s = time.perf_counter() - start_s
         dist.barrier()
-    return {"how": how, "elapsed_s": elapsed_s, "items": items}
+    return {"elapsed_s": elapsed_s, "items": items}
 
 
 def cost_of_claims_us(store: Any) -> float:

@@ -78,6 +78,15 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
     return Place(same["epoch"], delivered, stands, same["given"])
 
 
+def unreadable(error: Exception) -> StateError:
+    """Give the error for a state in which something else stands than was written."""
+    if isinstance(error, StateError):
+        return error
+    return StateError(
+        f"the state cannot be read ({type(error).__name__}: {shortened(str(error))}); {_WAY_OUT}"
+    )
+
+
 def _check(chain: Chain, seed: int, state: Any) -> None:
     if not isinstance(state, Mapping) or "nbpipe" not in state:
         raise StateError(

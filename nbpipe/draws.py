@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from .claims import Store
+from .errors import UnpicklableError
 from .operations import Operation
 from .weighted import Draw
 
@@ -55,3 +56,10 @@ class Claim(Operation):
     def detail(self) -> str:
         """Give the size of a chunk."""
         return f"chunks of {self.chunk}"
+
+    def __reduce__(self) -> NoReturn:
+        """Stay in the process that belongs to the job: another one has no place in its group."""
+        raise UnpicklableError(
+            "a pipeline that claims must run in the process of its rank; start it without "
+            "isolate=True, or give each rank a shard"
+        )

@@ -17,13 +17,14 @@ from typing import Any, Protocol, cast
 from .cache import MemoryStore, Recorder, Store
 from .claims import LocalStore
 from .draws import Claim
-from .engine.build import Builder, Chooser
+from .engine.build import Builder
 from .engine.context import EpochContext
 from .engine.epoch import Epoch
 from .engine.join import PumpNode
 from .engine.lane import Lane
 from .engine.mapnode import MapNode
 from .engine.node import Node
+from .engine.route import Chooser
 from .engine.steps import Step
 from .engine.task import Entry, Task
 from .executors.base import Work

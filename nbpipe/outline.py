@@ -10,7 +10,8 @@ from .region import share_workers
 from .stage import Chain, Stage, addresses
 from .text import html_table, text_table
 
-_HEAD = ("stage", "operation", "detail", "executor", "concurrency", "prefetch")
+_HEAD = ("stage", "operation", "detail", "executor")
+_KNOBS = ("concurrency", "prefetch", "depth")
 
 
 def graph(chain: Chain) -> list[dict[str, Any]]:
@@ -33,16 +34,18 @@ def graph(chain: Chain) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(chain: Chain) -> list[list[str]]:
-    return [
+def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
+    rows = graph(chain)
+    knobs = _KNOBS if any("depth" in row["knobs"] for row in rows) else _KNOBS[:2]
+    return (*_HEAD, *knobs), [
         [
             row["name"],
             row["op"],
             row["detail"],
             f"{row['executor']}, with {row['shares']}" if row["shares"] else row["executor"],
-            *(str(row["knobs"].get(knob, "")) for knob in _HEAD[4:]),
+            *(str(row["knobs"].get(knob, "")) for knob in knobs),
         ]
-        for row in graph(chain)
+        for row in rows
     ]
 
 
@@ -56,9 +59,9 @@ def _caption(chain: Chain) -> str:
 
 def as_text(chain: Chain) -> str:
     """Draw a table in plain text."""
-    return f"{_caption(chain)}\n{text_table(_HEAD, _table(chain))}"
+    return f"{_caption(chain)}\n{text_table(*_table(chain))}"
 
 
 def as_html(chain: Chain) -> str:
     """Draw a table in HTML."""
-    return html_table(_HEAD, _table(chain), caption=_caption(chain))
+    return html_table(*_table(chain), caption=_caption(chain))

@@ -12,6 +12,9 @@ import numpy as np
 
 from .errors import StateError
 from .index_order import Rows
+from .text import shortened
+
+_MOST = 2**62
 
 Run = tuple[int, int]  # numbers from the first one to below the second
 
@@ -43,15 +46,27 @@ class Rest:
         return cls(start, tuple(joined))
 
     @classmethod
+    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Rest:
+        """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
+        met = int(np.searchsorted(firsts, start, side="right"))
+        while met and ends[met - 1] > start:
+            start = int(ends[met - 1])
+            met = int(np.searchsorted(firsts, start, side="right"))
+        firsts, ends = firsts[met:], ends[met:]
+        apart = np.ones(len(firsts), bool)
+        apart[1:] = firsts[1:] > ends[:-1]
+        lasts = ends[np.append(apart[1:], True)] if len(ends) else ends
+        return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
+
+    @classmethod
     def only(cls, wanted: Iterable[int], frontier: int) -> Rest:
         """Want the numbers given, in ascending order, and all from `frontier` on."""
-        holes: list[Run] = []
-        following = 0
-        for number in itertools.chain(wanted, (frontier,)):
-            if number > following:
-                holes.append((following, number))
-            following = number + 1
-        return cls.of(0, holes)
+        numbers = np.fromiter(wanted, np.int64)
+        firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
+        holes = firsts < ends
+        return cls.of_arrays(0, firsts[holes], ends[holes])
 
     @classmethod
     def read(cls, data: Any) -> Rest:
@@ -63,13 +78,14 @@ class Rest:
         try:
             start, holes = data
             runs = [(first, end) for first, end in holes]
-            if not all(type(n) is int and n >= 0 for n in (start, *itertools.chain(*runs))):
-                raise ValueError
         except (TypeError, ValueError):
+            start, runs = None, []
+        numbers = (start, *itertools.chain(*runs))
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers):
             raise StateError(
-                f"a position in a state must be [start, [[first, end], ...]], got {data!r}; give "
-                "what run.state_dict() returned"
-            ) from None
+                "a position in a state must be [start, [[first, end], ...]], got "
+                f"{shortened(repr(data))}; give what run.state_dict() returned"
+            )
         return cls.of(start, sorted(runs))
 
     @property
@@ -125,51 +141,45 @@ class Rest:
             at = after
         yield from range(at, end)
 
-    def runs(self) -> Iterator[tuple[int, int | None]]:
-        """Give the runs of wanted numbers; the last one has no end."""
-        at = self.start
-        for first, end in self.holes:
-            yield at, first
-            at = end
-        yield at, None
+    @property
+    def arrays(self) -> tuple[Rows, Rows]:
+        """The beginnings and the ends of the holes, arrays of shape (n,) int64."""
+        flat = np.fromiter(itertools.chain.from_iterable(self.holes), np.int64)
+        return flat[::2], flat[1::2]
 
-    def places(self) -> tuple[list[int], list[int]]:
+    def places(self) -> tuple[Rows, Rows]:
         """Give for each run of wanted items its first number, and how many are wanted before."""
-        firsts, counts, count = [], [], 0
-        for first, end in self.runs():
-            firsts.append(first)
-            counts.append(count)
-            count += 0 if end is None else end - first
-        return firsts, counts
+        firsts, ends = self.arrays
+        begins = np.append(self.start, ends)
+        return begins, np.append(0, np.cumsum(firsts - begins[:-1]))
 
     def of_wanted(self, inner: Rest) -> Rest:
         """Want only part of this: `inner` counts the items that are wanted here."""
         if self.is_all or inner.is_all:
             return inner if self.is_all else self
-        firsts, counts = self.places()
-
-        def outer(number: int) -> int:
-            run = bisect_right(counts, number) - 1
-            return firsts[run] + number - counts[run]
-
-        holes = [(outer(first), outer(end - 1) + 1) for first, end in inner.holes]
-        return Rest.of(outer(inner.start), sorted((*holes, *self.holes)))
+        (start,) = self.pick(np.array([inner.start])).tolist()
+        firsts, ends = inner.arrays
+        mine = self.arrays
+        holes = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
+        return Rest.of_arrays(start, *holes)
 
     def ranked(self, other: Rest) -> Rest:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
-        firsts, counts = self.places()
+        begins, counts = self.places()
+        most = np.append(np.diff(counts), _MOST)
 
-        def inner(number: int) -> int:
-            run = max(0, bisect_right(firsts, number) - 1)
-            inside = max(0, number - firsts[run])
-            most = counts[run + 1] - counts[run] if run + 1 < len(counts) else inside
-            return counts[run] + min(inside, most)
+        def inner(numbers: Rows) -> Rows:
+            run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
+            found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
+            return found
 
-        return Rest.of(inner(other.start), [(inner(a), inner(b)) for a, b in other.holes])
+        (start,) = inner(np.array([other.start])).tolist()
+        firsts, ends = map(inner, other.arrays)
+        return Rest.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
 
     def pick(self, rows: Rows) -> Rows:
         """Give the numbers of the wanted items `rows`, an array of shape (n,) int64."""
-        firsts, counts = (np.array(one, np.int64) for one in self.places())
+        begins, counts = self.places()
         run = np.searchsorted(counts, rows, side="right") - 1
-        found: Rows = firsts[run] + rows - counts[run]
+        found: Rows = begins[run] + rows - counts[run]
         return found

@@ -191,6 +191,11 @@ class Stage:
                 f"stage {self.name!r} has no {name}: an inline stage runs fused with its "
                 "neighbour; set the neighbour's, or use executor='thread'"
             )
+        if self.executor == "device" and name in ("concurrency", "prefetch"):
+            return (
+                f"stage {self.name!r} has no {name}: calls on a device run one after the other; "
+                "set depth, the batches held ready there"
+            )
         return (
             f"stage {self.name!r} has no knob {name!r}{near_match(name, self.knobs)} "
             f"(knobs: {self._knob_words()})"

@@ -211,6 +211,13 @@ def test_peek_takes_nothing_from_others():
     assert (pipe.peek(2).items, store.asked) == ((0, 1), [])
 
 
+def test_claims_stay_in_the_process_of_their_rank():
+    """A process of the pipeline's own would be no member of the job."""
+    pipe = source().claim(store=LocalStore())
+    with pytest.raises(nbpipe.UnpicklableError, match="start it without isolate=True"):
+        pipe.start(isolate=True)
+
+
 def test_stages_behind_a_claim():
     """What follows works on this rank's items."""
     pipe = source().claim(chunk=4, store=LocalStore())

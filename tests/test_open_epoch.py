@@ -646,3 +646,27 @@ def test_loads_of_an_old_epoch_do_not_reach_the_next():
         epoch.load([39])
         epoch.end()
         assert (drained(epoch), drained(run)) == ([390], ITEMS)
+
+
+# -- going on from a state ----------------------------------------------------------------
+@isolated
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_an_epoch_goes_on_where_it_stood(size, isolate):
+    """The same loads, pushed again from the first, give what had not come yet."""
+    order = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+    loads = [order[at : at + size] for at in range(0, len(order), size)]
+    pipe = chain().batch(2, collate=list)
+    wanted = [[ITEMS[order[at]], ITEMS[order[at + 1]]] for at in range(0, len(order), 2)]
+    with pipe.start() as run:
+        epoch = run.open_epoch()
+        pusher = Pusher(epoch, loads)
+        before = [finished(next, epoch) for _ in range(3)]
+        state = run.state_dict()
+        epoch.close()
+        pusher.wait()
+    with pipe.start(isolate=isolate) as run:
+        run.load_state_dict(state)
+        epoch = run.open_epoch()
+        pusher = Pusher(epoch, loads)
+        rest = drained(epoch)
+        assert (before + rest, pusher.wait()) == (wanted, None)

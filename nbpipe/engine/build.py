@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
-from ..executors.inflight import opened
 from ..operations import (
     Batch,
     Cache,
@@ -40,9 +38,9 @@ from .mapnode import MapNode
 from .node import Node, Stages
 from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source, rest_in
 from .passes import RepeatMover
-from .regionnode import Region, RegionExpandNode, RegionNode, RegionOpener
+from .regionnode import RegionNode, node_of
 from .regions import Regions
-from .route import MergeMover, Outlet, SplitMover
+from .route import Chooser, MergeMover, Outlet, SplitMover
 from .steps import Step, step_of
 from .stream import StreamNode, StreamOperation, StreamStep
 from .streams import Dropping, operation_of
@@ -248,32 +246,13 @@ class _Part:
             lane.prefetch = 0  # behind an inner stage nothing waits
         region = regions.region(group, [lane.address for lane in lanes], self._epoch.context)
         budgets = [self._budget(lane, lane.stage) for lane in lanes]
-        spec = group[-1].spec
-        node: Node
-        if isinstance(spec, FlatMap):
-            (step,) = region.steps.values()
-            opener = RegionOpener(step, region, self._epoch.context.epoch)
-            known = self._children(lanes[0])
-            node = RegionExpandNode(
-                lanes[0], self._epoch, opener, ordered=spec.ordered, known=known
-            )
-        else:
-            node = self._region_node(group, lanes[-1], region)
+        self._batched = self._batched or any(isinstance(one.spec, Batch) for one in group)
+        node = node_of(group, lanes[-1], self._epoch, region, self._children(lanes[0]))
         node.rest_lanes, node.rest_budgets = tuple(lanes[:-1]), tuple(budgets[:-1])
         if any(_max_failures(stage) is not None for stage in group):
             node.budget = budgets[-1]
             node.guarded = True
         self._append(node)
-
-    def _region_node(self, group: Sequence[Stage], lane: Lane, region: Region) -> RegionNode:
-        batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
-        if batch is not None:
-            self._batched = True
-            return RegionNode(
-                lane, self._epoch, region, gather=int(batch.size), drop_last=batch.drop_last
-            )
-        ordered = all(stage.spec.ordered for stage in group if isinstance(stage.spec, Call))
-        return RegionNode(lane, self._epoch, region, ordered=ordered)
 
     def _batch(self, stage: Stage, spec: Batch) -> None:
         self._batched = True
@@ -386,35 +365,6 @@ class _Part:
         merge = PumpNode(_unseen(lane), epoch, MergeMover(split, mover.order, branches))
         connect([branch[-1] for branch in branches], merge)
         self._nodes.append(merge)
-
-
-class Chooser:
-    """Finds the branch of an item: gives its number and the item."""
-
-    def __init__(self, stage: str, spec: Route) -> None:
-        self._stage = stage
-        self._key = spec.key
-        self._reads = False
-        self._numbers = {value: number for number, value in enumerate(spec.values)}
-
-    def let_read(self) -> None:
-        """Hear that items are batches in flight; they pass as they are."""
-        self._reads = True
-
-    def __call__(self, value: Any) -> tuple[int, Any]:
-        """Give the branch's number and the item.
-
-        Raises:
-            ArgumentError: no branch has this key.
-        """
-        key = self._key(opened(value) if self._reads else value)
-        number = self._numbers.get(key)
-        if number is None:
-            known = ", ".join(repr(known) for known in self._numbers)
-            raise ArgumentError(
-                f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
-            )
-        return number, value
 
 
 def path_in(path: Any) -> Path:

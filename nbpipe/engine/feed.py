@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +82,7 @@ class Feed(GivenOrder):
     def _taken(self, indices: Sequence[Index], loads: int, wait_s: float | None) -> bool:
         """Take a load, once there is room; say whether there was in time."""
         with self._changed:
-            if not self._changed.wait_for(self._admits, wait_s):
+            if indices and not self._changed.wait_for(self._admits, wait_s):
                 return False
             self._check_open()
             if self._wanted and indices:
@@ -109,7 +108,7 @@ class Feed(GivenOrder):
 
     def _put(self, indices: Sequence[Index], loads: int) -> None:
         if self.pass_on is None:
-            self._indices.extend(zip(indices, itertools.chain((loads,), itertools.repeat(0))))
+            self._indices.extend([(indices[0], loads), *((index, 0) for index in indices[1:])])
         else:
             self.pass_on(indices)
         self._waiting += loads
@@ -154,10 +153,11 @@ class Feed(GivenOrder):
         return iter(self._draw, _END)
 
     def _draw(self) -> Any:
+        over = self.ended or not self._wanted  # first: what was pushed before the end counts
         try:
             index, loads = self._indices.popleft()
         except IndexError:
-            if self.ended or not self._wanted:
+            if over:
                 return _END
             raise NothingReadyError from None
         if loads:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
 from .. import gil
-from ..checkpoint import Place
+from ..checkpoint import Place, unreadable
 from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError, StateError
 from ..rest import Rest
 from ..watch import Status
@@ -113,8 +113,10 @@ class Life:
             self._ticket, here, stands = self.machine.begin(given, place.stands or {})
             self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
             epoch.delivered = self._delivered
-        except BaseException:
+        except BaseException as error:
             gil.restore()
+            if place.stands and isinstance(error, TypeError | ValueError | LookupError):
+                raise unreadable(error) from error
             raise
         return epoch
 

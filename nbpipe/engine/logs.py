@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from ..rest import Rest, Run
 from ..seeding import Path
 
@@ -47,9 +49,11 @@ class Drops:
         if not self._dropped:
             return rest.moved(self.more) if self.more else rest
         start = self.input_of(rest.start)
-        holes = [(self.input_of(first), self.input_of(end - 1) + 1) for first, end in rest.holes]
-        holes += [(number, number + 1) for number in self._dropped if number > start]
-        return Rest.of(start, sorted(holes))
+        steps, dropped = np.array(self._steps), np.array(self._dropped)
+        firsts, ends = rest.arrays
+        firsts = firsts + self.more + np.searchsorted(steps, firsts, side="right")
+        ends = ends + self.more + np.searchsorted(steps, ends - 1, side="right")
+        return Rest.of_arrays(start, np.append(firsts, dropped), np.append(ends, dropped + 1))
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ExecutorBrokenError, StageError, WorkerDiedError, WorkerStartError
 from ..executors.base import Answer, Caller, Job
 from ..executors.inflight import opened
+from ..operations import Batch, Call, FlatMap
+from ..rest import Rest
+from ..seeding import Path
+from ..stage import Stage
 from .expand import ExpandNode
 from .lane import Lane
 from .mapnode import MapNode
-from .node import CHUNK_MAX
+from .node import CHUNK_MAX, Node
 from .opening import CallOpener, children
 from .task import Entry, Expansion, Task
 
@@ -276,3 +280,31 @@ class RegionOpener(CallOpener):
         expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
         task.retried += (self._step.stage,)
         return None
+
+
+def node_of(
+    group: Sequence[Stage],
+    lane: Lane,
+    epoch: Epoch,
+    region: Region,
+    known: dict[Path, Rest],
+) -> Node:
+    """Make the node of stages that share their workers.
+
+    Args:
+        group: the stages.
+        lane: that of the last one.
+        epoch: what it belongs to.
+        region: does the work.
+        known: of a `flat_map`, the children that are wanted, where those are not all.
+    """
+    spec = group[-1].spec
+    if isinstance(spec, FlatMap):
+        (step,) = region.steps.values()
+        opener = RegionOpener(step, region, epoch.context.epoch)
+        return RegionExpandNode(lane, epoch, opener, ordered=spec.ordered, known=known)
+    batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
+    if batch is not None:
+        return RegionNode(lane, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
+    ordered = all(stage.spec.ordered for stage in group if isinstance(stage.spec, Call))
+    return RegionNode(lane, epoch, region, ordered=ordered)

@@ -6,11 +6,43 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..errors import ArgumentError
+from ..executors.inflight import opened
+from ..operations import Route
 from ..rest import Rest
 from .join import Mover, PumpNode
 from .logs import Draws
 from .node import Node, Stages
 from .task import Entry, Task
+
+
+class Chooser:
+    """Finds the branch of an item: gives its number and the item."""
+
+    def __init__(self, stage: str, spec: Route) -> None:
+        self._stage = stage
+        self._key = spec.key
+        self._reads = False
+        self._numbers = {value: number for number, value in enumerate(spec.values)}
+
+    def let_read(self) -> None:
+        """Hear that items are batches in flight; they pass as they are."""
+        self._reads = True
+
+    def __call__(self, value: Any) -> tuple[int, Any]:
+        """Give the branch's number and the item.
+
+        Raises:
+            ArgumentError: no branch has this key.
+        """
+        key = self._key(opened(value) if self._reads else value)
+        number = self._numbers.get(key)
+        if number is None:
+            known = ", ".join(repr(known) for known in self._numbers)
+            raise ArgumentError(
+                f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
+            )
+        return number, value
 
 
 class Outlet(Node):

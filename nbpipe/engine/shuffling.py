@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -42,15 +43,16 @@ class Shuffling:
         self._drawn: int = stands.get("drawn", 0)
         self._over: bool = stands.get("over", False)
         _advance(self._rng, size, 0 if self._over else self._drawn)
-        self._again: list[int] = stands.get("again", [])
-        self._slots: list[int] = stands.get("slots", list(range(size)))
+        again = stands.get("again", [])
+        self._slots: list[int] = list(stands.get("slots", range(size)))  # numbers of the inputs
+        self._known: deque[int] = deque(again)  # those of the results, from number `_first` on
         self._first = self._pushed = 0
-        self._places: deque[int] = deque()  # of the slots that were drawn; the first is of `_first`
-        self._order: list[int] | None = None  # in which what was left is given
-        self._needed = len(set(self._again) | set(self._slots))  # before the first draw
+        self._needed = len({*again, *self._slots})  # before the first draw
+        self._counted = self._needed  # inputs that are in a slot, or were
+        self._lock = threading.Lock()  # whoever asks may come in the midst of a push
         self._early: list[Entry] = []
         self._entries: list[Entry] = []
-        self._late = deque(self._again)  # numbers of those that are given before all others
+        self._late = deque(again)  # numbers of those that are given before all others
         self._given: deque[Entry] = deque()  # that wait, since one push gives one item
 
     def push(self, entry: Entry) -> Entry | None:
@@ -64,7 +66,11 @@ class Shuffling:
         if not self._slots:
             return entry
         place = int(self._rng.integers(len(self._slots)))
-        self._places.append(place)
+        with self._lock:
+            self._known.append(self._slots[place])
+            self._slots[place] = self._counted
+            self._counted += 1
+            self._drawn += 1
         out, self._entries[place] = self._entries[place], entry
         if not self._late and not self._given:
             return out
@@ -87,11 +93,14 @@ class Shuffling:
     def flush(self) -> Iterator[Entry]:
         """Give what is left, in random order."""
         if self._pushed < self._needed:
-            self._slots = [number for number in self._slots if number < self._pushed]
+            with self._lock:
+                self._slots = [number for number in self._slots if number < self._pushed]
             self._fill()
             self._late = deque(number for number in self._late if number < self._pushed)
         order = [] if self._over else self._rng.permutation(len(self._entries)).tolist()
-        self._order = order
+        with self._lock:
+            self._known.extend(self._slots[place] for place in order)
+            self._slots, self._over = [], True
         while (entry := self._next_late()) is not None:
             yield entry
         for place in order:
@@ -102,41 +111,21 @@ class Shuffling:
         if rest.is_all:
             stands.update(self._stands)
             return rest
-        order, places = self._order, tuple(self._places)
-        slots, given, pushed = self._replayed(places)
-        if order is not None:
-            given += [slots[place] for place in order]
-            slots = []
-        again = [given[number - self._first] for number in rest.numbers(self._first + len(given))]
+        with self._lock:
+            known, slots = list(self._known), list(self._slots)
+            frontier = self._counted
+            stands["drawn"], stands["over"] = self._drawn, self._over
+        again = [known[number - self._first] for number in rest.numbers(self._first + len(known))]
         numbers = sorted({*again, *slots})
         rank = {number: place for place, number in enumerate(numbers)}
         stands["again"] = [rank[number] for number in again]
         stands["slots"] = [rank[number] for number in slots]
-        stands["drawn"] = self._drawn + len(places)
-        stands["over"] = self._over or order is not None
-        return Rest.only(numbers, pushed)
-
-    def _replayed(self, places: tuple[int, ...]) -> tuple[list[int], list[int], int]:
-        """Give the inputs in the slots, those given since `_first`, and the number of inputs."""
-        slots, given = list(self._slots), list(self._again)
-        pushed = self._needed + self._drawn - self._stands.get("drawn", 0)
-        for place in places:
-            given.append(slots[place])
-            slots[place] = pushed
-            pushed += 1
-        return slots, given, pushed
+        return Rest.only(numbers, frontier)
 
     def forget(self, start: int) -> None:
         """Forget what was given before item `start`; under the scheduler's lock."""
-        gone = min(start - self._first, len(self._again))
-        if gone > 0:
-            self._again = self._again[gone:]
-            self._first += gone
-        pushed = self._needed + self._drawn - self._stands.get("drawn", 0)
-        for _ in range(min(start - self._first, len(self._places))):
-            self._slots[self._places.popleft()] = pushed
-            pushed += 1
-            self._drawn += 1
+        for _ in range(min(start - self._first, len(self._known))):
+            self._known.popleft()
             self._first += 1
 
 

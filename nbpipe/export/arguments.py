@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import operations as ops
 from ..claims import LocalStore
+from ..devices import Target
 from ..draws import Claim
 from ..stage import Stage
 from .uses import Use, refusal
@@ -31,6 +32,24 @@ def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
             use,
         )
     return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
+
+
+def target_of(stage: Stage, use: Use) -> Target:
+    """Give the device of a stage.
+
+    Raises:
+        ExportError: it uses a stream of this process.
+    """
+    assert stage.placement is not None
+    target = stage.placement.given
+    assert isinstance(target, Target)
+    if target.stream is not None:
+        raise refusal(
+            f"the stream of {stage.name!r} is a live {type(target.stream).__name__}; leave stream "
+            "out, and the run makes its own",
+            use,
+        )
+    return target
 
 
 def policy_arguments(policy: ops.FailurePolicy) -> list[str]:

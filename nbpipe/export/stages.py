@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from .. import operations as ops
+from ..devices import Target, ToDevice
 from ..draws import Balance, Claim, Sample
 from ..executors.pickling import by_reference
 from ..stage import Chain as Stages
 from ..stage import Stage, addresses, clean_name, numbered
-from .arguments import claim_arguments, policy_arguments, quoted
+from .arguments import claim_arguments, policy_arguments, quoted, target_of
 from .beginnings import shared_beginnings
 from .calls import call_of
 from .collect import Collector
@@ -88,6 +89,7 @@ class _Writer:
         self._shared = shared_beginnings(chain)
         self._known: dict[tuple[int, ...], str] = {}
         self._knobs: dict[int, str] = {}
+        self._devices: dict[str, str] = {}
         self.parameters: dict[str, Parameter] = {}
         self.locals: dict[str, Chain] = {}
 
@@ -219,6 +221,8 @@ class _Writer:
         if stage.placement is None:
             return ['executor="inline"'] if stage.executor == "inline" else []
         given = stage.placement.given
+        if isinstance(given, Target):
+            return [f"device={self._device(stage, given)}"]
         if given is None:
             return [f'executor="{stage.placement.executor}"']
         name = self._home.name_of(given)
@@ -272,6 +276,9 @@ class _Writer:
             case ops.Shard(rank=rank, world_size=world, tail=tail):
                 given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
                 return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
+            case ToDevice():
+                target = target_of(stage, self._place(stage, None, "").use)
+                return [self._device(stage, target), *self._knob_arguments(stage)]
             case Sample() | Balance():
                 return self._drawn(stage, spec)
             case Claim():
@@ -283,6 +290,13 @@ class _Writer:
             case ops.Cache(store=store):
                 return [] if store.place == "memory" else [quoted(store.place)]
         return []
+
+    def _device(self, stage: Stage, target: Target) -> str:
+        """Give the parameter for a device; stages on one device have one."""
+        if target.device not in self._devices:
+            self._devices[target.device] = name = self._parameter(stage, "device")
+            self._add(Parameter(name, "str", quoted(target.device)))
+        return self._devices[target.device]
 
     def _drawn(self, stage: Stage, spec: Sample | Balance) -> list[str]:
         word = "weights" if isinstance(spec, Sample) else "labels"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
-import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -52,8 +51,13 @@ class Delivery:
 
     def _all_drawn(self) -> tuple[Any, ...]:
         """Give what was drawn while other messages were sent, as one."""
-        lots = [self._drawn.popleft() for _ in range(len(self._drawn))]
-        return "feed", self.ticket, list(itertools.chain.from_iterable(lots)), len(lots)
+        indices: list[Index] = []
+        lots = 0
+        with contextlib.suppress(IndexError):  # to the end: what comes later is told anew
+            while True:
+                indices += self._drawn.popleft()
+                lots += 1
+        return "feed", self.ticket, indices, lots
 
     def heard(self, ticket: int, loads: int) -> None:
         """Hear that so many loads were begun, or with 0 that no more are wanted."""

@@ -12,10 +12,10 @@ from typing import Any, final
 from ..engine.epoch import Epoch
 from ..engine.failures import KEPT
 from ..engine.indices import GivenOrder
+from ..engine.look import stats
 from ..engine.machine import Machine, keep
 from ..engine.node import Stages
 from ..engine.record import Record
-from ..engine.look import stats
 from ..engine.scheduler import Scheduler
 from ..executors.base import Answer, Caller, Job
 from ..executors.shipping import Shipped
@@ -24,7 +24,7 @@ from ..knobs import Knob
 from ..metrics import Row, StageStats
 from ..operations import Source
 from ..rest import Rest
-from ..stage import CONSUMER, Chain, Stage, addresses
+from ..stage import Chain, Stage, addresses
 from .crossing import MOST, Crossing
 from .delivery import Delivery
 from .freight import Values, knobs_of, shipped, split, warn_of_size

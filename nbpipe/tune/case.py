@@ -113,6 +113,8 @@ class Case(NamedTuple):
     def _most_cores(self, load: Load) -> float:
         """Give the processor time that a load may be using; an event loop is one thread."""
         host = self.stages[load.host]
+        if host.executor == "device":
+            return min(1.0, load.slots)
         if host.placement is not None:
             return 0.0  # its calls compute in other processes
         return min(1.0, load.slots) if host.executor == "coroutine" else load.slots

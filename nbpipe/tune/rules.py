@@ -116,6 +116,8 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     if load.away >= _FAR:
         busy = f"{busy}, {format_share(load.away)} on the way to its workers"
     text = f"{name} limits: {busy}, {calls}{case.wait}"
+    if load.stage.executor == "device":
+        return Diagnosis(load.address, text, _ON_DEVICE)
     if load.away > load.share / 2:
         own = case.stages[load.host].executor == "process"
         return Diagnosis(load.address, text, _NEARER if own else _FULL_CLUSTER)
@@ -124,6 +126,10 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     return _with_knob(case, load, load.knob, text)
 
 
+_ON_DEVICE = (
+    "batches go to a device one after the other: send fewer bytes, as uint8 that a map on the "
+    "device converts, let workers give pinned tensors, or do less on the device before the loop"
+)
 _FAR = 0.1  # a way that takes less of the time is not worth a word
 _FULL_CLUSTER = (
     "its calls wait for a free worker, or are short for the way: give the cluster more workers, or "

@@ -286,7 +286,7 @@ def _stage(
 
 def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
     unknown = stage.executor == "executor" and not row.workers
-    if stage.placement is None or unknown:
+    if stage.placement is None or stage.executor == "device" or unknown:
         return None
     return {
         "count": row.workers,

@@ -1,0 +1,24 @@
+"""The page about ranks: its code runs in a process of its own, since gloo stays in it for good."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.ranks.world import ROOT
+
+CODE = """
+import sys
+from tests.test_docs import run_page
+sys.exit("".join(run_page("docs/ranks.md")))
+"""
+
+
+@pytest.mark.torch
+def test_page_runs():
+    """All code of the page runs from top to bottom, and gives what the page shows."""
+    pytest.importorskip("torch")
+    ran = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+    assert (ran.stderr, ran.returncode) == ("", 0)
