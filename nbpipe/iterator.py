@@ -50,7 +50,7 @@ class EpochIterator(Iterator[Any]):
         self._at_end = at_end
         self._scheduler = life.scheduler
         self._consumer = life.record.consumer
-        self._before = self._consumer.items
+        self._before = self._consumer.items - life.delivered_before
         self._sink = epoch.sink
         self._pop = epoch.sink.popleft
         self._thread = get_ident()

@@ -52,10 +52,13 @@ class OpenEpoch(Iterable[Any]):
             ArgumentTypeError: `indices` cannot be iterated, or have no order.
             EpochClosedError: the epoch is over, or `end()` was called; also out of a wait.
             ReentrantRunError: a stage of this run asks for it.
+            RunClosedError: this process was forked from the one that the run lives in.
         """
         life = self._life
         if timeout_s is not None:
             timeout_s = seconds("load timeout_s", timeout_s, zero=True)
+        if life.forked:
+            life.check_open()
         life.check_outside("load indices into")
         return self._feed.load(lot_of(indices), timeout_s, life.between_waits)
 

@@ -84,14 +84,21 @@ def _checked(torch: Any, stage: str, wanted: str) -> Any:
         raise ArgumentError(
             f"{stage} device must be a torch device, got {wanted!r}: {error}"
         ) from None
-    if device.type not in _HOST:
-        module = _module(torch, device.type)
-        if module is None or not module.is_available():
-            raise ArgumentError(
-                f"{stage} device must be one of this machine, got {wanted!r}: torch finds no "
-                f"{device.type.upper()} device here; use 'cpu', or a torch built for it"
-            )
+    if device.type not in _HOST and not _is_there(torch, device.type):
+        raise ArgumentError(
+            f"{stage} device must be one of this machine, got {wanted!r}: torch finds no "
+            f"{device.type.upper()} device here; use 'cpu', or a torch built for it"
+        )
     return device
+
+
+def _is_there(torch: Any, kind: str) -> bool:
+    known = getattr(torch.backends, kind, None)  # it knows of devices without a module, as mps
+    for one in (_module(torch, kind), known):
+        is_available = getattr(one, "is_available", None)
+        if is_available is not None:
+            return bool(is_available())
+    return False
 
 
 def _module(torch: Any, kind: str) -> ModuleType | None:

@@ -24,6 +24,7 @@ class Status:
         epochs: epochs that `train` was asked for [epochs]; None in a loop of the user's own.
         epochs_begun: those of them that have begun [epochs].
         delivered: items handed to the loop in this epoch.
+        resumed: those of them that the loop had before this run went on from a state.
         total: items of an epoch; None where it is not known before they are made.
         units: what each stage hands on, by address: "items" or "batches".
         elapsed_s: time since the epoch began, or that it took [s].
@@ -51,6 +52,7 @@ class Status:
     held_bytes: int | None
     limit_bytes: int | None
     links: Mapping[str, str] = field(default_factory=dict)
+    resumed: int = 0
 
 
 class Written(Protocol):

@@ -122,9 +122,14 @@ class _Direct:
                     made = device.finish(self._fn(value, **options))
                 finally:
                     device.settle()
-            return opened(made)
+            return replaced(made, _waited)
         finally:
             device.close()
+
+
+def _waited(flight: InFlight) -> Any:
+    flight.wait()
+    return flight.open()
 
 
 @final

@@ -246,7 +246,7 @@ class Life:
             epoch=self.number,
             epochs=None if epochs is None else epochs[0],
             epochs_begun=None if epochs is None else epochs[1],
-            delivered=consumer.items - self.items_before,
+            delivered=self.delivered_before + consumer.items - self.items_before,
             total=total,
             units=units,
             elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
@@ -255,6 +255,7 @@ class Life:
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
             held_bytes=self.machine.held_bytes,
             limit_bytes=self.machine.limit_bytes,
+            resumed=self.delivered_before,
         )
 
     def _state(self, *, trains: bool) -> str:

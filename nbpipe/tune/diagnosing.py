@@ -62,7 +62,7 @@ def is_early(case: Case) -> bool:
     if case.span_s < EARLY_S:
         return True
     most = max((row.items_out for row in case.rows.values()), default=0)
-    return case.span_s < FEW_S and max(most, case.status.delivered) < FEW
+    return case.span_s < FEW_S and max(most, case.status.delivered - case.status.resumed) < FEW
 
 
 def _worthwhile(

@@ -232,7 +232,8 @@ def _left_s(status: Status, items_per_s: float) -> float | None:
     if status.state != "running" or status.total is None or not status.delivered:
         return None
     recent = items_per_s * min(_WINDOW_S, status.elapsed_s)
-    mean_per_s = status.delivered / status.elapsed_s if status.elapsed_s > 0 else 0.0
+    done = status.delivered - status.resumed
+    mean_per_s = done / status.elapsed_s if status.elapsed_s > 0 else 0.0
     per_s = items_per_s if recent >= _ENOUGH else mean_per_s
     if not per_s > 0:
         return None

@@ -107,3 +107,33 @@ def sampled_by_torch(rank, items):
     sampler = DistributedSampler(range(items), seed=5)
     batches = BatchSampler(DistributedSampler(range(items), seed=5), 2, drop_last=False)
     return epochs(nbpipe.source(sampler)), epochs(nbpipe.source(batches))
+
+
+def resumable(how, items):
+    """Make the pipeline of a job that is interrupted."""
+    whole = nbpipe.source(range(items), prefetch=2).shuffle(seed=1)
+    split = whole.claim(chunk=3) if how == "claim" else whole.shard(tail=how)
+    return split.map(with_number, prefetch=2)
+
+
+def interrupted(rank, ways, items):
+    """Begin an epoch in each way, tell its state in the middle, and go no further."""
+    told, kept = {}, []
+    for how in ways:
+        run = resumable(how, items).start()
+        iterator = iter(run)
+        got = [next(iterator) for _ in range(4 + rank.number)]
+        told[how] = got, nbpipe.ranks.gather_states(run)
+        kept.append((run, iterator))
+    rank.tell(told)
+    rank.listen()
+
+
+def resumed(rank, states, items):
+    """Go on from the states of all ranks of another job; give the rest, and the next epoch."""
+    found = {}
+    for how, gathered in states.items():
+        with resumable(how, items).start() as run:
+            run.load_state_dict(gathered)
+            found[how] = [list(run), list(run)]
+    return found

@@ -1,0 +1,204 @@
+"""Depth, turned while an epoch runs; what is held, by `nbpipe.debug.leaks`; many epochs."""
+
+import gc
+import threading
+
+import pytest
+
+import nbpipe
+from nbpipe.debug import DeviceLeaks, Leaks, leaks
+from tests.gates import Calls, Gate, finished, quiet
+from tests.transfer.fake import host
+
+
+def numbers(count, calls=None):
+    """Give a pipeline of pinned tensors on the host; `calls` counts those that were loaded."""
+
+    def load(n):
+        if calls is not None:
+            calls.enter(n)
+            calls.leave()
+        return host(n, pinned=True)
+
+    return nbpipe.source(range(count)).map(load, prefetch=1)
+
+
+def ready(run):
+    """Wait until nothing moves; give the batches that wait on the device."""
+    quiet(run)
+    return run.stats()["to_device"].queued
+
+
+def test_depth_bounds_what_waits_on_the_device(world):
+    """As many batches as `depth` wait, beyond the one that is copied: depth + 1 in all."""
+    with numbers(40).to_device("fake", depth=3).start() as run:
+        iterator = iter(run)
+        next(iterator)
+        assert ready(run) == 4
+
+
+def test_depth_is_turned_in_mid_epoch(world):
+    """A raised depth fills at once; a lowered one drains before more is copied."""
+    pipe = numbers(60).to_device("fake", depth=1)
+    with pipe.start() as run:
+        iterator = iter(run)
+        next(iterator)
+        counts = [ready(run)]
+        pipe["to_device"].depth = 6
+        counts.append(ready(run))
+        run["to_device"].depth = 2
+        counts.append(ready(run))
+        for _ in range(7):
+            next(iterator)
+        counts.append(ready(run))
+        rest = len(finished(list, iterator))
+    assert (counts, rest) == ([2, 7, 7, 3], 52)
+
+
+def test_depth_stays_for_the_next_epoch(world):
+    """A value that was tuned is kept, also by the next run."""
+    pipe = numbers(20).to_device("fake")
+    pipe["to_device"].depth = 5
+    with pipe.start() as run:
+        list(run)
+        iterator = iter(run)
+        next(iterator)
+        one = ready(run)
+        iterator.close()
+    with pipe.start() as run:
+        iterator = iter(run)
+        next(iterator)
+        assert (one, ready(run)) == (6, 6)
+
+
+def test_neighbours_on_a_device_are_one_buffer(world):
+    """Behind an inner stage nothing waits: the depth is that of the last."""
+    pipe = numbers(40).to_device("fake", depth=3).map(lambda x: x, device="fake", name="same")
+    with pipe.start() as run:
+        iterator = iter(run)
+        next(iterator)
+        quiet(run)
+        stats = run.stats()
+        assert (stats["to_device"].queued, stats["same"].queued) == (0, 4)
+
+
+def test_each_stage_on_a_device_has_a_row_of_its_own(world):
+    """They are counted one by one, though they run together."""
+    pipe = numbers(5).to_device("fake").map(lambda x: x, device="fake", name="same")
+    with pipe.start() as run:
+        finished(list, run)
+        stats = run.stats()
+    assert [stats[name].items_out for name in ("load", "to_device", "same")] == [5, 5, 5]
+
+
+def test_what_is_under_way_is_reported(world):
+    """In mid-epoch: tensors that nobody has read, sources of copies, events."""
+    with numbers(40).to_device("fake", depth=2).start() as run:
+        iterator = iter(run)
+        batch = next(iterator)
+        ready(run)
+        (held,) = leaks(run)
+        assert (held.device, held.tensors, held.sources, held.events) == ("fake:0", 3, 4, 4)
+        assert repr(leaks(run)) == (
+            "held: fake:0: 3 tensors (24 B), 4 sources (32 B), 4 events"
+        )
+        del batch
+
+
+def test_nothing_is_held_after_close(world):
+    """Even where the iterator is kept, and no stream has done anything by itself."""
+    run = numbers(40).to_device("fake", depth=4).start()
+    iterator = iter(run)
+    batch = next(iterator)
+    ready(run)
+    before = bool(leaks(run))
+    run.close()
+    report = leaks(run)
+    assert (before, bool(report), repr(report)) == (True, False, "nothing held")
+    assert list(iterator) == []
+    assert batch.block.data == 0
+
+
+def test_a_run_without_a_device_holds_nothing():
+    """The report is empty, and false."""
+    with nbpipe.source(range(3)).start() as run:
+        list(run)
+        report = leaks(run)
+    assert report == Leaks(())
+    assert not report
+
+
+def test_a_report_is_a_value():
+    """It is frozen, compares, and counts."""
+    one = DeviceLeaks("cuda:0", 1, 8, 0, 0, 1)
+    with pytest.raises(AttributeError):
+        one.tensors = 5
+    assert (bool(one), Leaks((one,)) == Leaks((one,)), [*Leaks((one,))]) == (True, True, [one])
+
+
+def test_two_hundred_epochs_leave_nothing(world):
+    """Streams, threads, memory of the device and everything held stay as they were."""
+    world.eager_copies = True
+    pipe = numbers(6).to_device("fake").map(
+        lambda tensor: world.compute(tensor, lambda value: value + 1), device="fake", name="add"
+    )
+    held = []
+    with pipe.start() as run:
+        for epoch in range(200):
+            for batch in run:
+                world.compute(batch)
+                del batch
+            world.finish()
+            if epoch in (9, 199):
+                gc.collect()
+                held.append((world.blocks, threading.active_count(), bool(leaks(run))))
+    assert (held[0], len(world.streams), world.wrong) == (held[1], 1, [])
+    assert world.seen == 200 * [1, 2, 3, 4, 5, 6]
+
+
+def test_the_thread_of_a_device_cannot_iterate_its_run(world):
+    """A stage on a device is a stage: it must not iterate the run that runs it."""
+    runs = []
+
+    def iterate(tensor):
+        return next(iter(runs[0]))
+
+    with numbers(3).map(iterate, device="fake").start() as run:
+        runs.append(run)
+        with pytest.raises(nbpipe.StageError) as caught:
+            finished(list, run)
+    assert isinstance(caught.value.__cause__, nbpipe.RunError)
+
+
+def test_a_close_names_the_function_that_does_not_end(world, caplog):
+    """A stage on a device that is still in user code is named, and left a daemon."""
+    gate, begun = Gate(), Gate()
+
+    def stuck(tensor):
+        begun.open()
+        gate.wait()
+        return tensor
+
+    run = numbers(3).map(stuck, device="fake").start()
+    iterator = iter(run)
+    thread = threading.Thread(target=lambda: list(iterator), daemon=True)
+    thread.start()
+    begun.wait()
+    run.close(timeout_s=0.01)
+    gate.open()
+    thread.join()
+    assert "still inside user code: stuck" in caplog.text
+
+
+def test_an_epoch_that_is_left_ends_at_once(world):
+    """The batches that wait on the device are dropped, and the next epoch begins afresh."""
+    calls = Calls()
+    with numbers(30, calls).to_device("fake").start() as run:
+        for _ in range(3):
+            for batch in run:
+                world.compute(batch)
+                break
+        world.finish()
+        assert world.seen == [0, 0, 0]
+        finished(list, run)
+    assert calls.of[29] == 1

@@ -1,0 +1,389 @@
+"""Batches on a fake device whose streams stand still: nothing is read too early or too late."""
+
+import pytest
+
+import nbpipe
+from nbpipe import ArgumentError, StageError, transfer
+from nbpipe.debug import leaks
+from tests.gates import finished
+from tests.transfer.fake import World, host
+
+ITEMS = 12
+
+
+def machine(monkeypatch, **options):
+    """Install another machine with fake devices."""
+    made = World(**options)
+    monkeypatch.setitem(transfer.BACKENDS, "fake", made)
+    return made
+
+
+def numbers(count=ITEMS, *, pinned=False):
+    """Give a pipeline of tensors on the host."""
+    return nbpipe.source(range(count)).map(lambda n: host(n, pinned=pinned), name="load")
+
+
+def read_all(world, items):
+    """Read every batch on this thread's stream and drop it; then carry out everything."""
+    for batch in items:
+        world.compute(batch)
+        del batch
+    world.finish()
+    return world.seen
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_batches_arrive_whole(monkeypatch, eager):
+    """Whatever the streams have done when a batch is handed out, the loop reads its own data."""
+    world = machine(monkeypatch, eager_copies=eager)
+    assert read_all(world, numbers().to_device("fake")) == list(range(ITEMS))
+    assert world.wrong == []
+
+
+def test_memory_is_kept_for_the_stream_that_reads(monkeypatch):
+    """Memory of a batch that the loop has dropped is not given to a copy before it was read."""
+    with_records = machine(monkeypatch, eager_copies=True)
+    read_all(with_records, numbers().to_device("fake"))
+    without = machine(monkeypatch, eager_copies=True, records=False)
+    read_all(without, numbers().to_device("fake"))
+    assert with_records.seen == list(range(ITEMS))
+    assert without.seen != list(range(ITEMS)), "the fake does not notice a missing record"
+
+
+def test_readers_wait_for_the_copy(monkeypatch):
+    """A stream that works at once waits for a copy that has not been carried out."""
+    world = machine(monkeypatch)
+    world.default_stream("fake:0").eager = True
+    read_all(world, numbers().to_device("fake"))
+    without = machine(monkeypatch, waits=False)
+    without.default_stream("fake:0").eager = True
+    read_all(without, numbers().to_device("fake"))
+    assert world.seen == list(range(ITEMS))
+    assert without.seen == [None] * ITEMS, "the fake does not notice a missing wait"
+
+
+def test_reading_does_not_wait_in_the_thread(world):
+    """The loop gets batches whose copies have not begun: only its stream waits."""
+    with numbers().to_device("fake").start() as run:
+        batches = finished(list, run)
+        undone = [batch.block.data for batch in batches]
+    assert undone == [None] * ITEMS
+
+
+def test_one_stream_and_one_thread_for_the_life_of_a_run(world):
+    """Epochs do not make streams, and every stage on a device runs in its one thread."""
+    pipe = numbers().to_device("fake").map(lambda x: x, device="fake", name="same")
+    with pipe.start() as run:
+        for _ in range(3):
+            read_all(world, run)
+    assert (len(world.streams), len(world.threads)) == (1, 1)
+
+
+def test_sources_live_until_they_are_copied(world):
+    """Nobody else holds the source of a copy that is not carried out yet."""
+    read_all(world, numbers(pinned=True).to_device("fake"))
+    assert (world.wrong, world.seen) == ([], list(range(ITEMS)))
+
+
+def test_a_pinned_source_is_not_pinned_again(world):
+    """What lies in pinned memory is copied from there."""
+    read_all(world, numbers(pinned=True).to_device("fake"))
+    pinned = world.pinnings
+    read_all(world, numbers().to_device("fake"))
+    assert (pinned, world.pinnings) == (0, ITEMS)
+
+
+def test_a_tensor_that_occurs_twice_is_copied_once(world):
+    """It is one tensor on the device, too."""
+
+    def twice(n):
+        tensor = host(n)
+        return {"a": tensor, "b": [tensor]}
+
+    (batch,) = nbpipe.source([1]).map(twice).to_device("fake")
+    assert (batch["a"] is batch["b"][0], world.pinnings) == (True, 1)
+
+
+@pytest.mark.parametrize("end", ["break", "stop", "close", "drop"])
+def test_an_epoch_that_is_left_keeps_its_sources_until_they_are_copied(world, end):
+    """However an epoch is left in its middle, no source goes before its copy, and none stays."""
+    run = numbers(pinned=True).to_device("fake", depth=4).start()
+    iterator = iter(run)
+    world.compute(next(iterator))
+    if end == "stop":
+        run.stop()
+    elif end == "close":
+        run.close()
+    elif end == "drop":
+        del iterator
+    else:
+        iterator.close()
+    run.close()
+    world.finish()
+    assert (world.wrong, world.seen, bool(leaks(run))) == ([], [0], False)
+
+
+def test_an_error_keeps_the_sources_of_what_was_begun(world):
+    """A batch of which one tensor cannot be copied: the other's copy is still carried out."""
+    world.failing = 3
+    pipe = nbpipe.source(range(5)).map(lambda n: [host(10 + n, pinned=True), host(n)])
+    got = []
+    with pytest.raises(StageError, match="'to_device' failed on item 3: MemoryError") as caught:
+        got.extend(pipe.to_device("fake"))
+    world.finish()
+    assert (len(got), caught.value.executor, world.wrong) == (3, "device", [])
+
+
+def test_a_run_goes_on_after_an_error(world):
+    """The next epoch of the run is whole, on the same stream."""
+    world.failing = 3
+    with numbers().to_device("fake").start() as run:
+        with pytest.raises(StageError):
+            list(run)
+        world.failing = None
+        seen = read_all(world, run)
+    assert (seen, len(world.streams), world.wrong) == (list(range(ITEMS)), 1, [])
+
+
+def test_an_error_of_a_map_on_a_device_comes_in_order(world):
+    """Earlier batches are delivered, and the failure shows what the function was given."""
+
+    def augment(pair):
+        if pair[0] == 2:
+            raise ValueError("two")
+        return world.compute(pair[1], lambda value: value * 10)
+
+    pairs = nbpipe.source(range(4)).map(lambda n: (n, host(n)), name="load")
+    with pairs.to_device("fake").map(augment, device="fake").start() as run:
+        with pytest.raises(StageError, match="'augment' failed on item 2: ValueError: two"):
+            read_all(world, run)
+        world.finish()
+        (failure,) = run.failures()
+    assert (world.seen, failure.stage, failure.input) == ([0, 10], "augment", "tuple of 2: int 2, FakeTensor")
+
+
+def test_a_map_on_a_device_runs_between_copy_and_loop(world):
+    """It follows its copy, the loop follows it, and all of it on the run's stream."""
+    pipe = numbers().to_device("fake").map(
+        lambda tensor: world.compute(tensor, lambda value: value + 100), device="fake", name="add"
+    )
+    world.default_stream("fake:0").eager = True
+    assert read_all(world, pipe) == [100 + n for n in range(ITEMS)]
+    assert (len(world.streams), world.wrong) == (1, [])
+
+
+def test_a_map_on_a_device_may_stand_alone(world):
+    """Its function gets what the stage before gave; the loop follows what it made."""
+
+    def upload(tensor):
+        return world.copy(world.pinned(tensor), "fake:0")
+
+    pipe = nbpipe.source([host(n, pinned=True) for n in range(4)]).map(upload, device="fake")
+    assert read_all(world, pipe) == [0, 1, 2, 3]
+
+
+def test_a_stage_in_threads_behind_a_device_reads_in_time(monkeypatch):
+    """It waits on its own stream, and the loop on another waits for what it made."""
+    world = machine(monkeypatch, eager_copies=True)
+    pipe = numbers().to_device("fake").map(
+        lambda tensor: world.compute(tensor, lambda value: -value), name="negate", concurrency=3
+    )
+    mine = world.new_stream("fake:0")
+    with world.active("fake:0", mine):
+        read_all(world, pipe)
+    assert world.seen == [-n for n in range(ITEMS)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "generator", "list"])
+def test_children_of_a_batch_are_read_in_time(world, kind):
+    """Each item that `flat_map` makes on a device is noted when it is drawn."""
+
+    def split(tensor):
+        yield world.compute(tensor, lambda value: value * 2)
+        yield world.compute(tensor, lambda value: value * 2 + 1)
+
+    async def split_async(tensor):
+        for child in split(tensor):
+            yield child
+
+    async def listed(tensor):
+        return list(split(tensor))
+
+    world.default_stream("fake:0").eager = True
+    fn = {"plain": split, "generator": split_async, "list": listed}[kind]
+    assert read_all(world, numbers(4).to_device("fake").flat_map(fn)) == list(range(8))
+
+
+def test_an_async_stage_behind_a_device_reads_in_time(world):
+    """It is given a batch, and what it makes is waited for."""
+
+    async def negate(tensor):
+        return world.compute(tensor, lambda value: -value)
+
+    world.default_stream("fake:0").eager = True
+    assert read_all(world, numbers(5).to_device("fake").map(negate)) == [0, -1, -2, -3, -4]
+
+
+def test_a_filter_behind_a_device_sees_batches_and_lets_them_pass(world):
+    """The predicate gets tensors, and what passes is waited for by the loop."""
+    given = []
+
+    def kept(tensor):
+        given.append(str(tensor.device))
+        return len(given) % 2 == 0
+
+    got = read_all(world, numbers(6).to_device("fake").filter(kept))
+    assert (got, set(given)) == ([1, 3, 5], {"fake:0"})
+
+
+def test_joins_and_streams_hand_on_batches_that_are_read_in_time(world):
+    """Rows of zip, pairs of enumerate and windows hold batches that the loop may read."""
+    left, right = (numbers(4).to_device("fake", depth=1) for _ in range(2))
+    pipe = nbpipe.zip(left, right).enumerate().window(2)
+    world.default_stream("fake:0").eager = True
+    for window in pipe:
+        for _, (one, other) in window:
+            world.compute(one)
+            world.compute(other)
+    world.finish()
+    expected = [n for first in range(3) for n in (first, first, first + 1, first + 1)]
+    assert (world.seen, len(world.streams)) == (expected, 1)
+
+
+def test_a_batch_of_batches_is_collated_from_tensors(world):
+    """`batch` behind a device gives its collate function tensors, not what they travel in."""
+    kinds = set()
+
+    def collate(samples):
+        kinds.update(type(sample).__name__ for sample in samples)
+        return samples
+
+    for batch in numbers(4).to_device("fake").batch(2, collate=collate):
+        read_all(world, batch)
+    assert (world.seen, kinds) == ([0, 1, 2, 3], {"FakeTensor"})
+
+
+def test_a_route_behind_a_device_chooses_by_tensors(world):
+    """The key sees a tensor; the branch, too; a map on the device may stand in a branch."""
+
+    def key(tensor):
+        return str(tensor.device)
+
+    pipe = numbers(4).to_device("fake").route(
+        key,
+        {
+            "fake:0": lambda chain: chain.map(
+                lambda tensor: world.compute(tensor, lambda value: value + 1),
+                device="fake",
+                name="add",
+            )
+        },
+    )
+    assert read_all(world, pipe) == [1, 2, 3, 4]
+
+
+def test_two_devices_have_a_stream_and_a_thread_each(world):
+    """A batch goes from one device to another, and its copy waits for the first."""
+    pipe = numbers(6).to_device("fake:0").to_device("fake:1")
+    devices = set()
+    for batch in pipe:
+        devices.add(str(batch.device))
+        world.compute(batch)
+    world.finish()
+    assert (world.seen, devices) == (list(range(6)), {"fake:1"})
+    assert (len(world.streams), len(world.threads), world.wrong) == (2, 2, [])
+
+
+def test_a_batch_comes_back_to_the_host(world):
+    """`to_device("cpu")` copies to pinned memory, and the loop waits until it is there."""
+    pipe = (
+        numbers(5)
+        .to_device("fake")
+        .map(lambda tensor: world.compute(tensor, lambda value: value * 2), device="fake", name="x")
+        .to_device("cpu")
+    )
+    got = [(batch.block.data, batch.pinned) for batch in pipe]
+    assert (got, world.wrong) == ([(n * 2, True) for n in range(5)], [])
+
+
+def test_a_stage_behind_the_way_back_waits_for_it(world):
+    """A function in a thread gets data, not the promise of them."""
+    pipe = numbers(5).to_device("fake").to_device("cpu").map(lambda tensor: tensor.block.data)
+    assert list(pipe) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_stage_made_on_a_device_itself_is_waited_for(world):
+    """A copy to another device begins after the default stream, where such a stage works."""
+
+    sources = [host(n, pinned=True) for n in range(4)]
+
+    def made(n):
+        return world.copy(sources[n], "fake:0")
+
+    world.eager_copies = True
+    world.default_stream("fake:1").eager = True
+    pipe = nbpipe.source(range(4)).map(made).to_device("fake:1")
+    assert (read_all(world, pipe), world.wrong) == ([0, 1, 2, 3], [])
+
+
+def test_the_stream_of_the_user_is_used(world):
+    """`stream=` takes the place of the run's own."""
+    mine = world.new_stream("fake:0")
+    pipe = numbers(3).to_device("fake", stream=mine).map(lambda x: x, device="fake", name="same")
+    read_all(world, pipe)
+    assert (world.seen, world.streams) == ([0, 1, 2], [mine])
+
+
+def test_a_stream_of_another_device_is_refused(world):
+    """It is said when the run starts."""
+    pipe = numbers(3).to_device("fake:0", stream=world.new_stream("fake:1"))
+    with pytest.raises(ArgumentError, match="to_device stream must be one of fake:0, got one of"):
+        pipe.start()
+
+
+def test_a_device_that_is_not_there_is_refused(world):
+    """The message counts those that are."""
+    with pytest.raises(ArgumentError) as caught:
+        numbers(3).to_device("fake:3").start()
+    assert str(caught.value) == (
+        "to_device device must be one of this machine, got 'fake:3': this machine has 2 FAKE "
+        "device(s)"
+    )
+
+
+def test_a_cache_refuses_what_lies_on_a_device(world):
+    """It says where the cache belongs."""
+    with pytest.raises(StageError, match=r"put cache\(\) before to_device"):
+        list(numbers(3).to_device("fake").cache())
+
+
+def test_a_cache_takes_what_came_back(world):
+    """Copied back to the host, items are kept and given again."""
+    pipe = numbers(3).to_device("fake").to_device("cpu").cache()
+    with pipe.start() as run:
+        epochs = [[batch.block.data for batch in run] for _ in range(2)]
+    assert epochs == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_peek_leaves_nothing_in_flight(world):
+    """It goes through the device in the thread that asks, and waits."""
+    seen = numbers(3).to_device("fake").map(
+        lambda tensor: world.compute(tensor, lambda value: value + 1), device="fake", name="add"
+    ).peek(2)
+    assert "add" in str(seen)
+    assert not any(stream.operations for stream in world.streams)
+
+
+def test_a_state_goes_on_behind_a_device(world):
+    """What the loop has had is not copied again."""
+    with numbers(6).to_device("fake").start() as run:
+        iterator = iter(run)
+        first = [next(iterator) for _ in range(2)]
+        state = run.state_dict()
+        iterator.close()
+        run.load_state_dict(state)
+        rest = list(run)
+        for batch in (*first, *rest):
+            world.compute(batch)
+        world.finish()
+    assert world.seen == list(range(6))
