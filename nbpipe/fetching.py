@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, final
 
 from .executors.surroundings import seed_item
+from .mapped import Packer, unpack
 from .worker import NUMBER, worker_info
 
 END = object()  # in the place of what would come next: there is nothing
@@ -122,6 +123,11 @@ class Workers:
         self.__dict__.update(state)
         self._begin()
 
+    @property
+    def are_processes(self) -> bool:
+        """Whether each of them is a process of this machine."""
+        return self._executor == "process"
+
     @contextmanager
     def one(self, dataset: object) -> Iterator[None]:
         """Be one worker, with this dataset, for one call."""
@@ -191,6 +197,42 @@ def _has_fields(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
+class _Sent:
+    """Something that is sent to workers.
+
+    Attributes:
+        mapped: they are processes, and map the large arrays that it holds into their memory.
+    """
+
+    mapped = False
+    _packer: Packer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
+        if self.mapped:
+            self._packer = self._packer or Packer()
+            try:
+                return _unpacked, (type(self), *self._packer.pack(state))
+            except Exception:  # noqa: BLE001  raised again for the part that is to blame
+                self._packer.release()
+        return _blank, (type(self),), state
+
+    def release(self) -> None:
+        """Hear that there are no workers any more."""
+        if self._packer is not None:
+            self._packer.release()
+
+
+def _blank(kind: type[Any]) -> Any:
+    return object.__new__(kind)
+
+
+def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> Any:
+    made = _blank(kind)
+    made.__dict__.update(unpack(head, where))
+    return made
+
+
 @final
 class Collate:
     """Makes a batch of samples.
@@ -225,7 +267,7 @@ class Collate:
 
 
 @final
-class Fetch:
+class Fetch(_Sent):
     """Reads samples of a map-style dataset by index, and makes a batch of them.
 
     Args:
@@ -242,6 +284,7 @@ class Fetch:
         self._collate = collate
         self._batched = batched
         self._workers = workers
+        self.mapped = workers is not None and workers.are_processes
 
     def __call__(self, indices: Any) -> Any:
         """Fetch one batch."""
@@ -310,7 +353,7 @@ def _watched(dataset: Iterable[Any]) -> Iterator[Any]:
 
 
 @final
-class Read:
+class Read(_Sent):
     """Reads one worker's part of an iterable dataset, and makes batches of it.
 
     Args:
@@ -335,6 +378,7 @@ class Read:
         self._size = size
         self._drop_last = drop_last
         self._workers = workers
+        self.mapped = workers.are_processes
 
     def __call__(self, number: int) -> Iterator[Any]:
         """Give the batches of the worker of this number."""

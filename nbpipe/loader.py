@@ -12,7 +12,7 @@ from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
 from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
 from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
-from .loader_epoch import LoaderEpoch, Patience, Team
+from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close
 from .operations import flag, function, seconds, whole
 from .pipeline import Pipeline
 from .run import Run
@@ -300,7 +300,7 @@ class DataLoader:
 
     def split(self, run: Run) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
-        run.close()
+        close(run, CLOSE_S)
         self._splits = True
         return self._open().epoch(self, None)
 
@@ -316,7 +316,7 @@ class DataLoader:
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
         for run in tuple(self._runs):
-            run.close()
+            close(run, CLOSE_S)
 
     def __len__(self) -> int:
         """Give the number of batches of an epoch; of an iterable dataset as far as it says.

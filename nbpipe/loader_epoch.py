@@ -13,6 +13,7 @@ from .iterator import in_new_thread
 from .loader_chain import Order
 from .run import Run
 
+CLOSE_S = 5.0  # for calls in progress when somebody says close
 _GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
 _OURS = (StageError, StopIteration, StopAsyncIteration)  # the latter would end the loop in silence
 
@@ -135,10 +136,10 @@ class LoaderEpoch(Iterator[Any]):
             return
         self.over = True
         if self._run is not None and self._closes:
-            self._run.close(timeout_s=_GRACE_S)
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+            close(self._run, _GRACE_S)
+        end = getattr(self._items, "close", None)
+        if end is not None:
+            end()
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -149,6 +150,15 @@ class LoaderEpoch(Iterator[Any]):
     def __del__(self) -> None:
         if not getattr(self, "over", True) and self._closes:
             in_new_thread(self.close)  # garbage may be found where a lock is held
+
+
+def close(run: Run, timeout_s: float) -> None:
+    """Close a run, and let go of what its workers mapped."""
+    run.close(timeout_s=timeout_s)
+    for stage in run.stages.values():
+        release = getattr(stage.fn, "release", None)
+        if release is not None:
+            release()
 
 
 @final
@@ -186,7 +196,7 @@ class Team:
         try:
             items = iter(self.run)
         except BaseException:  # what cannot be sent to a process is found now
-            self.run.close()
+            close(self.run, _GRACE_S)
             raise
         epoch = LoaderEpoch(loader, items, self.run, closes=not self.stays)
         self._epoch = weakref.ref(epoch)

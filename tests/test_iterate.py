@@ -479,6 +479,24 @@ def test_pipelines_that_are_not_read_by_index_are_refused(name):
         assert run.status().state == "ready"
 
 
+# -- going on from a state ----------------------------------------------------------------
+@isolated
+def test_an_epoch_goes_on_where_it_stood(isolate):
+    """With the same indices, the rest of the epoch is what had not come yet."""
+    pipe = nbpipe.source(ITEMS).map(draw, concurrency=3)
+    with pipe.start(seed=5) as run:
+        whole = drained(run.iterate(ORDER))
+        run.set_epoch(0)
+        items = run.iterate(ORDER)
+        before = [next(items) for _ in range(4)]
+        state = run.state_dict()
+        items.close()
+    with pipe.start(seed=5, isolate=isolate) as run:
+        run.load_state_dict(state)
+        rest = drained(run.iterate(iter(ORDER)))
+    assert before + rest == whole
+
+
 # -- leaving ------------------------------------------------------------------------------
 @isolated
 def test_leaving_in_mid_epoch(isolate):

@@ -3,8 +3,10 @@
 import contextlib
 import gc
 import os
+import select
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -86,6 +88,33 @@ def waits_for_item(epoch):
 
 
 @contextlib.contextmanager
+def interrupted_once(wait):
+    """Interrupt the main thread after a wait; again until it hears, for it may just fall asleep."""
+    heard = threading.Event()
+    main = threading.main_thread().ident
+
+    def hear(number, frame):
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    def interrupt():
+        wait()
+        while not heard.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+            heard.wait(0.01)
+
+    before = signal.signal(signal.SIGINT, hear)
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(HANG_S)
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def full(*, isolate=False, depth=2):
     """Give a run whose source waits at a gate, with an epoch in which every place is taken."""
     gate, calls = Gate(), Calls()
@@ -95,8 +124,10 @@ def full(*, isolate=False, depth=2):
         calls.wait_begun(1)
         for index in range(depth):
             finished(epoch.load, [index + 1])
-        yield run, epoch, gate
-        gate.open()
+        try:
+            yield run, epoch, gate
+        finally:
+            gate.open()
 
 
 # -- what goes in comes out ---------------------------------------------------------------
@@ -568,17 +599,8 @@ def test_paused_runs_take_loads():
 def test_an_interrupt_ends_a_load_that_waits(isolate):
     """The stop button reaches who waits in a load; the epoch can be gone on with."""
     with full(isolate=isolate) as (_, epoch, gate):
-        main = threading.main_thread().ident
-
-        def interrupt():
-            waits_in_load(epoch)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt, daemon=True)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_once(lambda: waits_in_load(epoch)), pytest.raises(KeyboardInterrupt):
             epoch.load([5])
-        thread.join()
         gate.open()
         epoch.load([6])
         epoch.end()
@@ -615,6 +637,31 @@ def test_a_closed_run_opens_no_epoch():
     run.close()
     with pytest.raises(nbpipe.RunClosedError, match=r"pipe\.start\(\)"):
         run.open_epoch()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_loads_nothing():
+    """In a forked child a load is refused at once, whatever the parent's threads held."""
+    with chain().start() as run, run.open_epoch() as epoch:
+        read, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            try:
+                epoch.load([1])
+            except nbpipe.RunClosedError:
+                os.write(write, b"refused")
+            os._exit(0)
+        os.close(write)
+        ready, _, _ = select.select([read], [], [], HANG_S)
+        said = os.read(read, 100) if ready else b"hangs"
+        os.close(read)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        epoch.load([1])
+        epoch.end()
+        assert (said, drained(epoch)) == (b"refused", [10])
 
 
 # -- a process of its own -----------------------------------------------------------------

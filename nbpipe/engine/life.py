@@ -108,6 +108,8 @@ class Life:
         gil.lower()
         try:
             self._begin(perf_counter_ns())
+            if self.given is not None:
+                self.given.close(None)  # an interrupt may have come between an end and this
             self.given, self.following, self.left, self._past = given, None, None, None
             self.delivered_before = place.delivered
             self._ticket, here, stands = self.machine.begin(given, place.stands or {})

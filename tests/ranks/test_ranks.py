@@ -6,19 +6,9 @@ from collections import Counter
 import pytest
 
 import nbpipe
-from tests.ranks import world
 
 pytestmark = pytest.mark.torch
 SIZES = [2, 3]
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    """Start three ranks for all tests here."""
-    pytest.importorskip("torch")
-    found = world.World(3)
-    yield found
-    found.kill()
 
 
 def with_number(item, rng):

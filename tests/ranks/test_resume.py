@@ -14,15 +14,6 @@ ITEMS = 47
 WAYS = ["pad", "uneven"]
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    """Start the ranks that go on."""
-    pytest.importorskip("torch")
-    found = world.World(3)
-    yield found
-    found.kill()
-
-
 def killed(size):
     """Kill ranks in mid-epoch; give the items they had, and their states, for each way."""
     job = world.World(size)

@@ -25,9 +25,13 @@ class World:
     """
 
     def __init__(self, size):
+        self._size = size
         self._processes, self._links = [], []
         self._job = 0
-        for rank in range(size):
+        self._open()
+
+    def _open(self):
+        for rank in range(self._size):
             self._start(rank)
         port = self._answers([0], LIMIT_S)[0]
         for link in self._links[1:]:
@@ -48,8 +52,10 @@ class World:
 
     def begin(self, job, size=None, **arguments):
         """Let the first `size` ranks begin a job: a function of `tests.ranks.jobs`."""
+        if not self._links:  # a job before ended all processes
+            self._open()
         self._job += 1
-        count = len(self._links) if size is None else size
+        count = self._size if size is None else size
         for link in self._links[:count]:
             link.send((self._job, job, count, arguments))
 
@@ -60,7 +66,7 @@ class World:
     def run(self, job, size=None, **arguments):
         """Run a job to its end; give what it returned on each rank."""
         self.begin(job, size, **arguments)
-        return self.wait(range(len(self._links) if size is None else size))
+        return self.wait(range(self._size if size is None else size))
 
     def say(self, rank, value):
         """Say something to a rank that listens in the midst of a job."""
@@ -73,6 +79,7 @@ class World:
             process.wait()
         for link in self._links:
             link.close()
+        self._processes, self._links = [], []
 
     def _answers(self, ranks, limit_s):
         deadline = time.monotonic() + limit_s

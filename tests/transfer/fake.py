@@ -194,12 +194,20 @@ class World(Backend):
     def copy(self, leaf, device):
         if self.failing is not None and leaf.block.data == self.failing:
             raise MemoryError("the device is full")
-        return self._enqueue_copy(leaf, self.allocate(device))
+        target = self.allocate(device)
+        stream = self.current_stream(device)
+        if leaf.device.type == "cpu":
+            return self._enqueue_copy(leaf, target, stream)
+        source = self.current_stream(leaf.device)  # between devices it is the source's, as in torch
+        source.wait_event(self.record_event(stream))
+        self._enqueue_copy(leaf, target, source)
+        stream.wait_event(self.record_event(source))
+        return target
 
     def copy_back(self, leaf):
         return self._enqueue_copy(leaf, host(None, pinned=True), self.current_stream(leaf.device))
 
-    def _enqueue_copy(self, source, target, stream=None):
+    def _enqueue_copy(self, source, target, stream):
         block, into = source.block, target.block
 
         def copy():
@@ -207,7 +215,7 @@ class World(Backend):
                 self.wrong.append("a source was freed before its copy")
             into.data = block.data
 
-        (stream or self.current_stream(target.device)).add(copy)
+        stream.add(copy)
         return target
 
     # -- memory

@@ -1,0 +1,198 @@
+"""`python -m benchmarks.gpu`: batches to a CUDA device, side by side. It needs one.
+
+- bytes_per_s: batches are taken and dropped; `of_bare` divides by a copy of pinned memory in the
+  loop's own thread, in the same round.
+- overlap: the share of the copies that cost no time beside a step twice as long as a copy. The
+  time of the steps alone and of the copies alone is measured in the same round.
+- wait: the share of that time that the loop waits for its next batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import machine
+from .gpu_peers import DEVICE, PEERS, Peer, open_bare, open_on_device
+from .progress import say
+from .ratios import median
+from .table import markdown, number
+
+SHAPE = (64, 3, 224, 224)  # float32, 38.5 MB
+WARMUP = 8
+STEP_OF_COPY = 2.0
+SIDE = 1024  # of the matrices that a step multiplies
+
+Numbers = dict[str, float]
+Step = Callable[[Any], object]
+
+
+class Timed(NamedTuple):
+    """One epoch, after the warm-up.
+
+    Attributes:
+        elapsed_s: until everything was done on the device [s].
+        waited_s: in which the loop waited for its next batch [s].
+    """
+
+    elapsed_s: float
+    waited_s: float
+
+
+class Scene:
+    """What all peers are given.
+
+    Args:
+        count: batches of an epoch, the warm-up not counted.
+        pinned: they lie in pinned memory from the beginning.
+    """
+
+    def __init__(self, count: int, *, pinned: bool) -> None:
+        import torch
+
+        self.count = count
+        self.batches = [torch.rand(SHAPE, pin_memory=pinned) for _ in range(4)]
+        self.size_bytes = self.batches[0].nbytes
+        self.matrix = torch.rand(SIDE, SIDE, device=DEVICE)
+
+    def step(self, rounds: int) -> Step:
+        """Give a step that reads the batch, multiplies matrices and waits for them."""
+        import torch
+
+        def work(batch: Any) -> None:
+            found = batch.view(-1)[0] * self.matrix
+            for _ in range(rounds):
+                found = self.matrix @ found
+            torch.cuda.current_stream().synchronize()
+
+        return work
+
+    def rounds_for(self, step_s: float) -> int:
+        """Give the multiplications that take about so long."""
+        tried = 200
+        once = self.timed(open_on_device, self.step(tried)).elapsed_s / self.count
+        return max(1, int(tried * step_s / once))
+
+    def timed(self, peer: Peer, step: Step) -> Timed:
+        """Take an epoch from a peer; the warm-up is not counted."""
+        import torch
+
+        with peer(self.batches, WARMUP + self.count) as batches:
+            for _ in range(WARMUP):
+                step(next(batches))
+            torch.cuda.synchronize()
+            waited_s, begun_s = 0.0, time.perf_counter()
+            for batch, wait_s in _waits(batches):
+                waited_s += wait_s
+                step(batch)
+                del batch
+            torch.cuda.synchronize()
+            return Timed(time.perf_counter() - begun_s, waited_s)
+
+
+def _waits(batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    while True:
+        begun_s = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch, time.perf_counter() - begun_s
+
+
+def measure(scene: Scene) -> dict[str, Numbers]:
+    """Measure every peer once, and what they are compared with."""
+    bare_s = scene.timed(open_bare, _nothing).elapsed_s
+    step = scene.step(scene.rounds_for(STEP_OF_COPY * bare_s / scene.count))
+    steps_s = scene.timed(open_on_device, step).elapsed_s
+    whole_bytes = scene.size_bytes * scene.count
+    found: dict[str, Numbers] = {"bare": {"bytes_per_s": whole_bytes / bare_s}}
+    for name, peer in PEERS.items():
+        try:
+            taken = scene.timed(peer, _nothing)
+            beside = scene.timed(peer, step)
+        except ImportError:
+            continue
+        found[name] = {
+            "bytes_per_s": whole_bytes / taken.elapsed_s,
+            "of_bare": bare_s / taken.elapsed_s,
+            "overlap": 1.0 - max(0.0, beside.elapsed_s - steps_s) / bare_s,
+            "wait": beside.waited_s / beside.elapsed_s,
+        }
+        say(f"{name:8}{scene.size_bytes / 1e6:.0f} MB  {found[name]}")
+    return found
+
+
+def _nothing(batch: Any) -> None:
+    """Drop the batch."""
+
+
+def _medians(rounds: Sequence[dict[str, Numbers]]) -> dict[str, Numbers]:
+    return {
+        name: {key: median(one[name][key] for one in rounds) for key in rounds[0][name]}
+        for name in rounds[0]
+    }
+
+
+def report(data: dict[str, Any]) -> str:
+    """Give a table for each kind of source."""
+    parts = [f"# To the device: {data['device']}, {data['machine']['versions']}"]
+    for source, rounds in data["rounds"].items():
+        rows = [
+            [
+                name,
+                *(number(found.get(key)) for key in ("bytes_per_s", "of_bare", "overlap", "wait")),
+            ]
+            for name, found in _medians(rounds).items()
+        ]
+        head = ("", "bytes/s", "of bare", "overlap", "wait")
+        parts.append(f"## {source} source, {len(rounds)} rounds\n\n{markdown(head, rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args(arguments)
+
+
+def cuda_device() -> str | None:
+    """Give the name of the CUDA device, or None where there is none."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def main() -> int:
+    """Measure, and write `gpu-<time>.json` and `gpu-<time>.md`."""
+    given = parse(sys.argv[1:])
+    device = cuda_device()
+    if device is None:
+        say("no CUDA device here: these benchmarks copy to one; nothing was measured")
+        return 2
+    now = datetime.now(UTC)
+    rounds: dict[str, list[dict[str, Numbers]]] = {"pinned": [], "pageable": []}
+    for source, found in rounds.items():
+        scene = Scene(given.batches, pinned=source == "pinned")
+        found += [measure(scene) for _ in range(given.rounds)]
+    data = {"machine": machine.describe(), "device": device, "shape": SHAPE, "rounds": rounds}
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"gpu-{now:%Y%m%d-%H%M}.json"
+    path.write_text(json.dumps({"started": now.isoformat(" ", "minutes"), **data}, indent=1) + "\n")
+    path.with_suffix(".md").write_text(report(data))
+    say(f"\n{report(data)}\nraw numbers: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

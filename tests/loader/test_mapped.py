@@ -1,0 +1,156 @@
+"""Datasets that lie in memory: their arrays are mapped by workers, not copied to them."""
+
+import os
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from torch.utils.data import Dataset, TensorDataset  # noqa: E402
+
+import nbpipe  # noqa: E402
+from nbpipe.mapped import Packer, unpack  # noqa: E402
+from tests.loader.same import same  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere arrays are sent"),
+]
+LARGE = 300_000
+
+
+class Arrays(Dataset):
+    """Holds large arrays of several kinds."""
+
+    def __init__(self):
+        self.tensor = torch.arange(LARGE).reshape(-1, 3)
+        self.array = np.arange(LARGE, dtype=np.float64)
+        self.turned = torch.arange(LARGE, dtype=torch.float32).reshape(-1, 2).T
+        self.rows = list(torch.arange(LARGE).reshape(-1, 1000))
+        self.names = [str(n) for n in range(8)]
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.tensor[index], self.array[index], self.turned[1, index], self.rows[index][-1]
+
+
+def test_arrays_come_as_they_are():
+    """What workers read in mapped arrays is what lies in them here."""
+    got = list(nbpipe.DataLoader(Arrays(), 4, num_workers=2))
+    wanted = list(torch.utils.data.DataLoader(Arrays(), 4))
+    assert same(got, wanted)
+
+
+def packed_bytes(value):
+    """Give the bytes that are sent, and whether the rest is mapped."""
+    head, where = Packer().pack(value)
+    return len(head), where is not None
+
+
+def test_large_arrays_stay_out_of_what_is_sent():
+    """Large arrays are not part of the message; views bring only what they show."""
+    rows = list(torch.zeros(LARGE).reshape(-1, 1000))[:5]
+    found = [packed_bytes(value) for value in (np.zeros(LARGE), torch.zeros(LARGE), rows)]
+    assert [mapped for _, mapped in found] == [True, True, False]
+    assert [size < 50_000 for size, _ in found] == [True] * 3
+
+
+def test_worker_may_write_to_its_arrays():
+    """An array may be written to in a worker; nobody else sees it."""
+
+    class Counting(Dataset):
+        def __init__(self):
+            self.counts = np.zeros(LARGE)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.counts[index] += 1
+            return self.counts[index]
+
+    dataset = Counting()
+    got = torch.cat(list(nbpipe.DataLoader(dataset, num_workers=2))).tolist()
+    assert (got, dataset.counts.sum()) == ([1.0] * 4, 0)
+
+
+def test_new_arrays_are_seen_in_the_next_epoch():
+    """Workers that stay see an array that took another's place."""
+    dataset = TensorDataset(torch.zeros(LARGE))
+    loader = nbpipe.DataLoader(dataset, LARGE, num_workers=1, persistent_workers=True)
+    found = []
+    for value in range(3):
+        dataset.tensors = (torch.full((LARGE,), float(value)),)
+        found += [batch[0].unique().tolist() for batch in loader]
+    loader.close()
+    assert found == [[0.0], [1.0], [2.0]]
+
+
+def test_changed_arrays_are_seen_by_new_workers():
+    """Workers of the next epoch see what was written into an array."""
+    dataset = TensorDataset(torch.zeros(LARGE))
+    loader = nbpipe.DataLoader(dataset, LARGE, num_workers=1)
+    found = []
+    for value in range(3):
+        dataset.tensors[0].fill_(value)
+        found += [batch[0].unique().tolist() for batch in loader]
+    assert found == [[0.0], [1.0], [2.0]]
+
+
+def test_epoch_leaves_no_file_open():
+    """After an epoch the memory is given back, also while the loader lives."""
+    loader = nbpipe.DataLoader(TensorDataset(torch.zeros(LARGE)), LARGE, num_workers=1)
+    list(loader)
+    before = len(os.listdir("/proc/self/fd"))
+    counts = [len(os.listdir("/proc/self/fd")) for _ in range(3) for _ in loader]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(counts) == 3
+
+
+def test_same_arrays_are_copied_once():
+    """Packed again, an object that did not change is the same to the byte."""
+    packer, value = Packer(), {"a": torch.ones(LARGE), "b": np.ones(LARGE)}
+    first, second = packer.pack(value), packer.pack(value)
+    value["b"] = np.zeros(LARGE)
+    third = packer.pack(value)
+    assert (first == second, second == third) == (True, False)
+    assert same(unpack(*third), value)
+
+
+def test_what_hangs_together_stays_so():
+    """A `collate_fn` that is the dataset's own method keeps its dataset in the worker."""
+
+    class Whole(Dataset):
+        def __init__(self):
+            self.data = torch.arange(LARGE)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.last = index
+            return index
+
+        def collate(self, samples):
+            return self.last, int(self.data[-1])
+
+    dataset = Whole()
+    loader = nbpipe.DataLoader(dataset, 2, num_workers=2, collate_fn=dataset.collate)
+    assert list(loader) == [(1, LARGE - 1), (3, LARGE - 1)]
+
+
+def test_parameters_and_gradients():
+    """Tensors that want gradients, sparse and empty ones are packed as what they are."""
+    values = [
+        torch.ones(LARGE, requires_grad=True),
+        torch.empty(0, 3),
+        torch.ones(3, dtype=torch.bool),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.eye(3).to_sparse(),
+    ]
+    got = unpack(*Packer().pack(values))
+    assert same(got, values)

@@ -1,0 +1,96 @@
+"""Cut an epoch, go on in another run, compare with the uninterrupted one."""
+
+import json
+from contextlib import closing
+
+import nbpipe
+from tests.resume.recipes import build, outcome, plain, words_in
+
+LONGEST = 60  # items of an epoch; longer ones are left out, so that a test stays quick
+LEAVE = ("keep", "close", "end", "twice")
+
+
+def carried(state):
+    """Give the state as another process would read it."""
+    return json.loads(json.dumps(state))
+
+
+def drawn(items, count):
+    """Give at most `count` items; and the error text and whether it ended, as `outcome` does."""
+    got = []
+    try:
+        for _ in range(count):
+            got.append(plain(next(items)))
+    except StopIteration:
+        return got, None, True
+    except nbpipe.StageError as error:
+        return got, outcome(_raising(error))[1], True
+    return got, None, False
+
+
+def _raising(error):
+    yield from ()
+    raise error
+
+
+def state_at(recipe, hands, cut, by, **options):
+    """Give the first items of an epoch, and the state behind them, taken in some way."""
+    with build(recipe, hands).start(**options) as run:
+        items = iter(run)
+        got, _, _ = drawn(items, cut)
+        if by == "close":
+            items.close()
+        elif by == "end":
+            run.close()
+        state = run.state_dict()
+        if by == "twice":
+            items.close()
+            state = run.state_dict()
+        return got, carried(state)
+
+
+def uninterrupted(recipe, hands, **options):
+    """Give what comes in each of two epochs, and the error that ends each."""
+    with build(recipe, hands).start(**options) as run:
+        return outcome(run), outcome(run)
+
+
+def _is_cached(recipe):
+    return "cache" in set(words_in(recipe))
+
+
+def check_every_cut(recipe, first, later, *, seed=0, by="keep", again=3, **options):
+    """Cut at every item, go on, cut once more `again` items later, go on; compare the whole.
+
+    Returns:
+        Whether the recipe was one to check.
+    """
+    try:
+        build(recipe, first), build(recipe, later)
+    except nbpipe.ArgumentError:
+        return False
+    options["seed"] = seed
+    (items, error), following = uninterrupted(recipe, first, **options)
+    if len(items) > LONGEST:
+        return False
+    for cut in range(len(items) + 1):
+        got, state = state_at(recipe, first, cut, by, **options)
+        with closing(build(recipe, later).start(**options)) as run:
+            rest, ends = _gone_on(run, state, (cut * 7 + again) % 5)
+            assert (got + rest, ends) == (items, error), (cut, state)
+            if cut % 4 == 0 and error is None and not _is_cached(recipe):
+                assert outcome(run) == following, (cut, state)
+    return True
+
+
+def _gone_on(run, state, again):
+    """Give the rest of an epoch in two parts, with one more state between them."""
+    run.load_state_dict(state)
+    assert carried(run.state_dict()) == state
+    items = iter(run)
+    got, error, ended = drawn(items, again)
+    if ended:
+        return got, error
+    run.load_state_dict(carried(run.state_dict()))
+    rest, error = outcome(run)
+    return got + rest, error

@@ -1,0 +1,22 @@
+"""Random pipelines, cut at every item, gone on with by other hands: the whole is the same."""
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.gates import finished
+from tests.resume.checking import LEAVE, check_every_cut
+from tests.resume.strategies import HANDS, RECIPES, SEEDS
+
+FEW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+HANG_S = 60.0
+
+
+@settings(FEW, max_examples=60)
+@given(RECIPES, HANDS, HANDS, SEEDS, st.sampled_from(LEAVE), st.integers(0, 4))
+def test_every_cut_goes_on_exactly(recipe, first, later, seed, by, again):
+    """However an epoch was cut, twice, its parts joined are the uninterrupted one."""
+
+    def check():
+        return check_every_cut(recipe, first, later, seed=seed, by=by, again=again)
+
+    assume(finished(check, seconds=HANG_S))
