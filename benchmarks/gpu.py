@@ -27,6 +27,7 @@ from .table import markdown, number
 SHAPE = (64, 3, 224, 224)  # float32, 38.5 MB
 WARMUP = 8
 STEP_OF_COPY = 2.0
+_COLUMNS = ("bytes_per_s", "of_bare", "overlap", "wait")
 SIDE = 1024  # of the matrices that a step multiplies
 
 Numbers = dict[str, float]
@@ -144,13 +145,10 @@ def report(data: dict[str, Any]) -> str:
     parts = [f"# To the device: {data['device']}, {data['machine']['versions']}"]
     for source, rounds in data["rounds"].items():
         rows = [
-            [
-                name,
-                *(number(found.get(key)) for key in ("bytes_per_s", "of_bare", "overlap", "wait")),
-            ]
+            [name, *(number(found.get(key)) for key in _COLUMNS)]
             for name, found in _medians(rounds).items()
         ]
-        head = ("", "bytes/s", "of bare", "overlap", "wait")
+        head = ("", *_COLUMNS)
         parts.append(f"## {source} source, {len(rounds)} rounds\n\n{markdown(head, rows)}")
     return "\n\n".join(parts) + "\n"
 

@@ -45,7 +45,7 @@ def open_bare(batches: Sequence[Any], count: int) -> Batches:
 def open_on_device(batches: Sequence[Any], count: int) -> Batches:
     """Give batches that lie on the device already."""
     there = [batch.to(DEVICE) for batch in batches]
-    return nullcontext(iter(Held(there, count)))  # type: ignore[call-overload]
+    return nullcontext(iter(Held(there, count)))
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        Held(batches, count),  # type: ignore[arg-type]
+        Held(batches, count),
         batch_size=None,
         num_workers=2,
         pin_memory=True,

@@ -18,7 +18,7 @@ from .errors import CacheError
 from .seeding import Path
 from .tree import copy_arrays
 
-_FORMAT = 2
+_FORMAT = 3
 _ITEMS = "items.pickle"
 _LONGEST = 120  # characters of a value in a message
 _WAY_OUT = "delete it, or cache to another folder"
@@ -61,10 +61,24 @@ class Recorder(ABC):
         """Forget what was kept: the epoch is over, and was not whole; from any thread."""
 
 
+Made = tuple[int, tuple[int, ...]]  # an epoch, and the passes of repeats around the cache in it
+
+
 class Store(ABC):
-    """Items of a whole epoch, once there was one."""
+    """Items of a whole epoch, once there was one.
+
+    Attributes:
+        place: where they are.
+        as_of: the epoch that the next recording is to make, where another process has begun it.
+    """
 
     place: str
+    as_of: Made | None = None
+
+    @property
+    @abstractmethod
+    def made(self) -> Made:
+        """The epoch that made the items, once it is complete."""
 
     @property
     @abstractmethod
@@ -72,7 +86,7 @@ class Store(ABC):
         """Whether the items can be read."""
 
     @abstractmethod
-    def recorder(self) -> Recorder:
+    def recorder(self, made: Made) -> Recorder:
         """Give a recorder for an epoch that begins."""
 
     @abstractmethod
@@ -87,20 +101,26 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         self._entries: list[tuple[Path, Any]] | None = None
+        self._made: Made = (0, ())
 
     @property
     def complete(self) -> bool:
         """Whether an epoch was recorded."""
         return self._entries is not None
 
-    def recorder(self) -> Recorder:
-        """Give a recorder; the first to complete wins."""
-        return _MemoryRecorder(self)
+    @property
+    def made(self) -> Made:
+        """The epoch that was recorded."""
+        return self._made
 
-    def keep(self, entries: list[tuple[Path, Any]]) -> None:
+    def recorder(self, made: Made) -> Recorder:
+        """Give a recorder; the first to complete wins."""
+        return _MemoryRecorder(self, made)
+
+    def keep(self, entries: list[tuple[Path, Any]], made: Made) -> None:
         """Take over the items of a whole epoch."""
         if self._entries is None:
-            self._entries = entries
+            self._made, self._entries = made, entries
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read the items; arrays are copied, so that work in place does not change the cache."""
@@ -108,8 +128,9 @@ class MemoryStore(Store):
 
 
 class _MemoryRecorder(Recorder):
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, made: Made) -> None:
         self._store = store
+        self._made = made
         self._entries: list[tuple[Path, Any]] | None = []
 
     def add(self, path: Path, value: Any) -> None:
@@ -120,7 +141,7 @@ class _MemoryRecorder(Recorder):
     def complete(self) -> None:
         entries = self._entries
         if entries is not None:
-            self._store.keep(entries)
+            self._store.keep(entries, self._made)
 
     def close(self) -> None:
         self._entries = None
@@ -163,7 +184,15 @@ class FolderStore(Store):
             )
         return True
 
-    def recorder(self) -> Recorder:
+    @property
+    def made(self) -> Made:
+        """The epoch that made the items."""
+        with (self.folder / _ITEMS).open("rb") as file:
+            pickle.load(file)  # noqa: S301  the user's own cache
+            epoch, passes = json.loads(pickle.load(file))  # noqa: S301
+        return epoch, tuple(passes)
+
+    def recorder(self, made: Made) -> Recorder:
         """Give a recorder that writes beside the final file.
 
         Raises:
@@ -172,7 +201,7 @@ class FolderStore(Store):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
-            return _FolderRecorder(self)
+            return _FolderRecorder(self, made)
         except OSError as error:
             raise CacheError(
                 f"cache path must be a folder that can be written, got {self.place!r} ({error}); "
@@ -205,6 +234,7 @@ class FolderStore(Store):
         try:
             with (self.folder / _ITEMS).open("rb") as file:
                 pickle.load(file)  # noqa: S301  the user's own cache
+                pickle.load(file)  # noqa: S301
                 count = pickle.load(file)  # noqa: S301
                 for number in range(count):  # noqa: B007  named in the error
                     entry = pickle.load(file)  # noqa: S301
@@ -222,7 +252,7 @@ class FolderStore(Store):
 
 
 class _FolderRecorder(Recorder):
-    def __init__(self, store: FolderStore) -> None:
+    def __init__(self, store: FolderStore, made: Made) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._count = 0
@@ -231,6 +261,7 @@ class _FolderRecorder(Recorder):
         self._path = FilePath(name)
         self._file: BinaryIO | None = os.fdopen(handle, "wb")
         pickle.dump(json.dumps(store.about), self._file, protocol=5)
+        pickle.dump(json.dumps(made), self._file, protocol=5)
         self._count_at = self._file.tell()
         self._file.write(_count_record(0))
 

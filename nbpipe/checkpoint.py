@@ -13,6 +13,7 @@ from typing import Any, final
 from .errors import StateError
 from .operations import Batch, Call, Operation, Shard, Source
 from .stage import Chain, Stage, addresses
+from .stands import check_stands
 from .text import shortened
 from .worlds import regrouped
 
@@ -21,6 +22,9 @@ State = dict[str, Any]
 Stands = dict[str, dict[str, Any]]
 _PLAIN = (bool, int, float, str, type(None))
 _FREE = ("rank", "world_size", "device", "prefetch")  # may differ when an epoch goes on
+_KINDS = {"epoch": int, "delivered": int, "given": bool} | dict.fromkeys(
+    ("stages", "lengths", "ranks"), dict
+)
 _WAY_OUT = "give what run.state_dict() returned for this pipeline"
 
 
@@ -98,21 +102,19 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"a state must be of format {FORMAT}, got {state['nbpipe']!r}; it was written by "
             "another version of nbpipe: begin the epoch again"
         )
-    wrong = [
-        name
-        for name, kind in (("epoch", int), ("delivered", int), ("stages", dict), ("chain", list))
-        if not isinstance(state.get(name), kind)
-    ]
+    wrong = [name for name, kind in _KINDS.items() if type(state.get(name)) is not kind]
+    wrong += [name for name in ("epoch", "delivered") if not wrong and state[name] < 0]
     if wrong:
         raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
-    _check_chain([_outline(stage) for stage in chain], state["chain"])
+    check_stands(state["stages"])
+    _check_chain([_outline(stage) for stage in chain], state.get("chain"))
     if state.get("seed") != seed:
         raise StateError(
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
             f"start it with pipe.start(seed={state.get('seed')!r})"
         )
     for address, length in _lengths(chain).items():
-        before = state.get("lengths", {}).get(address)
+        before = state["lengths"].get(address)
         if before != length:
             raise StateError(
                 f"source {address!r} had {before} items when the state was taken, it has "
@@ -120,9 +122,11 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             )
 
 
-def _check_chain(ours: list[Any], theirs: list[Any]) -> None:
+def _check_chain(ours: list[Any], theirs: Any) -> None:
     if ours == theirs:
         return
+    if not isinstance(theirs, list | tuple):
+        raise StateError(f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}")
     for one, other in zip(ours, theirs, strict=False):
         if one != other:
             raise StateError(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
-from .cache import MemoryStore, Recorder, Store
+from .cache import Made, MemoryStore, Recorder, Store
 from .claims import LocalStore
 from .draws import Claim
 from .engine.build import Builder
@@ -240,9 +240,14 @@ class _PrivateStore(Store):
         """Whether there is a whole pass to read."""
         return any(store.complete for store in self._stores)
 
-    def recorder(self) -> Recorder:
+    @property
+    def made(self) -> Made:
+        """The epoch that made what is complete."""
+        return next(store for store in self._stores if store.complete).made
+
+    def recorder(self, made: Made) -> Recorder:
         """Record into memory."""
-        return self._stores[1].recorder()
+        return self._stores[1].recorder(made)
 
     def entries(self) -> Iterator[tuple[Path, Any]]:
         """Read what is complete."""

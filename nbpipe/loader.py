@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -331,6 +332,20 @@ class DataLoader:
         if size is None:
             return count
         return count // size if self.drop_last else -(-count // size)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the loader as it was made; its workers stay here."""
+        order: dict[str, Any] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        if self._samples.chosen_by_user:
+            order = {"batch_sampler": self.batch_sampler}
+        if not self._reads and "batch_sampler" not in order:
+            order["sampler"] = self.sampler
+        names = (
+            "num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context "
+            "generator prefetch_factor persistent_workers pin_memory_device in_order workers"
+        )
+        others = {name: getattr(self, name) for name in names.split()}
+        return functools.partial(type(self), self.dataset, **order, **others), ()
 
     def __repr__(self) -> str:
         workers = f", workers={self.workers!r}" if self.num_workers else ""

@@ -22,7 +22,6 @@ class Samples:
         drop_last: a last batch that is not full is left out.
         sampler: gives indices; None where samples come by themselves.
         batch_sampler: gives lists of indices, or None.
-        batched: samples are gathered.
     """
 
     batch_size: int | None
@@ -34,6 +33,11 @@ class Samples:
     def batched(self) -> bool:
         """Whether samples are gathered."""
         return self.batch_sampler is not None or self.batch_size is not None
+
+    @property
+    def chosen_by_user(self) -> bool:
+        """Whether a batch sampler was given."""
+        return self.batch_sampler is not None and self.batch_size is None
 
     @property
     def indices(self) -> Iterable[Any]:

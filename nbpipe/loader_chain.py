@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, final
 
-from .fetching import END, Batches, Collate, Fetch, Read, Workers
+from .fetching import END, Batches, Collate, Fetch, Read
 from .joins import interleave
 from .knobs import Knob
 from .loader_arguments import Samples
+from .loader_workers import Workers
 from .pipeline import Pipeline
 from .source import source
 from .stage import Stage

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any, Protocol, final
 
 from .errors import StageError, StageTimeoutError
-from .fetching import WantsWorkersError
 from .iterator import in_new_thread
 from .loader_chain import Order
+from .loader_workers import WantsWorkersError
 from .run import Run
 
 CLOSE_S = 5.0  # for calls in progress when somebody says close

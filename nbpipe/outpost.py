@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from .engine.feed import Feed
-from .engine.node import Stages
+from .engine.noting import Stages
 from .engine.task import Entry
 from .errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from .executors.channel import Channel

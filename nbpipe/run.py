@@ -16,7 +16,7 @@ from .engine.given import given_chain
 from .engine.indices import GivenOrder, Listed
 from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
-from .engine.node import Stages
+from .engine.noting import Stages
 from .engine.scheduler import LOG
 from .iterator import EpochIterator, in_new_thread
 from .observed import Observed
@@ -87,15 +87,16 @@ class Run(Observed):
         """Start the next epoch, in an order given from outside.
 
         The source is read by these indices; what else stands at the head of the pipeline and
-        orders indices (`shuffle`, `shard`, `take`, `skip`, `repeat`) is left out, and
-        `enumerate` numbers what is read. A `cache` neither keeps nor gives items. All other
-        stages do what they do in any epoch. An item's path, which its random generator depends
-        on, is (its place in `indices`, its index).
+        orders indices (`shuffle`, `shard`, `take`, `skip`, `repeat`, `sample`, `balance`,
+        `claim`) is left out, and `enumerate` numbers what is read. A `cache` neither keeps nor
+        gives items. All other stages do what they do in any epoch. An item's path, which its
+        random generator depends on, is (its place in `indices`, its index).
 
         Args:
             indices: ints from 0 to the source's length - 1, as often and in the order that they
                 are wanted: a list, an array, a tensor, a sampler, a generator, which may be
-                endless. They are drawn as the source reads them, `prefetch` items ahead.
+                endless. They are drawn as the source reads them, `prefetch` items ahead; with
+                `isolate=True` up to 64 more.
 
         Returns:
             The iterator of the epoch, as `iter(run)` gives it. An index that is out of range or

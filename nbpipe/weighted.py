@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -26,12 +27,14 @@ class Draw(ABC):
     Attributes:
         rows: how many rows there are to draw from.
         drawable: how many of them have a weight above 0.
+        digest: of the weights, for those who compare.
     """
 
-    __slots__ = ("drawable", "rows")
+    __slots__ = ("digest", "drawable", "rows")
 
     def __init__(self, weights: Weights) -> None:
         self.rows = len(weights)
+        self.digest = blake2b(weights.tobytes(), digest_size=16).hexdigest()
         self.drawable = int(np.count_nonzero(weights))
 
     def check(self, rows: int | None, count: int) -> None:

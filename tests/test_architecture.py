@@ -21,13 +21,13 @@ PACKAGE = ROOT / "nbpipe"
 FLOORS = (
     "version errors units gil",
     "knobs tree describe text metrics seeding worker digest cache "
-    "index_order rest weighted claims index_steps rest_order sampler",
+    "index_order rest stands weighted claims index_steps rest_order sampler",
     "operations draws devices placement stage region order worlds checkpoint lengths outline collate failure",
     "executors transfer ranks",
     "open_runs stats watch tune exported view remote kernel export widgets",
     "engine inline isolate iterator open_epoch training live_stage observed run outpost",
     "on_device calls appending appending_orders chaining peek pipeline source joins progress loading debug "
-    "mapped fetching loader_arguments loader_chain loader_epoch loader __init__",
+    "mapped loader_workers fetching loader_arguments loader_chain loader_epoch loader __init__",
     "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.

@@ -16,7 +16,11 @@ class EpochContext:
 
     __slots__ = ("ended", "epoch", "seed")
 
-    def __init__(self, seed: int, epoch: int) -> None:
+    def __init__(self, seed: int, epoch: int, ended: threading.Event | None = None) -> None:
         self.seed = seed
         self.epoch = epoch
-        self.ended = threading.Event()
+        self.ended = threading.Event() if ended is None else ended
+
+    def as_of(self, epoch: int) -> EpochContext:
+        """Give the context of stages that make the items of another epoch in this one."""
+        return EpochContext(self.seed, epoch, self.ended)

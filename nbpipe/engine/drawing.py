@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..rest import Rest
+from ..stands import check_below
 from .join import Mover, PumpNode, cut_others, from_input
 from .logs import Draws
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages
 from .task import Entry
+
+_AT_ONCE = 2**16  # draws
 
 
 class DrawingMover(Mover):
@@ -23,11 +27,13 @@ class DrawingMover(Mover):
     loop had not got, are known: they come first.
 
     Args:
+        address: of the stage.
         count: inputs.
         again: inputs of the items that come first.
     """
 
-    def __init__(self, count: int, again: Sequence[int]) -> None:
+    def __init__(self, address: str, count: int, again: Sequence[int]) -> None:
+        check_below(address, "again", again, count)
         self.draws = Draws(count)
         self.again = deque(again)
 
@@ -76,6 +82,7 @@ class MixMover(DrawingMover):
     """Draws an input by weight for each item.
 
     Args:
+        address: of the stage.
         weights: of the inputs.
         rng: for the draws.
         shortest: end with the first input that ends.
@@ -84,25 +91,28 @@ class MixMover(DrawingMover):
 
     def __init__(
         self,
+        address: str,
         weights: Sequence[float],
         rng: np.random.Generator,
         *,
         shortest: bool,
         stands: Mapping[str, Any],
     ) -> None:
-        super().__init__(len(weights), stands.get("again", ()))
-        left = stands.get("left", range(len(weights)))
+        super().__init__(address, len(weights), stands.get("again", ()))
+        left = stands.get("open", range(len(weights)))
+        check_below(address, "open", left, len(weights))
         self._weights = {number: weights[number] for number in left}
         self._rng = rng
         self._draws: int = stands.get("draws", 0)
         self._shortest = shortest
         self._next: int | None = None
-        rng.random(self._draws)
+        for begun in range(0, self._draws, _AT_ONCE):
+            rng.random(min(_AT_ONCE, self._draws - begun))
 
     def stands(self) -> dict[str, Any]:
         """Say how often was drawn, and from what."""
         drawn = self._draws - (self._next is not None)
-        return {"draws": drawn, "left": list(self._weights)}
+        return {"draws": drawn, "open": list(self._weights)}
 
     def _draw(self) -> int:
         if self._next is None:
@@ -149,17 +159,20 @@ class InterleaveMover(DrawingMover):
     """Takes turns between the inputs that are open.
 
     Args:
+        address: of the stage.
         count: inputs.
         cycle: inputs that are open at once.
         stands: what `stands()` gave.
     """
 
-    def __init__(self, count: int, cycle: int, stands: Mapping[str, Any]) -> None:
-        super().__init__(count, stands.get("again", ()))
+    def __init__(self, address: str, count: int, cycle: int, stands: Mapping[str, Any]) -> None:
+        super().__init__(address, count, stands.get("again", ()))
         self._open: list[int] = list(stands.get("open", range(min(cycle, count))))
         self._following: int = stands.get("following", len(self._open))
         self._count = count
         self._turn: int = stands.get("turn", 0)
+        check_below(address, "open", self._open, count)
+        check_below(address, "turn", (self._turn,), len(self._open) or 1)
 
     @property
     def at_first(self) -> set[int]:

@@ -17,7 +17,8 @@ from ..tree import size_bytes
 from .context import EpochContext
 from .join import PumpNode
 from .memory import Memory
-from .node import CHUNK_MAX, Node, Stages
+from .node import CHUNK_MAX, Node
+from .noting import Stages
 from .standing import forget, stages_of
 from .stream import StreamNode
 from .task import Entry, Task

@@ -10,7 +10,8 @@ from ..rest import Rest
 from ..seeding import Path
 from .lane import Lane
 from .logs import Children, Drops
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages
 from .task import Expansion, Task
 
 if TYPE_CHECKING:

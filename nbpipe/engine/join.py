@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError
 from ..rest import Rest
 from .lane import Lane
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages
 from .task import Entry, Task
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from .epoch import Epoch
 from .failures import one_line
 from .indices import GivenOrder
 from .machine import Machine
-from .node import Stages
+from .noting import Stages
 from .record import Record
 from .scheduler import LOG
 
@@ -169,6 +169,14 @@ class Life:
         with self.scheduler.lock:
             return epoch.stands(rest)
 
+    def _place_left(self, epoch: Epoch) -> Place:
+        """Say where an epoch is left; whatever happens, it must end."""
+        try:
+            return self._place_in(epoch)
+        except Exception:
+            LOG.warning("it cannot be told where the epoch was left", exc_info=True)
+            return Place(self.number)
+
     def _place_in(self, epoch: Epoch) -> Place:
         delivered = self._delivered()
         stands = self.machine.stands(epoch, delivered)
@@ -187,7 +195,7 @@ class Life:
         """End an epoch, however far it got; ending it again does nothing."""
         left = None
         if self.epoch is epoch and outcome in (CANCELLED, FAILED):
-            left = self._place_in(epoch)
+            left = self._place_left(epoch)
         with self._lock:
             ours, ticket, given = self.epoch is epoch, self._ticket, self.given
             if ours:

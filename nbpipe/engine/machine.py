@@ -15,7 +15,7 @@ from ..stage import Chain
 from .epoch import Epoch
 from .indices import GivenOrder
 from .look import stats
-from .node import Stages
+from .noting import Stages
 from .record import Record, sampler
 from .scheduler import Scheduler
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..rest import Rest
 from .lane import BLOCKED, STARVED, Lane
 from .logs import Arrivals, Drops
-from .node import BOOKING_NS, MEASURE_NS, Node, Stages
+from .node import BOOKING_NS, MEASURE_NS, Node
+from .noting import Stages
 from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from .task import Entry, Task
 if TYPE_CHECKING:
     from ..rest import Rest
     from .epoch import Epoch
+    from .noting import Stages
     from .steps import Step
-
-Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
 
 CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
 CHUNK_MAX = 64

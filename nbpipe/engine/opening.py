@@ -181,6 +181,8 @@ class ReplayOpener(Opener):
         """Say which items are wanted; the stages that made them do not stand anywhere."""
         about["rest"] = self._rest.of_wanted(rest).data
         about["by"] = "replay"
+        epoch, passes = self._store.made
+        about["made"] = [epoch, list(passes)]
 
     def open(self, expansion: Expansion) -> None:
         """Read from the beginning."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import ArgumentError
 from ..rest import Rest
 from .join import Mover, PumpNode
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages, note
 from .standing import stages_of
 from .task import Entry
 
@@ -32,20 +34,20 @@ class RepeatMover(Mover):
     Args:
         times: number of passes; None for ever.
         build: gives the part above for a pass, most downstream first.
-        number: of the first pass.
+        stands: number of the first pass, and whether there were items before.
     """
 
     def __init__(
         self,
         times: int | None,
         build: Callable[[int], Sequence[Node]],
-        number: int,
+        stands: Mapping[str, Any],
     ) -> None:
         self._times = times
         self._build = build
-        self._pass = self._built = number
+        self._pass = self._built = stands.get("pass", 0)
         self._dry = 0  # passes without items since the last one that had some
-        self._moved = number > 0
+        self._moved: bool = stands.get("moved", False)
         self._count = self._begun = 0  # entries, and those before the present pass
         self._past: deque[_Pass] = deque()
 
@@ -54,18 +56,19 @@ class RepeatMover(Mover):
     ) -> Sequence[Rest | None]:
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
-        stands = stages.setdefault(node.lane.address, {})
+        address = node.lane.address
         found = next((one for one in self._past if rest.start < one.end), None)
         if found is None:
-            stands["pass"] = self._built
+            note(stages, address, {"pass": self._built, "moved": self._moved})
             return (rest.since(self._begun),)
-        stands["pass"] = found.number
+        stands: dict[str, Any] = {"pass": found.number, "moved": True}
         stages.update(stages_of(found.last, rest.until(found.end).since(found.begun)))
         later = [(a, b) for a, b in rest.holes if b > found.end]
         if later:
             left_out = rest.until(found.end).left_out
             runs = [(max(a, found.end) - left_out, b - left_out) for a, b in later]
             stands["drop"] = Rest.of(0, runs).data
+        note(stages, address, stands)
         return (None,)
 
     def forget(self, below: Mapping[int, Rest]) -> None:

@@ -162,7 +162,7 @@ class RegionNode(MapNode):
         def hand(results: list[Any]) -> None:
             self._give(task, results)
 
-        epoch = self.epoch.context.epoch
+        epoch = self.first.epoch
         job = Job(region.program, epoch, entries, region.timeout_s, hand=hand)
         try:
             answer = region.caller.call(job)
@@ -193,9 +193,7 @@ class RegionNode(MapNode):
                 break
             attempts += 1
             task.retried += (getattr(error, "stage", "") or region.program.stages[0],)
-            job = Job(
-                region.program, self.epoch.context.epoch, [entry], region.timeout_s, suspect=True
-            )
+            job = Job(region.program, self.first.epoch, [entry], region.timeout_s, suspect=True)
             try:
                 answer = region.caller.call(job)
             except BaseException as again:
@@ -301,7 +299,7 @@ def node_of(
     spec = group[-1].spec
     if isinstance(spec, FlatMap):
         (step,) = region.steps.values()
-        opener = RegionOpener(step, region, epoch.context.epoch)
+        opener = RegionOpener(step, region, step.epoch)
         return RegionExpandNode(lane, epoch, opener, ordered=spec.ordered, known=known)
     batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
     if batch is not None:

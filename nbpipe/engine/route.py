@@ -12,7 +12,8 @@ from ..operations import Route
 from ..rest import Rest
 from .join import Mover, PumpNode
 from .logs import Draws
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages
 from .task import Entry, Task
 
 

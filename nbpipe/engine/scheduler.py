@@ -26,7 +26,7 @@ from .given import given_chain
 from .indices import GivenOrder
 from .lane import BLOCKED, Lane
 from .memory import Memory
-from .node import Stages
+from .noting import Stages
 from .regions import Regions
 from .task import Entry, Task
 from .ticker import Ticker

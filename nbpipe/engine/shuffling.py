@@ -12,6 +12,7 @@ from numpy.random import Generator
 from ..operations import Shuffle
 from ..rest import Rest
 from ..seeding import Path, order_generator
+from ..stands import check_below
 from .task import Entry
 
 _AT_ONCE = 2**20  # draws
@@ -45,6 +46,8 @@ class Shuffling:
         _advance(self._rng, size, 0 if self._over else self._drawn)
         again = stands.get("again", [])
         self._slots: list[int] = list(stands.get("slots", range(size)))  # numbers of the inputs
+        for word, numbers in (("again", again), ("slots", self._slots)):
+            check_below("shuffle", word, numbers, len({*again, *self._slots}))
         self._known: deque[int] = deque(again)  # those of the results, from number `_first` on
         self._first = self._pushed = 0
         self._needed = len({*again, *self._slots})  # before the first draw

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..rest import Rest
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages
 
 
 def stages_of(last: Node, rest: Rest) -> Stages:

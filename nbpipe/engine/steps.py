@@ -57,6 +57,11 @@ class Step:
         self._context = context
 
     @property
+    def epoch(self) -> int:
+        """Number of the epoch whose items it makes."""
+        return self._context.epoch
+
+    @property
     def plain(self) -> bool:
         """Nothing but a call: the fast loop may run it."""
         return not self.keeps and not self.wants_rng

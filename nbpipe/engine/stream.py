@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..operations import FailurePolicy
 from .failures import Failed, failed
 from .lane import Lane
-from .node import Node, Stages
+from .node import Node
+from .noting import Stages, note
 from .task import Entry, Expansion, Task, run_steps
 
 if TYPE_CHECKING:
@@ -165,8 +166,7 @@ class StreamNode(Node):
         """Have the operation say what it wants."""
         stands: dict[str, Any] = {}
         inputs = self.step.operation.rest_of_input(rest, stands)
-        if stands:
-            stages.setdefault(self.lane.address, {}).update(stands)
+        note(stages, self.lane.address, stands)
         return inputs
 
     def forget(self, below: Mapping[int, Rest]) -> None:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from ..cache import Recorder, Store, with_passes, without_passes
+from ..cache import Made, Recorder, Store, with_passes, without_passes
 from ..index_order import LONGEST
-from ..operations import Batch, Cache, Enumerate, Shard, Shuffle, Skip, Take, Window
+from ..operations import Batch, Enumerate, Shard, Shuffle, Skip, Take, Window
 from ..rest import Rest
 from ..stage import Stage
 from .batching import BatchByCost
@@ -215,9 +215,10 @@ class Recording:
     finished = False
     holds_items = False
 
-    def __init__(self, store: Store, passes: tuple[int, ...], stands: Stands) -> None:
+    def __init__(self, store: Store, passes: tuple[int, ...], made: Made, stands: Stands) -> None:
         self._store = store
         self._passes = passes
+        self._as_of = made
         self._rest = Rest.read(stands.get("rest", [0, []]))
         self._keeps = self._rest.is_all  # else the beginning was seen by another process
         self._made: Recorder | None = None
@@ -227,12 +228,13 @@ class Recording:
     def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
         """Say which items are left, for a cache that is complete by then."""
         stands["rest"] = self._rest.of_wanted(rest).data
+        stands["made"] = [self._as_of[0], list(self._as_of[1])]
         return rest
 
     def _recorder(self) -> Recorder:
         recorder = self._made
         if recorder is None:  # made when it is first used: some inputs are never opened
-            recorder = self._made = self._store.recorder()
+            recorder = self._made = self._store.recorder(self._as_of)
             if self._closed:
                 recorder.close()
         return recorder
@@ -252,9 +254,11 @@ class Recording:
         return iter(())
 
     def commit(self) -> None:
-        """Complete the cache: all items were consumed."""
+        """Complete the cache: all items were consumed; or have the next epoch make them again."""
         if self._whole and self._keeps:
             self._recorder().complete()
+        elif self._whole:
+            self._store.as_of = self._as_of
 
     def close(self) -> None:
         """Forget what was kept, unless it is complete; from any thread."""
@@ -278,8 +282,13 @@ class Dropping:
         self._pushed = 0
 
     def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
-        """Count among all items."""
-        return self._rest.of_wanted(rest)
+        """Count among all items; what has not come yet is left out when it comes."""
+        left, seen = self._rest.of_wanted(rest), self._pushed
+        inputs = Rest.of(min(left.start, seen), left.until(seen).holes)
+        later = inputs.ranked(left)
+        if not later.is_all:
+            stands["drop"] = later.data
+        return inputs
 
     def push(self, entry: Entry) -> Entry | None:
         """Let an item pass that is left."""
@@ -308,8 +317,6 @@ def operation_of(
             return Shuffling(shuffle, context.epoch, passes or 0, stands)
         case Shard() as shard:
             return Sharding(shard, stands)
-        case Cache(store=store):
-            return Recording(store, passes, stands)
         case Batch() as batch:
             return BatchByCost(batch, stands)
     raise TypeError(f"{stage.op} is no stream operation")

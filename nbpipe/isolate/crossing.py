@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from ..engine.machine import CarriedError
-from ..engine.node import Stages
+from ..engine.noting import Stages
 from ..engine.record import Consumer
 from ..knobs import Knob
 from .delivery import Delivery

@@ -14,7 +14,7 @@ from ..engine.failures import KEPT
 from ..engine.indices import GivenOrder
 from ..engine.look import stats
 from ..engine.machine import Machine, keep
-from ..engine.node import Stages
+from ..engine.noting import Stages
 from ..engine.record import Record
 from ..engine.scheduler import Scheduler
 from ..executors.base import Answer, Caller, Job

@@ -2,6 +2,7 @@
 
 import inspect
 import multiprocessing
+import pickle
 
 import pytest
 
@@ -125,6 +126,29 @@ def test_pinning_without_an_accelerator(way):
     with pytest.warns(UserWarning, match="pin_memory=True takes no effect") as caught:
         got = torch.cat(list(loader)).tolist()
     assert (len(caught), got) == (1, [0, 1])
+
+
+SENT = [
+    {"batch_size": 4, "shuffle": True, "drop_last": True},
+    {"batch_size": None},
+    {"batch_sampler": [[1, 2], [3]]},
+    {"dataset": Stream(), "batch_size": 4},
+    {"num_workers": 2, "workers": "thread", "prefetch_factor": 3, "persistent_workers": True},
+]
+
+
+@pytest.mark.parametrize("options", SENT, ids=str)
+def test_sent_to_another_process(options):
+    """A loader can be pickled: what comes out gives the same batches."""
+    loader = nbpipe.DataLoader(**{"dataset": Numbers(), **options})
+    again = pickle.loads(pickle.dumps(loader))
+    found = []
+    for each in (loader, again):
+        torch.manual_seed(2)
+        found.append([batch.tolist() for batch in each])
+        each.close()
+    assert found[0] == found[1]
+    assert (repr(again), again.prefetch_factor) == (repr(loader), loader.prefetch_factor)
 
 
 def test_loader_says_what_its_items_are():

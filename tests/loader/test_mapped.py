@@ -1,8 +1,8 @@
 """Datasets that lie in memory: their arrays are mapped by workers, not copied to them."""
 
-import os
 import sys
 
+import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -80,11 +80,11 @@ def test_worker_may_write_to_its_arrays():
 
 def test_new_arrays_are_seen_in_the_next_epoch():
     """Workers that stay see an array that took another's place."""
-    dataset = TensorDataset(torch.zeros(LARGE))
-    loader = nbpipe.DataLoader(dataset, LARGE, num_workers=1, persistent_workers=True)
+    dataset = TensorDataset(torch.zeros(8, LARGE // 8))
+    loader = nbpipe.DataLoader(dataset, 8, num_workers=1, persistent_workers=True)
     found = []
     for value in range(3):
-        dataset.tensors = (torch.full((LARGE,), float(value)),)
+        dataset.tensors = (torch.full((8, LARGE // 8), float(value)),)
         found += [batch[0].unique().tolist() for batch in loader]
     loader.close()
     assert found == [[0.0], [1.0], [2.0]]
@@ -92,8 +92,8 @@ def test_new_arrays_are_seen_in_the_next_epoch():
 
 def test_changed_arrays_are_seen_by_new_workers():
     """Workers of the next epoch see what was written into an array."""
-    dataset = TensorDataset(torch.zeros(LARGE))
-    loader = nbpipe.DataLoader(dataset, LARGE, num_workers=1)
+    dataset = TensorDataset(torch.zeros(8, LARGE // 8))
+    loader = nbpipe.DataLoader(dataset, 8, num_workers=1)
     found = []
     for value in range(3):
         dataset.tensors[0].fill_(value)
@@ -103,12 +103,12 @@ def test_changed_arrays_are_seen_by_new_workers():
 
 def test_epoch_leaves_no_file_open():
     """After an epoch the memory is given back, also while the loader lives."""
-    loader = nbpipe.DataLoader(TensorDataset(torch.zeros(LARGE)), LARGE, num_workers=1)
+    loader = nbpipe.DataLoader(TensorDataset(torch.zeros(8, LARGE // 8)), 8, num_workers=1)
     list(loader)
-    before = len(os.listdir("/proc/self/fd"))
-    counts = [len(os.listdir("/proc/self/fd")) for _ in range(3) for _ in loader]
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert len(counts) == 3
+    before = psutil.Process().num_fds()
+    during = [psutil.Process().num_fds() for _ in range(3) for _ in loader]
+    assert psutil.Process().num_fds() == before
+    assert min(during) > before
 
 
 def test_same_arrays_are_copied_once():
@@ -152,5 +152,6 @@ def test_parameters_and_gradients():
         torch.nn.Parameter(torch.ones(2)),
         torch.eye(3).to_sparse(),
     ]
-    got = unpack(*Packer().pack(values))
+    packer = Packer()
+    got = unpack(*packer.pack(values))
     assert same(got, values)

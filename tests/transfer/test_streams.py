@@ -1,10 +1,15 @@
 """Batches on a fake device whose streams stand still: nothing is read too early or too late."""
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, StageError, transfer
 from nbpipe.debug import leaks
+from nbpipe.executors.holdings import Holdings
 from tests.gates import finished
 from tests.transfer.fake import World, host
 
@@ -407,3 +412,41 @@ def test_a_state_goes_on_behind_a_device(world):
             world.compute(batch)
         world.finish()
     assert world.seen == list(range(6))
+
+
+def test_the_fake_notices_a_source_that_goes_too_early(world, monkeypatch):
+    """Were sources not held, their memory would be gone before the copy is carried out."""
+    monkeypatch.setattr(Holdings, "hold", lambda *_: None)
+    read_all(world, numbers(pinned=True).to_device("fake"))
+    assert world.wrong == ["a source was freed before its copy"] * ITEMS
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_any_schedule_gives_every_batch_whole(seed):
+    """Whenever streams go on, whatever is kept, however depth is turned: nothing is mixed up."""
+    rng = random.Random(seed)
+    world = World(eager_copies=rng.random() < 0.5)
+    transfer.BACKENDS["fake"] = world
+    pipe = (
+        numbers(20, pinned=rng.random() < 0.5)
+        .to_device("fake", depth=rng.randint(1, 16))
+        .map(lambda x: world.compute(x, lambda value: value + 1), device="fake", name="one")
+        .map(lambda x: world.compute(x, lambda value: value + 1), name="two", concurrency=3)
+    )
+    kept = []
+    mine = world.new_stream("fake:0") if rng.random() < 0.5 else world.default_stream("fake:0")
+    mine.eager = rng.random() < 0.3
+    with pipe.start() as run, world.active("fake:0", mine):
+        for batch in run:
+            world.compute(batch)
+            if rng.random() < 0.3:
+                kept.append(batch)
+            del batch
+            if rng.random() < 0.3:
+                world.carry_out(rng.choice([*world.streams, mine]))
+            if rng.random() < 0.2:
+                pipe["one"].depth = rng.randint(1, 16)
+        world.finish()
+    del transfer.BACKENDS["fake"]
+    assert (world.seen, world.wrong, bool(leaks(run))) == (list(range(2, 22)), [], False)

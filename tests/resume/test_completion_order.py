@@ -1,0 +1,132 @@
+"""Completion order: each item that is left comes once, whatever is held back at the cut."""
+
+import json
+
+import pytest
+
+import nbpipe
+from tests.gates import Calls, Gate, finished, stage
+
+COUNT = 24
+HELD = (2, 3, 7)
+
+
+def _children(item):
+    return [item, item + 100] if item % 5 else []
+
+
+KINDS = {
+    "map": (lambda item: item, lambda item: [item]),
+    "filter": (lambda item: item % 4 != 1, lambda item: [item] * (item % 4 != 1)),
+    "flat_map": (_children, _children),
+}
+
+
+def chain_of(method, gates, *, kind="thread", buffer=False, **options):
+    """Make a chain whose items wait at their gates, in completion order."""
+    result, _ = KINDS[method]
+    calls = Calls()
+    function = stage(kind, result=result, gate=gates.get, calls=calls)
+    pipe = nbpipe.source(range(COUNT))
+    add = getattr(pipe, method)
+    pipe = add(function, ordered=False, concurrency=8, name="work", **options)
+    return (pipe.shuffle(buffer_size=4) if buffer else pipe), calls
+
+
+def first_part(pipe, gates, cut):
+    """Give the first items while the others are held back, and the state behind them."""
+    with pipe.start() as run:
+        items = iter(run)
+        got = finished(lambda: [next(items) for _ in range(cut)])
+        state = json.loads(json.dumps(run.state_dict()))
+        for gate in gates.values():
+            gate.open()
+        items.close()
+    return got, state
+
+
+@pytest.mark.parametrize("cut", range(13))
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+@pytest.mark.parametrize("method", KINDS)
+def test_what_is_left_comes_once(method, kind, cut):
+    """Items held back while later ones were delivered come after the resume, and only they."""
+    if (method, kind) == ("flat_map", "coroutine"):
+        kind = "thread"
+    gates = {number: Gate() for number in HELD}
+    pipe, _ = chain_of(method, gates, kind=kind)
+    got, state = first_part(pipe, gates, cut)
+    other, _ = chain_of(method, {}, kind=kind)
+    with other.start() as run:
+        run.load_state_dict(state)
+        rest = finished(list, run)
+    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
+    assert sorted(got + rest) == expected
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_holes_stand_in_the_state(method):
+    """Items that were delivered out of order are not read a second time."""
+    gates = {number: Gate() for number in HELD}
+    pipe, _ = chain_of(method, gates)
+    got, state = first_part(pipe, gates, 8)
+    other, calls = chain_of(method, {})
+    with other.start() as run:
+        run.load_state_dict(state)
+        rest = finished(list, run)
+    twice = {item % 100 for item in got} & set(calls.of)
+    partly = {item % 100 for item in rest} & twice
+    assert set(HELD) <= set(calls.of)
+    assert twice == partly
+
+
+@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("cut", range(0, 12, 2))
+def test_a_buffer_behind_completion_order(method, cut):
+    """What a buffer drew from results in completion order comes once, too."""
+    gates = {number: Gate() for number in HELD}
+    pipe, _ = chain_of(method, gates, buffer=True)
+    got, state = first_part(pipe, gates, cut)
+    other, _ = chain_of(method, {}, buffer=True)
+    with other.start() as run:
+        run.load_state_dict(state)
+        rest = finished(list, run)
+    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
+    assert sorted(got + rest) == expected
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_a_second_state_with_holes_in_the_first(method):
+    """A state of a run that began in a state with holes joins both."""
+    gates = {number: Gate() for number in HELD}
+    pipe, _ = chain_of(method, gates)
+    got, state = first_part(pipe, gates, 5)
+    again = {number: Gate() for number in (3, 11)}
+    pipe, _ = chain_of(method, again)
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        got += finished(lambda: [next(items) for _ in range(5)])
+        state = json.loads(json.dumps(run.state_dict()))
+        for gate in again.values():
+            gate.open()
+        items.close()
+    other, _ = chain_of(method, {})
+    with other.start() as run:
+        run.load_state_dict(state)
+        rest = finished(list, run)
+    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
+    assert sorted(got + rest) == expected
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_processes_in_completion_order(method):
+    """Worker processes that finish out of order leave holes, too."""
+    gates = {number: Gate() for number in HELD[:1]}
+    pipe, _ = chain_of(method, gates, executor="process")
+    got, state = first_part(pipe, gates, 6)
+    other, _ = chain_of(method, {})
+    with other.start() as run:
+        run.load_state_dict(state)
+        rest = finished(list, run)
+    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
+    assert sorted(got + rest) == expected

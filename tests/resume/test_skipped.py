@@ -1,0 +1,216 @@
+"""Failures: skipped items are not tried again, budgets go on, a failed item comes first."""
+
+import pytest
+
+import nbpipe
+from nbpipe import Retry
+from tests.gates import Calls
+from tests.resume.checking import carried
+
+COUNT = 30
+
+
+class Fails:
+    """Fails on some items until it is mended, and counts its calls."""
+
+    def __init__(self, *bad):
+        self.bad = set(bad)
+        self.calls = Calls()
+
+    def __call__(self, item):
+        self.calls.enter(item)
+        self.calls.leave()
+        if item in self.bad:
+            raise ValueError(item)
+        return item
+
+    def many(self, item):
+        yield item
+        yield self(item) + 100
+
+
+def cut_after(pipe, count):
+    """Give the first items, and the state behind them."""
+    with pipe.start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(count)]
+        return got, carried(run.state_dict())
+
+
+def rest_of(pipe, state):
+    """Give what is left."""
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        return list(run)
+
+
+@pytest.mark.parametrize("on_error", ["skip", Retry(2, then="skip")])
+@pytest.mark.parametrize("cut", range(1, 20, 3))
+@pytest.mark.parametrize("ordered", [True, False])
+def test_skipped_items_are_not_tried_again(on_error, cut, ordered):
+    """What failed before the last item that was handed out is not called in the next run."""
+    bad = range(0, COUNT, 3)
+    first, later = Fails(*bad), Fails()
+    options = {"on_error": on_error, "ordered": ordered, "name": "work"}
+    got, state = cut_after(nbpipe.source(range(COUNT)).map(first, **options), cut)
+    rest = rest_of(nbpipe.source(range(COUNT)).map(later, **options), state)
+    failed = {item for item in bad if item < max(got)}
+    assert not failed & set(later.calls.of)
+    assert sorted(got + rest) == [item for item in range(COUNT) if item not in failed]
+
+
+def test_skipped_items_behind_a_buffer_are_not_tried_again():
+    """Also what failed between items that the buffer holds is known."""
+    first, later = Fails(*range(0, COUNT, 3)), Fails(*range(0, COUNT, 3))
+
+    def pipe(function):
+        return nbpipe.source(range(COUNT)).map(function, on_error="skip", name="work").shuffle(
+            buffer_size=5
+        )
+
+    _, state = cut_after(pipe(first), 6)
+    wanted = state["stages"]["source"]["rest"]
+    rest_of(pipe(later), state)
+    again = {item for item in later.calls.of if item in first.bad}
+    start = wanted[1][-1][1] if wanted[1] else wanted[0]
+    assert all(item >= start for item in again)
+
+
+def test_children_of_a_call_that_failed_in_its_middle():
+    """An expansion that failed after some children is over; it is not opened again."""
+    first, later = Fails(2, 4), Fails(2, 4)
+
+    def pipe(fails):
+        return nbpipe.source(range(8)).flat_map(fails.many, on_error="skip", name="work")
+
+    with pipe(first).start() as run:
+        expected = list(run)
+    got, state = cut_after(pipe(first), 6)
+    rest = rest_of(pipe(later), state)
+    assert got + rest == expected
+    assert 2 not in later.calls.of
+
+
+@pytest.mark.parametrize("cut", [1, 4, 7])
+def test_a_count_of_failures_goes_on(cut):
+    """`max_failures` counts those of the run before: the epoch fails where it would have."""
+
+    def pipe():
+        return nbpipe.source(range(COUNT)).map(
+            Fails(2, 5, 8, 11, 14), on_error="skip", max_failures=3, name="work"
+        )
+
+    got, state = cut_after(pipe(), cut)
+    with pipe().start() as run:
+        run.load_state_dict(state)
+        with pytest.raises(nbpipe.FailureBudgetError):
+            got.extend(run)
+    assert got == [0, 1, 3, 4, 6, 7, 9, 10]
+
+
+def test_a_share_of_failures_goes_on():
+    """A share is judged by all items of the epoch, those before the state included."""
+
+    def pipe():
+        return nbpipe.source(range(300)).map(
+            Fails(*range(0, 40, 2)), on_error="skip", max_failures=0.1, name="work"
+        )
+
+    got, state = cut_after(pipe(), 60)
+    rest = rest_of(pipe(), state)
+    assert len(got + rest) == 280
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_failed_epoch_goes_on_with_the_item_that_failed(ordered):
+    """Once the function is mended, the state after the error gives the rest of the epoch."""
+    fails = Fails(7)
+    pipe = nbpipe.source(range(COUNT)).map(fails, ordered=ordered, concurrency=3)
+    got = []
+    with pipe.start() as run:
+        with pytest.raises(nbpipe.StageError):
+            got.extend(run)
+        state = carried(run.state_dict())
+        fails.bad.clear()
+        run.load_state_dict(state)
+        rest = list(run)
+    assert 7 in rest
+    assert sorted(got + rest) == list(range(COUNT))
+    assert not ordered or got + rest == list(range(COUNT))
+
+
+@pytest.mark.parametrize("bad", [0, 1, 6, 13, 29])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_failed_epoch_with_stages_behind(bad, concurrency):
+    """Filters, expansions, batches and windows behind the failure go on exactly, too."""
+    fails = Fails(bad)
+    pipe = (
+        nbpipe.source(range(COUNT))
+        .map(fails, concurrency=concurrency)
+        .filter(lambda item: item % 4)
+        .flat_map(lambda item: [item] * (item % 3))
+        .batch(4, collate=list)
+    )
+    got = []
+    with pipe.start() as run:
+        if bad % 4:
+            with pytest.raises(nbpipe.StageError):
+                got.extend(run)
+        else:
+            with pytest.raises(nbpipe.StageError):
+                got.extend(run)
+        state = carried(run.state_dict())
+        fails.bad.clear()
+        run.load_state_dict(state)
+        got.extend(run)
+        expected = list(run)
+    assert got == expected
+
+
+def test_failed_twice():
+    """A second error after the resume can be gone on from as the first one."""
+    fails = Fails(7, 12)
+    pipe = nbpipe.source(range(COUNT)).map(fails).batch(4, collate=list)
+    got = []
+    with pipe.start() as run:
+        for bad in (7, 12):
+            with pytest.raises(nbpipe.StageError):
+                got.extend(run)
+            run.load_state_dict(carried(run.state_dict()))
+            fails.bad.discard(bad)
+        got.extend(run)
+    assert [item for batch in got for item in batch] == list(range(COUNT))
+
+
+def test_an_error_without_load_begins_the_next_epoch():
+    """Nobody is made to go on: iterating again after an error is the next epoch, whole."""
+    fails = Fails(7)
+    with nbpipe.source(range(10)).map(fails).start() as run:
+        with pytest.raises(nbpipe.StageError):
+            list(run)
+        fails.bad.clear()
+        assert list(run) == list(range(10))
+        assert run.epoch == 1
+
+
+def test_a_source_that_fails():
+    """A source without an index is skipped up to its failure, and goes on from there."""
+    broken = [True]
+
+    def numbers():
+        yield from range(5)
+        if broken:
+            raise OSError
+        yield from range(5, 10)
+
+    pipe = nbpipe.source(numbers)
+    got = []
+    with pipe.start() as run:
+        with pytest.raises(nbpipe.StageError):
+            got.extend(run)
+        state = carried(run.state_dict())
+        broken.clear()
+        run.load_state_dict(state)
+        got.extend(run)
+    assert state["stages"]["source"]["by"] == "skipping"
+    assert got == list(range(10))

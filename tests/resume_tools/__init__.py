@@ -1,0 +1,1 @@
+"""Resume with what others save: torch, Lightning, Accelerate."""

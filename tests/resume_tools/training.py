@@ -1,0 +1,53 @@
+"""A training of a few steps, and what the page on resuming gives for it."""
+
+import re
+from pathlib import Path
+
+import nbpipe
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "resume.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ITEMS = 16
+BATCH = 4
+EPOCHS = 3
+
+
+def from_page(name):
+    """Give a function or class that the page defines."""
+    names = {"__name__": "page"}
+    for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+        exec(compile(match[1], str(PAGE), "exec"), names)
+    return names[name]
+
+
+def as_row(item, rng):
+    """Make a row of an item and a random number of its own, of shape (2,)."""
+    import torch
+
+    return torch.tensor([float(item), rng.random()])
+
+
+def batches(**how):
+    """Make the pipeline that is trained on, with any knobs."""
+    rows = nbpipe.source(range(ITEMS)).shuffle(seed=0).map(as_row, name="row", **how)
+    return rows.batch(BATCH)
+
+
+def some_batches(**how):
+    """Make one that nobody knows the length of."""
+    rows = nbpipe.source(range(ITEMS)).shuffle(seed=0).map(as_row, name="row", **how)
+    return rows.filter(lambda row: row[0] % 5 != 1, name="keep").batch(BATCH)
+
+
+def model_of():
+    """Make a model and its optimizer, the same ones each time."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def loss_of(model, batch_BF):
+    """Give the loss of a batch of rows."""
+    return model(batch_BF).square().mean()

@@ -1,0 +1,166 @@
+"""On a real CUDA device: whole batches, flat memory, copies beside the work of the loop."""
+
+import gc
+import threading
+
+import pytest
+
+import nbpipe
+from nbpipe.debug import leaks
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = (1 << 20,)  # int32, 4 MB
+BATCHES = 60
+
+
+def filled(count=BATCHES, *, pinned=False):
+    """Give a pipeline of tensors on the host, each full of its number."""
+    import torch
+
+    def fill(n):
+        return torch.full(SHAPE, n, dtype=torch.int32, pin_memory=pinned)
+
+    return nbpipe.source(range(count)).map(fill, prefetch=4)
+
+
+def slow_sums(batches):
+    """Read each batch late, on the stream of this thread; give the extremes that were read."""
+    import torch
+
+    weight = torch.rand(2048, 2048, device="cuda")
+    read = []
+    for batch in batches:
+        for _ in range(4):
+            weight = (weight @ weight).clamp(-1, 1)  # the stream is behind when the batch is gone
+        read.append((batch.min(), batch.max()))
+        del batch
+    torch.cuda.synchronize()
+    return [(int(low), int(high)) for low, high in read]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("side_stream", [False, True])
+def test_batches_are_not_corrupted(pinned, side_stream):
+    """A loop that lags behind on its own stream reads every batch whole, after it dropped it."""
+    import torch
+
+    stream = torch.cuda.Stream() if side_stream else torch.cuda.current_stream()
+    with torch.cuda.stream(stream), filled(pinned=pinned).to_device("cuda", depth=8).start() as run:
+        read = slow_sums(run)
+    assert read == [(n, n) for n in range(BATCHES)]
+
+
+def test_the_test_of_corruption_notices_a_missing_record(monkeypatch):
+    """Without `record_stream` the same loop reads what was copied later."""
+    from nbpipe.executors.torch_streams import TorchBackend
+
+    monkeypatch.setattr(TorchBackend, "record_stream", lambda *_: None)
+    with filled(pinned=True).to_device("cuda", depth=8).start() as run:
+        read = slow_sums(run)
+    assert read != [(n, n) for n in range(BATCHES)]
+
+
+def test_a_map_on_the_device_is_in_order():
+    """It follows the copy, and the loop follows it."""
+    pipe = filled().to_device("cuda").map(lambda batch: batch * 2 + 1, device="cuda", name="odd")
+    assert slow_sums(pipe) == [(2 * n + 1, 2 * n + 1) for n in range(BATCHES)]
+
+
+def test_a_thread_behind_the_device_is_in_order():
+    """Its work on the default stream follows the copy; the loop, on another, follows it."""
+    import torch
+
+    pipe = filled().to_device("cuda").map(lambda batch: -batch, name="negate", concurrency=3)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        read = slow_sums(pipe)
+    assert read == [(-n, -n) for n in range(BATCHES)]
+
+
+def test_batches_come_back_to_the_host():
+    """They lie in pinned memory, and are whole."""
+    pipe = filled().to_device("cuda").map(lambda batch: batch + 1, device="cuda").to_device("cpu")
+    found = [(int(batch.min()), int(batch.max()), batch.is_pinned()) for batch in pipe]
+    assert found == [(n + 1, n + 1, True) for n in range(BATCHES)]
+
+
+def test_memory_is_flat_over_many_epochs():
+    """On the device, pinned, and in threads and streams."""
+    import torch
+
+    pipe = filled(6).to_device("cuda").map(lambda batch: batch + 1, device="cuda", name="add")
+    held = []
+    with pipe.start() as run:
+        for epoch in range(200):
+            for batch in run:
+                batch.sum()
+                del batch
+            if epoch in (19, 199):
+                torch.cuda.synchronize()
+                gc.collect()
+                held.append((torch.cuda.memory_reserved(), threading.active_count()))
+        report = leaks(run)
+    assert held[1][1] == held[0][1]
+    assert held[1][0] <= held[0][0] * 1.1, "memory of the device grew"
+    assert not report
+
+
+def test_an_epoch_that_is_left_holds_nothing():
+    """After close, neither tensors nor sources nor events are held."""
+    run = filled().to_device("cuda", depth=8).start()
+    iterator = iter(run)
+    next(iterator)
+    run.close()
+    assert not leaks(run)
+
+
+def test_copies_go_on_beside_the_work_of_the_loop():
+    """A copy runs while the loop's stream is busy: it is done before the loop's work is."""
+    import torch
+
+    side = torch.cuda.Stream()
+    with filled(12, pinned=True).to_device("cuda", depth=2).start() as run:
+        warm = list(run)  # memory that is asked for the first time stops the whole device
+        del warm
+        iterator = iter(run)
+        next(iterator)
+        torch.cuda._sleep(2_000_000_000)  # about a second of the loop's stream
+        busy = torch.cuda.Event()
+        busy.record()
+        with torch.cuda.stream(side):
+            rest = [next(iterator) for _ in range(11)]
+        side.synchronize()
+        overlapped = not busy.query()
+    torch.cuda.synchronize()
+    assert (overlapped, len(rest)) == (True, 11)
+
+
+def test_arrays_and_nested_batches_arrive():
+    """Arrays become tensors on the device; strings pass; a tensor that occurs twice is one."""
+    import numpy as np
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    item = {"x": array, "y": [array, ("name", None)]}
+    (batch,) = nbpipe.source([item]).to_device("cuda")
+    assert (batch["x"].device.type, batch["x"].tolist()) == ("cuda", array.tolist())
+    assert (batch["y"][0] is batch["x"], batch["y"][1]) == (True, ("name", None))
+
+
+def test_a_device_that_is_not_there_is_counted():
+    """The message says how many there are."""
+    import torch
+
+    count = torch.cuda.device_count()
+    with pytest.raises(nbpipe.ArgumentError, match=rf"this machine has {count} CUDA device\(s\)"):
+        filled().to_device(f"cuda:{count}").start()
+
+
+def test_two_devices():
+    """A batch goes from one to the other."""
+    import torch
+
+    if torch.cuda.device_count() == 1:
+        pytest.skip("one CUDA device")
+    pipe = filled().to_device("cuda:0").to_device("cuda:1")
+    with torch.cuda.device(1):
+        assert slow_sums(pipe) == [(n, n) for n in range(BATCHES)]
