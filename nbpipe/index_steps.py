@@ -71,7 +71,7 @@ class Step(ABC):
         """Say what this step and those before it do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Items(Step):
     """A source from first to last."""
 
@@ -86,7 +86,7 @@ class Items(Step):
         return type(self.items).__name__
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Concat(Step):
     """One order after the other."""
 
@@ -106,7 +106,7 @@ class Concat(Step):
         return f"concat of {len(self.steps)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OneInner(Step):
     """A step that reads one other."""
 
@@ -118,7 +118,7 @@ class OneInner(Step):
         return (self.step,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shuffle(OneInner):
     """A permutation of all rows."""
 
@@ -146,7 +146,7 @@ class Shuffle(OneInner):
         return f"{self.step.words()}, shuffle {self.seed}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shard(OneInner):
     """One rank's part."""
 
@@ -168,7 +168,7 @@ class Shard(OneInner):
         return f"{self.step.words()}, shard {self.rank} of {self.world_size} ({self.tail})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cut(OneInner):
     """Rows from `start` on."""
 
@@ -190,7 +190,7 @@ class Cut(OneInner):
         return f"{self.step.words()}, {verb}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Repeat(OneInner):
     """Passes over all rows."""
 
@@ -214,7 +214,7 @@ class Repeat(OneInner):
         return f"{self.step.words()}, repeat" + ("" if self.times is None else f" {self.times}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Enumerate(OneInner):
     """Items with their numbers."""
 
@@ -227,7 +227,7 @@ class Enumerate(OneInner):
         return f"{self.step.words()}, enumerate"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sample(OneInner):
     """Rows drawn by weight."""
 
@@ -254,7 +254,7 @@ class Sample(OneInner):
         return f"{self.step.words()}, sample{count} {self.seed}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Claim(OneInner):
     """Chunks of rows, each for the rank that comes first."""
 

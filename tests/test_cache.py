@@ -118,7 +118,7 @@ def test_what_was_seen_to_its_end_is_kept(place, grow, kept):
 def test_a_recorder_that_was_closed_keeps_nothing(place):
     """Whatever still comes from a thread that did not hear of the end is left out."""
     store = nbpipe.source([1]).cache(place)["cache"].spec.store
-    recorder = store.recorder()
+    recorder = store.recorder((0, ()))
     recorder.add(0, "item")
     recorder.close()
     recorder.add(1, "late")

@@ -43,7 +43,8 @@ class Shuffling:
         self._rng = order_generator(spec.seed, epoch, passes)
         self._drawn: int = stands.get("drawn", 0)
         self._over: bool = stands.get("over", False)
-        _advance(self._rng, size, 0 if self._over else self._drawn)
+        _advance(self._rng, size, self._drawn)
+        self._size = size
         again = stands.get("again", [])
         self._slots: list[int] = list(stands.get("slots", range(size)))  # numbers of the inputs
         for word, numbers in (("again", again), ("slots", self._slots)):
@@ -66,8 +67,9 @@ class Shuffling:
             if self._pushed == self._needed:
                 self._fill()
             return self._next_late()
-        if not self._slots:
-            return entry
+        if len(self._slots) < self._size:  # an error emptied the buffer before its time
+            self._keep(entry)
+            return self._next_late()
         place = int(self._rng.integers(len(self._slots)))
         with self._lock:
             self._known.append(self._slots[place])
@@ -79,6 +81,13 @@ class Shuffling:
             return out
         self._given.append(out)
         return self._next_late()
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        with self._lock:
+            self._slots.append(self._counted)
+            self._counted += 1
+            self._over = False
 
     def _fill(self) -> None:
         early = self._early
@@ -98,6 +107,7 @@ class Shuffling:
         if self._pushed < self._needed:
             with self._lock:
                 self._slots = [number for number in self._slots if number < self._pushed]
+                self._counted = self._pushed
             self._fill()
             self._late = deque(number for number in self._late if number < self._pushed)
         order = [] if self._over else self._rng.permutation(len(self._entries)).tolist()

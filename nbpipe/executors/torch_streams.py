@@ -84,7 +84,7 @@ class TorchBackend(Backend):
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
         layout, torch = leaf.layout, self._torch
         if layout == torch.strided:
-            return (leaf,)
+            return (leaf.values(),) if leaf.is_nested else (leaf,)
         if layout == torch.sparse_coo:
             return (leaf._indices(), leaf._values())
         if layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -96,12 +96,16 @@ class TorchBackend(Backend):
     def pinned(self, leaf: Any) -> Any:
         """Copy a plain tensor on the host to pinned memory, keeping its order of dimensions."""
         torch = self._torch
-        if type(leaf) is not torch.Tensor:  # a class of its own would get lost
-            return leaf
-        on_host = leaf.device.type == "cpu" and leaf.layout == torch.strided
-        if not on_host or leaf.is_pinned():
+        if not self._is_plain(leaf) or leaf.device.type != "cpu" or leaf.is_pinned():
             return leaf
         return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
+
+    def _is_plain(self, leaf: Any) -> bool:
+        """Say whether memory for a tensor is one block, and its class will not get lost."""
+        torch = self._torch
+        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
+            return False
+        return not (leaf.is_nested or leaf.is_quantized)
 
     def copy(self, leaf: Any, device: str) -> Any:
         """Begin to copy."""
@@ -115,7 +119,7 @@ class TorchBackend(Backend):
     def copy_back(self, leaf: Any) -> Any:
         """Begin to copy to pinned memory; a tensor of a class of its own is waited for."""
         torch = self._torch
-        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
+        if not self._is_plain(leaf):
             return leaf.to("cpu")
         target = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
         return target.copy_(leaf, non_blocking=True)

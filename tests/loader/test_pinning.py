@@ -53,7 +53,7 @@ def test_batches_are_pinned_for_the_current_device(accelerator, way):
     batches = list(nbpipe.DataLoader(dataset, 2, pin_memory=True, **way))
     found = [(batch["x"].pinned_for, batch["p"].x.pinned_for) for batch in batches]
     assert found == [(3, 3)] * 3
-    assert [batch["p"].y for batch in batches] == [["a", "a"]] * 3
+    assert [batch["p"].y for batch in batches] == [("a", "a")] * 3
 
 
 def test_pinning_is_a_stage(accelerator):

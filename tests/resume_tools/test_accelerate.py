@@ -6,7 +6,7 @@ import pytest
 
 from .training import EPOCHS, batches, loss_of, model_of
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 
 
 @pytest.fixture(scope="module")

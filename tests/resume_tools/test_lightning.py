@@ -7,7 +7,7 @@ import pytest
 
 from .training import EPOCHS, batches, from_page, loss_of, model_of, some_batches
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 SAVES = {
     "steps": {"every_n_train_steps": 1},
     "epochs": {"every_n_epochs": 1},

@@ -7,7 +7,7 @@ from .training import EPOCHS, batches, from_page, loss_of, model_of
 pytestmark = pytest.mark.torch
 
 
-def trained(run, model, optimizer, epochs, leave_at=None, path=None):
+def trained(run, model, optimizer, epochs, *, leave_at=None, path=None):
     """Train; give the batches as lists. Save after some steps, and leave."""
     seen = []
     for _ in epochs:
@@ -30,7 +30,7 @@ def test_resumed_training_is_the_same(steps, tmp_path):
     with batches().start() as run:
         whole = trained(run, model, optimizer, range(EPOCHS))
     with batches().start() as run:
-        first = trained(run, *model_of(), range(EPOCHS), steps, path)
+        first = trained(run, *model_of(), range(EPOCHS), leave_at=steps, path=path)
     again, its_optimizer = model_of()
     with batches(concurrency=3, prefetch=1).start() as run:
         epoch = from_page("resume")(path, run, again, its_optimizer)

@@ -1,0 +1,116 @@
+"""Memory: what a run remembers of the way of its items stays bounded."""
+
+import nbpipe
+from nbpipe.engine import logs
+from nbpipe.engine.batching import BatchByCost
+from nbpipe.engine.shuffling import Shuffling
+from nbpipe.engine.standing import _upstream_first
+
+COUNT = 200_000
+BOUND = 20_000  # entries of all logs together; the loop had a hundred times as many items
+LOGS = (logs.Drops, logs.Arrivals, logs.Children, logs.Draws, BatchByCost, Shuffling)
+
+
+def entries(run):
+    """Count what all logs of the epoch in progress hold."""
+    epoch = run._life.epoch
+    nodes = _upstream_first(epoch.last, [], set())
+    seen, waiting = set(), list(nodes)
+    kept = []
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, LOGS):
+            kept.append(one)
+        waiting += _parts(one)
+    return sum(_size(log) for log in kept), len(kept)
+
+
+def _parts(one):
+    names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
+    values = [getattr(one, name, None) for name in names]
+    values += list(getattr(one, "__dict__", {}).values())
+    wanted = ("nbpipe.engine",)
+    return [v for v in values if type(v).__module__.startswith(wanted)]
+
+
+def _size(log):
+    names = [name for kind in type(log).__mro__ for name in getattr(kind, "__slots__", ())]
+    values = [getattr(log, name, None) for name in names]
+    values += list(getattr(log, "__dict__", {}).values())
+    return sum(_length(value) for value in values)
+
+
+def _length(value):
+    if hasattr(value, "holes"):
+        return len(value.holes)
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def run_through(pipe, count=COUNT):
+    """Take items of an epoch; count what is remembered at its end, and the logs."""
+    with pipe.start() as run:
+        items = iter(run)
+        for _ in range(count):
+            next(items)
+        return entries(run)
+
+
+def _third(item):
+    return item % 3
+
+
+def _twice(item):
+    return (item, item)
+
+
+def test_filter_buffer_route_and_expansion():
+    """A state that nobody asks for does not cost memory for every item."""
+    pipe = (
+        nbpipe.source(range(COUNT))
+        .filter(_third)
+        .shuffle(buffer_size=1000)
+        .route(_third, {1: lambda c: c.filter(bool), 2: lambda c: c.flat_map(_twice)})
+    )
+    held, found = run_through(pipe, COUNT * 9 // 10)
+    assert found >= 5
+    assert held < BOUND
+
+
+def test_joins():
+    """A mix and an interleave forget what they drew."""
+    parts = [nbpipe.source(range(COUNT // 2)).filter(_third) for _ in range(2)]
+    both = nbpipe.mix(parts, [1, 2])
+    pipe = nbpipe.interleave([both, nbpipe.source(range(COUNT // 2)).flat_map(_twice)])
+    held, found = run_through(pipe, COUNT)
+    assert found >= 5
+    assert held < BOUND
+
+
+def test_repeat():
+    """Passes that were had are forgotten, each with its logs."""
+    pipe = nbpipe.source(range(100)).filter(_third).shuffle(buffer_size=50).repeat().map(abs)
+    held, found = run_through(pipe, 40_000)
+    assert found >= 2
+    assert held < BOUND
+
+
+def test_completion_order():
+    """In completion order what came early is forgotten, too."""
+    pipe = nbpipe.source(range(COUNT)).map(abs, ordered=False, concurrency=4)
+    pipe = pipe.filter(_third, ordered=False, concurrency=4)
+    pipe = pipe.flat_map(_twice, ordered=False, concurrency=2).batch(8, collate=list)
+    held, found = run_through(pipe, COUNT // 7)
+    assert found >= 3
+    assert held < BOUND
+
+
+def test_batches_by_cost():
+    """Sizes of batches that were had are forgotten."""
+    pipe = nbpipe.source(range(COUNT)).filter(_third)
+    pipe = pipe.batch(4, cost=_third, collate=list).unbatch().window(3, 2)
+    held, found = run_through(pipe, 50_000)
+    assert found >= 3
+    assert held < BOUND

@@ -1,0 +1,239 @@
+"""What torch is asked for, shown on stand-ins for its streams: no GPU is needed."""
+
+import contextlib
+
+import pytest
+
+from nbpipe import ArgumentError
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.*(prototype|beta|invariant).*:UserWarning"),
+]
+
+
+class Cuda:
+    """Stands for `torch.cuda` of a machine with two devices; notes what it is asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def device_count(self):
+        return 2
+
+    def current_device(self):
+        return 1
+
+    def current_stream(self, device):
+        return f"current of {device}"
+
+    def default_stream(self, device):
+        return f"default of {device}"
+
+    def Stream(self, device):  # noqa: N802 - as torch has it
+        return f"new on {device}"
+
+    @contextlib.contextmanager
+    def device(self, device):
+        self.asked.append(device)
+        yield
+        self.asked.append(f"not {device}")
+
+    stream = device
+
+    class Event:
+        """Notes the stream it is recorded on."""
+
+        def record(self, stream):
+            self.stream = stream
+
+
+class Torch:
+    """torch, but for `torch.cuda`; pinned memory is ordinary memory here."""
+
+    def __init__(self):
+        self.cuda = Cuda()
+
+    def __getattr__(self, name):
+        import torch
+
+        return getattr(torch, name)
+
+    def empty_like(self, leaf, *, pin_memory, requires_grad, device=None):
+        import torch
+
+        made = torch.empty_like(leaf, requires_grad=requires_grad, device=device)
+        made.was_pinned = pin_memory
+        return made
+
+
+class Part:
+    """Notes the streams that were recorded for it."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.streams = []
+
+    def __getattr__(self, name):
+        return getattr(self.tensor, name)
+
+    def record_stream(self, stream):
+        self.streams.append(stream)
+
+
+@pytest.fixture
+def backend():
+    """Give the backend over the stand-ins."""
+    from nbpipe.executors.torch_streams import TorchBackend
+
+    return TorchBackend(Torch(), "cuda")
+
+
+@pytest.mark.parametrize(("device", "name"), [("cuda", "cuda:1"), ("cuda:0", "cuda:0")])
+def test_a_device_gets_its_full_name(backend, device, name):
+    """Without a number it is this thread's device."""
+    assert backend.resolve(device) == name
+
+
+def test_a_device_beyond_those_there_are_is_refused(backend):
+    """The message counts them."""
+    with pytest.raises(ArgumentError, match=r"got 'cuda:2': this machine has 2 CUDA device\(s\)"):
+        backend.resolve("cuda:2")
+
+
+def test_streams_are_those_of_the_device(backend):
+    """Made, current and default."""
+    found = [backend.new_stream("cuda:1"), backend.current_stream("cuda:1")]
+    assert [*found, backend.default_stream("cuda:1")] == [
+        "new on cuda:1",
+        "current of cuda:1",
+        "default of cuda:1",
+    ]
+
+
+def test_device_and_stream_are_set_in_a_block(backend):
+    """The device first, and both are taken back."""
+    with backend.active("cuda:1", "mine"):
+        pass
+    assert backend._torch.cuda.asked == ["cuda:1", "mine", "not mine", "not cuda:1"]
+
+
+def test_an_event_is_recorded_on_the_stream(backend):
+    """And on no other."""
+    assert backend.record_event("mine").stream == "mine"
+
+
+def test_tensors_on_the_device_are_known(backend):
+    """Others, and what is no tensor, are not."""
+    import torch
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        there, here = torch.empty(2, device="cuda:1"), torch.empty(2)
+    assert [backend.device_of(one) for one in (there, here, "text", None)] == [
+        "cuda:1",
+        None,
+        None,
+        None,
+    ]
+
+
+def test_a_copy_goes_to_the_device(backend):
+    """As torch does it."""
+    import torch
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        copy = backend.copy(torch.empty(2), "cuda:1")
+    assert (str(copy.device), tuple(copy.shape)) == ("cuda:1", (2,))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda torch: torch.arange(24).reshape(2, 3, 4),
+        lambda torch: torch.arange(24.0).reshape(2, 3, 2, 2).to(memory_format=torch.channels_last),
+        lambda torch: torch.arange(3).expand(4, 3),
+        lambda torch: torch.arange(6).reshape(2, 3).t(),
+        lambda torch: torch.tensor(5),
+        lambda torch: torch.empty(0, 3),
+        lambda torch: torch.ones(3, requires_grad=True),
+        lambda torch: torch.view_as_complex(torch.ones(3, 2)).conj(),
+    ],
+    ids=["plain", "channels last", "expanded", "transposed", "scalar", "empty", "grad", "conj"],
+)
+def test_a_plain_tensor_is_pinned_as_it_is(backend, make):
+    """Values, shape and the order of the dimensions in memory are kept."""
+    import torch
+
+    tensor = make(torch)
+    staged = backend.pinned(tensor)
+    dense = staged.stride() == tensor.stride() or 0 in tensor.stride()
+    assert (staged.was_pinned, torch.equal(staged, tensor), dense) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda torch: torch.ones(3).to_sparse(),
+        lambda torch: torch.eye(3).to_sparse_csr(),
+        lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda torch: torch.nested.nested_tensor(
+            [torch.ones(2), torch.ones(3)], layout=torch.jagged
+        ),
+        lambda torch: torch.nn.Parameter(torch.ones(3)),
+        lambda torch: torch.empty(3, device="meta"),
+    ],
+    ids=["sparse", "csr", "nested", "jagged", "class of its own", "elsewhere"],
+)
+def test_other_tensors_are_not_pinned(backend, make):
+    """They are copied from where they are."""
+    import torch
+
+    tensor = make(torch)
+    assert backend.pinned(tensor) is tensor
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda torch: torch.ones(3).to_sparse(), ["_indices", "_values"]),
+        (lambda torch: torch.eye(3).to_sparse_csr(), ["crow_indices", "col_indices", "values"]),
+        (lambda torch: torch.eye(3).to_sparse_csc(), ["ccol_indices", "row_indices", "values"]),
+        (lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), ["values"]),
+        (
+            lambda torch: torch.nested.nested_tensor(
+                [torch.ones(2), torch.ones(3)], layout=torch.jagged
+            ),
+            ["values", "offsets"],
+        ),
+    ],
+    ids=["sparse", "csr", "csc", "nested", "jagged"],
+)
+def test_a_stream_is_recorded_for_all_parts_of_a_tensor(backend, make, parts):
+    """A tensor that is not one block of memory is kept part by part."""
+    import torch
+
+    class Whole:
+        def __init__(self, tensor):
+            self.layout, self.is_nested = tensor.layout, tensor.is_nested
+            self.asked = {name: Part(getattr(tensor, name)()) for name in parts}
+
+        def __getattr__(self, name):
+            return lambda: self.asked[name]
+
+    whole = Whole(make(torch))
+    backend.record_stream(whole, "mine")
+    assert {name: part.streams for name, part in whole.asked.items()} == dict.fromkeys(
+        parts, ["mine"]
+    )
+
+
+def test_a_way_back_is_pinned(backend):
+    """Its values are those on the device, and a tensor of a class of its own goes by itself."""
+    import torch
+
+    back = backend.copy_back(torch.arange(4))
+    own = torch.nn.Parameter(torch.ones(2))
+    assert (back.tolist(), back.was_pinned) == ([0, 1, 2, 3], True)
+    assert torch.equal(backend.copy_back(own), own)
