@@ -10,18 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, final
 
+from .draws import Balance, Sample
 from .errors import StateError
 from .operations import Batch, Call, Operation, Shard, Source
+from .sampler import default_rank
 from .stage import Chain, Stage, addresses
 from .stands import check_stands
 from .text import shortened
-from .worlds import regrouped
+from .worlds import claims_in, reclaimed, regrouped
 
 FORMAT = 1
 State = dict[str, Any]
 Stands = dict[str, dict[str, Any]]
 _PLAIN = (bool, int, float, str, type(None))
-_FREE = ("rank", "world_size", "device", "prefetch")  # may differ when an epoch goes on
+# They may differ when an epoch goes on.
+_FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
 _KINDS = {"epoch": int, "delivered": int, "given": bool} | dict.fromkeys(
     ("stages", "lengths", "ranks"), dict
 )
@@ -74,7 +77,11 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
         _check(chain, seed, state)
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
-    if same is not None:
+    if claims_in(chain):
+        stands = reclaimed(chain, several, ours)
+        delivered = 0 if same is None else same["delivered"]
+        same = several[0] if same is None else same
+    elif same is not None:
         stands, delivered = same["stages"], same["delivered"]
     else:
         same, delivered = several[0], 0
@@ -158,6 +165,8 @@ def _about(spec: Operation) -> dict[str, Any]:
     if isinstance(spec, Call | Source):
         return {}
     values = {part.name: getattr(spec, part.name) for part in fields(spec)}  # type: ignore[arg-type]
+    if isinstance(spec, Sample | Balance):
+        values |= {"draw": spec.draw.digest, "weights": None, "labels": None}
     if isinstance(spec, Batch):
         return {"size": spec.size, "drop_last": spec.drop_last, "by_cost": spec.cost is not None}
     return {
@@ -181,8 +190,9 @@ def _lengths(chain: Chain) -> dict[str, int]:
 
 
 def _ranks(chain: Chain) -> dict[str, list[int]]:
-    """Give for each shard its rank and the size of the world."""
-    return {
+    """Give for each shard and claim its rank and the size of the world."""
+    rank, world = default_rank() or (0, 1)
+    return {address: [rank, world] for address in claims_in(chain)} | {
         address: [stage.spec.rank, stage.spec.world_size]
         for address, stage in addresses(chain).items()
         if isinstance(stage.spec, Shard)

@@ -13,7 +13,7 @@ from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
 from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
 from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
-from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close
+from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
 from .operations import flag, function, seconds, whole
 from .pipeline import Pipeline
 from .run import Run
@@ -286,7 +286,9 @@ class DataLoader:
         return int(drawn.item())
 
     def _open(self) -> Team:
-        """Start a run; it is kept where workers are, and no other one is."""
+        """Start a run; it is kept where workers are to stay, and no others do."""
+        if self._team is not None and self._team.is_idle:  # it has another number of readers
+            close_run(self._team.run, CLOSE_S)
         order = None if self._reads else Order(self._samples.indices)
         self._pipeline = self._build(self._seed, order)
         self._run = run = self._pipeline.start(seed=self._seed)
@@ -301,7 +303,7 @@ class DataLoader:
 
     def split(self, run: Run) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
-        close(run, CLOSE_S)
+        close_run(run, CLOSE_S)
         self._splits = True
         return self._open().epoch(self, None)
 
@@ -311,13 +313,13 @@ class DataLoader:
             warnings.warn(
                 f"the IterableDataset said that its length is {self._reported}, and this is batch "
                 f"{count}; where workers read parts, each must leave out what the others read",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
         for run in tuple(self._runs):
-            close(run, CLOSE_S)
+            close_run(run, CLOSE_S)
 
     def __len__(self) -> int:
         """Give the number of batches of an epoch; of an iterable dataset as far as it says.

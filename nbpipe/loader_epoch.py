@@ -136,10 +136,10 @@ class LoaderEpoch(Iterator[Any]):
             return
         self.over = True
         if self._run is not None and self._closes:
-            close(self._run, _GRACE_S)
-        end = getattr(self._items, "close", None)
-        if end is not None:
-            end()
+            close_run(self._run, _GRACE_S)
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -152,7 +152,7 @@ class LoaderEpoch(Iterator[Any]):
             in_new_thread(self.close)  # garbage may be found where a lock is held
 
 
-def close(run: Run, timeout_s: float) -> None:
+def close_run(run: Run, timeout_s: float) -> None:
     """Close a run, and let go of what its workers mapped."""
     run.close(timeout_s=timeout_s)
     for stage in run.stages.values():
@@ -179,15 +179,19 @@ class Team:
         self._readers = readers
         self._epoch: weakref.ref[LoaderEpoch] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no epoch of theirs is under way."""
+        epoch = None if self._epoch is None else self._epoch()
+        return epoch is None or epoch.over
+
     def is_free(self, readers: int) -> bool:
         """Say whether another epoch may begin.
 
         Args:
             readers: workers that are to read a part each, where they do.
         """
-        epoch = None if self._epoch is None else self._epoch()
-        idle = epoch is None or epoch.over
-        return idle and not self.run.closed and self._readers in (0, readers)
+        return self.is_idle and not self.run.closed and self._readers in (0, readers)
 
     def epoch(self, loader: Loader, indices: Iterator[Any] | None) -> LoaderEpoch:
         """Begin an epoch, with these indices."""
@@ -196,7 +200,7 @@ class Team:
         try:
             items = iter(self.run)
         except BaseException:  # what cannot be sent to a process is found now
-            close(self.run, _GRACE_S)
+            close_run(self.run, _GRACE_S)
             raise
         epoch = LoaderEpoch(loader, items, self.run, closes=not self.stays)
         self._epoch = weakref.ref(epoch)

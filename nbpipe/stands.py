@@ -96,7 +96,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_word(value: object) -> bool:
-    return value in ("index", "skipping", "replay")
+    return value in ("index", "skipping", "claim", "replay")
 
 
 _TESTS: dict[str, Callable[[object], bool]] = {

@@ -173,6 +173,7 @@ class StreamDevice(Device):
         self._holdings = Holdings()
         self._begun: list[Any] = []  # what copies since the last event read
         self._event: Event | None = None
+        self._fresh = True  # the next value was not made on the stream itself
 
     @functools.cached_property
     def _stream(self) -> Any:
@@ -197,17 +198,19 @@ class StreamDevice(Device):
     def read(self, value: Any) -> Any:
         """Open a batch for the stream; what a stage made on a device by itself is waited for."""
         batch = opened(value)
-        if batch is value:
-            backend = self._backend
-            found = {id(leaf): leaf for leaf in tensors(batch)}
-            for leaf in found.values():
-                device = backend.device_of(leaf)
+        if batch is value and self._fresh:
+            for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
+                device = self._backend.device_of(leaf)
                 if device is not None:
-                    stream = backend.current_stream(device)
-                    event = backend.record_event(backend.default_stream(device))
-                    backend.wait_event(stream, event)
-                    backend.record_stream(leaf, stream)
+                    self._follow(leaf, device)
+        self._fresh = False
         return batch
+
+    def _follow(self, leaf: Any, device: str) -> None:
+        """Wait on the stream for the default one: nobody knows where else a leaf was made."""
+        backend, stream = self._backend, self._backend.current_stream(device)
+        backend.wait_event(stream, backend.record_event(backend.default_stream(device)))
+        backend.record_stream(leaf, stream)
 
     def _copied(self, leaf: Any) -> Any:
         backend = self._backend
@@ -229,6 +232,7 @@ class StreamDevice(Device):
         """Keep the sources of what was begun until it is done."""
         begun, self._begun = self._begun, []
         event, self._event = self._event, None
+        self._fresh = True
         if begun:
             self._holdings.hold(event or self._backend.record_event(self._stream), begun)
 
@@ -294,8 +298,7 @@ class HostDevice(Device):
     def copy(self, value: Any) -> Any:
         """Begin to copy a batch back."""
         self._holdings.sweep()
-        back = replaced(value, self._returned)
-        return back if back is not value else _moved(value, _on_host)
+        return _moved(replaced(value, self._returned), _on_host)
 
     def read(self, value: Any) -> Any:
         """Open a batch."""

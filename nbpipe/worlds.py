@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .draws import Claim
 from .errors import StateError
 from .operations import Call, Filter, FlatMap, Shard, Unbatch
 from .order import absorbed
-from .rest import Rest
+from .rest import Rest, Run
 from .stage import Chain, Stage, addresses
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
@@ -28,7 +29,7 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
         StateError: the states are not of all ranks of one world, or hold what only a rank of
             the same world can go on with.
     """
-    address = _only_shard(chain)
+    address = _only_split(chain)
     parts = _by_rank(address, states)
     world = next(iter(parts.values()))["ranks"][address][1]
     _check_complete(chain, parts, world)
@@ -43,16 +44,74 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     return stands
 
 
-def _only_shard(chain: Chain) -> str:
+def reclaimed(
+    chain: Chain, states: Sequence[Mapping[str, Any]], ranks: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Give where the stages go on in a pipeline that claims, from the states of all ranks.
+
+    A row that any rank has delivered is wanted no more; all others are claimed anew.
+
+    Args:
+        chain: of one rank, of any world.
+        states: of all ranks.
+        ranks: of this rank, as its state would tell them.
+
+    Raises:
+        StateError: the states are not of all ranks of one world, or hold what only a rank of
+            the same world can go on with.
+    """
+    _check_all(states, claims_in(chain)[0])
+    same = next((state for state in states if state["ranks"] == ranks), None)
+    stands: dict[str, dict[str, Any]] = {}
+    if same is not None:
+        stands |= same["stages"]
+    else:
+        _only_split(chain)
+        for state in states:
+            _merge(stands, state["stages"], next(iter(addresses(chain))))
+    done: dict[str, list[Run]] = {}
+    for state in states:
+        for address, about in state["stages"].items():
+            if about.get("by") == "claim":
+                base = Rest.read(about["base"])
+                done.setdefault(address, []).extend(((0, base.start), *base.holes))
+    for address, runs in done.items():
+        base = Rest.of(0, sorted(runs))
+        stands[address] = {"rest": [0, []], "base": base.data, "by": "claim"}
+    return stands
+
+
+def claims_in(chain: Chain) -> list[str]:
+    """Give the addresses of all claims."""
+    return [address for address, stage in addresses(chain).items() if isinstance(stage.spec, Claim)]
+
+
+def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
+    """Refuse states that are not of all ranks: the others' rows would come again."""
+    told = [state["ranks"].get(address, [0, 1]) for state in states]
+    worlds, epochs = {world for _, world in told}, {state["epoch"] for state in states}
+    missing = sorted(set(range(max(worlds))) - {rank for rank, _ in told})
+    if missing or len(worlds) > 1 or len(epochs) > 1:
+        raise StateError(
+            f"the states of a pipeline that claims must be of all ranks at the same step, got "
+            f"[rank, world size] {told} in epochs {sorted(epochs)}; gather them with "
+            "nbpipe.ranks.gather_states(run) when you save, and load the list on every rank"
+        )
+
+
+def _only_split(chain: Chain) -> str:
     found = [
-        address for address, stage in addresses(chain).items() if isinstance(stage.spec, Shard)
+        address
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Shard | Claim)
     ]
     spec, used = absorbed(chain)
-    if len(found) != 1 or spec is None or not isinstance(chain[used - 1].spec, Shard):
+    if len(found) != 1 or spec is None or not isinstance(chain[used - 1].spec, Shard | Claim):
         raise StateError(
             "a state of another world size can be gone on with only where the pipeline has one "
-            "shard, at the end of what is read by index, as source(...).shuffle().shard(); "
-            "start as many ranks as before, or begin the epoch again"
+            "shard or claim, at the end of what is read by index, as "
+            "source(...).shuffle().shard(); start as many ranks as before, or begin the epoch "
+            "again"
         )
     return found[0]
 

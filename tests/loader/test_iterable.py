@@ -125,16 +125,19 @@ def test_workers_that_stay_read_again(placed):
 
 
 def test_readers_follow_num_workers():
-    """The next epoch has as many readers as there are workers by then."""
+    """The next epoch has as many readers as there are workers by then; the others have ended."""
     loader = nbpipe.DataLoader(
         Parted(), 4, num_workers=2, workers="thread", persistent_workers=True
     )
-    got = []
-    for count in (2, 3):
+    got, runs = [], []
+    for count in (2, 3, 3):
         loader.num_workers = count
         got.append([batch.tolist() for batch in loader])
+        runs.append(loader.run)
+    ended = [run.closed for run in runs]
     loader.close()
-    assert got == [parts(21, 2, 4), parts(21, 3, 4)]
+    assert got == [parts(21, 2, 4), *[parts(21, 3, 4)] * 2]
+    assert (ended, runs[1] is runs[2]) == ([True, False, False], True)
 
 
 def test_length_that_is_said(way):

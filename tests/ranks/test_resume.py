@@ -11,7 +11,7 @@ from tests.ranks.jobs import with_number
 
 pytestmark = pytest.mark.torch
 ITEMS = 47
-WAYS = ["pad", "uneven"]
+WAYS = ["pad", "uneven", "claim"]
 
 
 def killed(size):

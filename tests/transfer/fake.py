@@ -107,6 +107,7 @@ class World(Backend):
         seen: what was read on the devices.
         pinnings: tensors that were copied to pinned memory.
         streams: all that were made.
+        waited: pairs of a stream that was to wait, and the one it was to wait for.
         eager_copies: streams carry out at once what is given them; the default ones do not.
     """
 
@@ -119,6 +120,7 @@ class World(Backend):
         self.seen = []
         self.pinnings = 0
         self.events = 0
+        self.waited = []
         self.blocks = 0
         self.streams = []
         self.threads = set()
@@ -172,6 +174,7 @@ class World(Backend):
         return event
 
     def wait_event(self, stream, event):
+        self.waited.append((stream, event.stream))
         if self.waits:
             stream.wait_event(event)
 

@@ -187,6 +187,20 @@ def test_a_map_on_a_device_runs_between_copy_and_loop(world):
     assert (len(world.streams), world.wrong) == (1, [])
 
 
+def test_the_run_does_not_wait_for_the_loop(world):
+    """Its stream waits for none of the loop's work: else no copy would go on beside that."""
+    pipe = (
+        numbers()
+        .to_device("fake")
+        .map(lambda tensor: world.compute(tensor, lambda value: -value), device="fake", name="one")
+        .map(lambda tensor: world.compute(tensor, lambda value: -value), device="fake", name="two")
+    )
+    read_all(world, pipe)
+    (ours,) = world.streams
+    assert ours not in [stream for stream, _ in world.waited]
+    assert world.seen == list(range(ITEMS))
+
+
 def test_a_map_on_a_device_may_stand_alone(world):
     """Its function gets what the stage before gave; the loop follows what it made."""
 
@@ -327,6 +341,12 @@ def test_a_batch_comes_back_to_the_host(world):
     )
     got = [(batch.block.data, batch.pinned) for batch in pipe]
     assert (got, world.wrong) == ([(n * 2, True) for n in range(5)], [])
+
+
+def test_a_row_comes_back_whole(world):
+    """Where only some of it lies on a device, the rest passes."""
+    pipe = nbpipe.zip(numbers(3).to_device("fake"), nbpipe.source(["a", "b", "c"])).to_device("cpu")
+    assert [(one.block.data, other) for one, other in pipe] == [(0, "a"), (1, "b"), (2, "c")]
 
 
 def test_a_stage_behind_the_way_back_waits_for_it(world):
