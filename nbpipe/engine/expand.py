@@ -218,12 +218,13 @@ class ExpandNode(Node):
     def _hand_on(
         self, expansion: Expansion, results: list[Any], now_ns: int, *, irregular: bool
     ) -> None:
+        first = self.seq_out
+        self.seq_out += len(results)
+        self.emit(results, now_ns, irregular=irregular)
         if not self.source:
             self.children.note(expansion.seq, results)
         elif irregular:
-            self.drops.note(self.seq_out, results)
-        self.seq_out += len(results)
-        self.emit(results, now_ns, irregular=irregular)
+            self.drops.note(first, results)
 
     def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
         """Say which inputs, and which children of those in work, are wanted."""
@@ -235,6 +236,11 @@ class ExpandNode(Node):
         if parts:
             stages.setdefault(address, {})["children"] = parts
         return inputs
+
+    @property
+    def dropped(self) -> int:
+        """Items of a source that the inline stages behind it dropped."""
+        return self.drops.count
 
     def forget(self, below: Mapping[int, Rest]) -> None:
         """Forget whose children the results are that nobody wants any more."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..describe import summarize
 from ..errors import (
@@ -21,6 +22,10 @@ from ..executors.remote_errors import PackedError, pack_error
 from ..failure import Failure
 from ..operations import FailurePolicy
 from ..seeding import Path
+from .task import Entry
+
+if TYPE_CHECKING:
+    from .node import Node
 
 _HOPELESS = (ExecutorBrokenError, WorkerStartError)  # the next item would fare no better
 KEPT = 100  # failed items remembered by a run
@@ -28,14 +33,19 @@ _RATE_AFTER = 100  # items seen before a failure rate is judged
 
 
 class Failed:
-    """Takes the place of a result: the item's call failed."""
+    """Takes the place of a result: the item's call failed.
 
-    __slots__ = ("exception", "fatal", "record")
+    Attributes:
+        fatal: the stage does not skip what fails.
+        ends_epoch: so, or with this one too many have failed.
+    """
+
+    __slots__ = ("ends_epoch", "exception", "fatal", "record")
 
     def __init__(self, exception: BaseException, record: Failure, *, fatal: bool) -> None:
         self.exception = exception
         self.record = record
-        self.fatal = fatal
+        self.fatal = self.ends_epoch = fatal
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process, whatever the user's exception holds."""
@@ -109,13 +119,14 @@ def one_line(error: BaseException) -> str:
 class Budget:
     """Counts the failed items of one stage in one epoch against `max_failures`."""
 
-    __slots__ = ("_limit", "_stage", "failures", "seen")
+    __slots__ = ("_limit", "_stage", "broken", "failures", "seen")
 
     def __init__(self, stage: str, limit: int | float | None) -> None:
         self._stage = stage
         self._limit = limit
         self.failures = 0
         self.seen = 0
+        self.broken = 0  # 1 when the last failure was one too many
 
     def see(self, items: int) -> FailureBudgetError | None:
         """Count items that the stage has done; give the error once too many of them failed."""
@@ -125,7 +136,9 @@ class Budget:
     def fail(self) -> FailureBudgetError | None:
         """Count a failed item; give the error once there are too many."""
         self.failures += 1
-        return self.exceeded()
+        error = self.exceeded()
+        self.broken = int(error is not None)
+        return error
 
     def exceeded(self, *, at_end: bool = False) -> FailureBudgetError | None:
         """Give the error to raise when too many items failed, else None."""
@@ -146,3 +159,32 @@ class Budget:
             f"{allowed}; run.failures() lists the last of them",
             stage=self._stage,
         )
+
+
+def parted(node: Node, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
+    """Give the entries up to the first failure that ends the epoch, and its error."""
+    entries: list[Entry] = []
+    error: BaseException | None = None
+    for result in results:
+        if type(result) is tuple:
+            entries.append(result)
+        elif result is not None:
+            error = _count_failure(node, result)
+        if error is None and node.budget is not None:
+            error = node.budget.see(1)
+        if error is not None:
+            break
+    return entries, error
+
+
+def _count_failure(node: Node, failed: Failed) -> BaseException | None:
+    """Count a failed item; give the error if it ends the epoch."""
+    node.epoch.remember(failed.record)
+    lanes, budgets = (node.lane, *node.rest_lanes), (node.budget, *node.rest_budgets)
+    error = None
+    for lane, budget in zip(lanes, budgets, strict=True):
+        if lane.address == failed.record.stage:
+            lane.counters.errors += 1
+            error = budget.fail() if budget is not None else None
+    failed.ends_epoch = failed.fatal or error is not None
+    return failed.exception if failed.fatal else error

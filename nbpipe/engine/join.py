@@ -204,6 +204,7 @@ class ConcatMover(Mover):
                 rests[number] = rest.until(end).since(begun)
             begun = end
         wanted = [number for number, one in enumerate(rests) if one is not None]
+        rests[self._current + 1 :] = [Rest()] * (len(rests) - self._current - 1)
         if self._deepen:
             stages.setdefault(node.lane.address, {})["first"] = wanted[0]
         return rests

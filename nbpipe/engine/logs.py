@@ -18,25 +18,31 @@ from ..rest import Rest, Run
 from ..seeding import Path
 
 
-def _is_fatal(result: Any) -> bool:
-    return result is not None and bool(result.fatal)
+def _before_the_end(results: Sequence[Any]) -> Sequence[Any]:
+    """Leave out an item that ended the epoch, and what came behind it."""
+    for place, result in enumerate(results):
+        if result is not None and type(result) is not tuple and result.ends_epoch:
+            return results[:place]
+    return results
 
 
 @final
 class Drops:
     """Of a node that keeps the order: the inputs that gave no result."""
 
-    __slots__ = ("_dropped", "_steps", "more")
+    __slots__ = ("_dropped", "_steps", "count", "more")
 
     def __init__(self) -> None:
+        self.count = 0  # inputs without results
         self.more = 0  # inputs without results that were forgotten
         self._dropped: list[int] = []
         self._steps: list[int] = []  # number of the result that follows each of them
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
-        for number, result in enumerate(results, first):
-            if type(result) is not tuple and not _is_fatal(result):
+        for number, result in enumerate(_before_the_end(results), first):
+            if type(result) is not tuple:
+                self.count += 1
                 self._steps.append(number - self.more - len(self._dropped))
                 self._dropped.append(number)
 
@@ -67,19 +73,21 @@ class Drops:
 class Arrivals:
     """Of a node in completion order: the input of each result, and the inputs that gave none."""
 
-    __slots__ = ("_base", "_inputs", "_past")
+    __slots__ = ("_base", "_inputs", "_past", "count")
 
     def __init__(self) -> None:
+        self.count = 0  # inputs without results
         self._base = 0  # number of the first result whose input is known
         self._inputs: deque[int] = deque()
         self._past = Rest()  # inputs that are not among those forgotten, or dropped
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
-        for number, result in enumerate(results, first):
+        for number, result in enumerate(_before_the_end(results), first):
             if type(result) is tuple:
                 self._inputs.append(number)
-            elif not _is_fatal(result):
+            else:
+                self.count += 1
                 self._past = _without(self._past, (number,))
 
     def inputs(self, rest: Rest) -> Rest:

@@ -219,8 +219,8 @@ class MapNode(Node):
             self.fatal = self.fatal or last.fatal
         seq = task.seq + at
         if not self.ordered:
-            self.log.note(seq, results)
-        if self.ordered and seq != self.seq_out:
+            self._emit(seq, results, now_ns, irregular=irregular)
+        elif seq != self.seq_out:
             self.ready[seq] = (results, irregular)
         elif self.ready or irregular or self.guarded:
             self._emit_in_order(results, now_ns, irregular=irregular)
@@ -232,14 +232,17 @@ class MapNode(Node):
 
     def _emit_in_order(self, results: list[Any], now_ns: int, *, irregular: bool) -> None:
         while True:
-            if irregular and self.ordered:
-                self.log.note(self.seq_out, results)
-            self.reserved -= len(results)
-            self.seq_out += len(results)
-            self.emit(results, now_ns, irregular=irregular)
-            if self.done or not self.ordered or self.seq_out not in self.ready:
+            self._emit(self.seq_out, results, now_ns, irregular=irregular)
+            if self.done or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)
+
+    def _emit(self, seq: int, results: list[Any], now_ns: int, *, irregular: bool) -> None:
+        self.reserved -= len(results)
+        self.seq_out += len(results)
+        self.emit(results, now_ns, irregular=irregular)
+        if irregular or not self.ordered:  # only now it is known what ended the epoch
+            self.log.note(seq, results)
 
     def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
         """Leave out what was dropped; a batch stands for all of its items."""
@@ -247,6 +250,11 @@ class MapNode(Node):
         if not size:
             return inputs
         return Rest(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.holes))
+
+    @property
+    def dropped(self) -> int:
+        """Inputs that gave no result."""
+        return self.log.count
 
     def forget(self, below: Mapping[int, Rest]) -> None:
         """Forget which inputs gave the results that nobody wants any more."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .failures import Budget, Failed
+from .failures import Budget, parted
 from .lane import BLOCKED, READY, STARVED, Lane
 from .task import Entry, Task
 
@@ -72,6 +72,11 @@ class Node(ABC):
     )
 
     chunk_ns = CHUNK_NS
+
+    @property
+    def dropped(self) -> int:
+        """Inputs that gave no result, in the epoch so far."""
+        return 0
 
     @property
     def shares_workers(self) -> bool:
@@ -260,7 +265,7 @@ class Node(ABC):
         entries: Sequence[Entry] = results
         error = None
         if irregular:
-            entries, error = self._parted(results)
+            entries, error = parted(self, results)
         elif self.budget is not None:
             error = self.budget.see(len(results))
         if entries:
@@ -285,32 +290,6 @@ class Node(ABC):
         """Hear that there is input again."""
         if self.books(now_ns):
             self.note_state(now_ns)
-
-    def _parted(self, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
-        """Give the entries up to the first failure that ends the epoch, and its error."""
-        entries: list[Entry] = []
-        error: BaseException | None = None
-        for result in results:
-            if type(result) is tuple:
-                entries.append(result)
-            elif result is not None:
-                error = self._count_failure(result)
-            if error is None and self.budget is not None:
-                error = self.budget.see(1)
-            if error is not None:
-                break
-        return entries, error
-
-    def _count_failure(self, failed: Failed) -> BaseException | None:
-        """Count a failed item; give the error if it ends the epoch."""
-        self.epoch.remember(failed.record)
-        lanes, budgets = (self.lane, *self.rest_lanes), (self.budget, *self.rest_budgets)
-        error = None
-        for lane, budget in zip(lanes, budgets, strict=True):
-            if lane.address == failed.record.stage:
-                lane.counters.errors += 1
-                error = budget.fail() if budget is not None else None
-        return failed.exception if failed.fatal else error
 
     def fail(self, error: BaseException) -> None:
         """End the stream here with an error: in order, or at once."""

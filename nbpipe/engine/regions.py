@@ -55,7 +55,7 @@ class Regions:
         }
         timeout_s = next((s.spec.timeout_s for s in group if isinstance(s.spec, Call)), None)
         wears = group[0].placement is not None and group[0].placement.max_items_per_worker
-        singly = timeout_s is not None or bool(wears) or isinstance(caller, DeviceCaller)
+        singly = timeout_s is not None or bool(wears)
         return Region(self._programs[head], caller, steps, timeout_s, singly)
 
     def _program(

@@ -12,8 +12,9 @@ from .noting import Stages
 def stages_of(last: Node, rest: Rest) -> Stages:
     """Say where all stages stand, given what is wanted of the last one."""
     stages: Stages = {}
-    for node, _ in _walked(last, rest, stages):
-        _note_failures(node, stages)
+    for node, below in _walked(last, rest, stages):
+        seen = node.dropped + sum(one.left_out for one in below.values())
+        _note_failures(node, seen, stages)
     return stages
 
 
@@ -44,8 +45,10 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
     return found
 
 
-def _note_failures(node: Node, stages: Stages) -> None:
+def _note_failures(node: Node, seen: int, stages: Stages) -> None:
+    """Note how many items failed of those that are not wanted again."""
     lanes, budgets = (node.lane, *node.rest_lanes), (node.budget, *node.rest_budgets)
     for lane, budget in zip(lanes, budgets, strict=True):
-        if budget is not None and budget.failures:
-            stages.setdefault(lane.address, {})["failed"] = [budget.failures, budget.seen]
+        failures = 0 if budget is None else budget.failures - budget.broken
+        if failures:
+            stages.setdefault(lane.address, {})["failed"] = [failures, seen]

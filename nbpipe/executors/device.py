@@ -7,13 +7,16 @@ import threading
 from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from queue import SimpleQueue
+from time import perf_counter_ns
 from typing import Any, final
 
 from ..errors import RunClosedError
 from .base import Answer, Caller, Job
 from .holdings import Counts
 
+_PATIENCE_NS = 25_000_000  # a batch waits no longer for those that are handed over with it
 _numbers = itertools.count()
 
 
@@ -157,12 +160,39 @@ class _Errand:
 
 
 def _done(job: Job, device: Device) -> Answer:
+    """Do a job, batch by batch; an event for each."""
+    made = Answer([], [[0, 0, 0] for _ in job.program.functions])
+    since_ns = perf_counter_ns()
     try:
-        answer = job.program.run(job.entries, job.epoch)
-        results = [
-            (result[0], device.finish(result[1])) if isinstance(result, tuple) else result
-            for result in answer.results
-        ]
+        for entry in job.entries:
+            answer = _one(job, entry, device)
+            made = _together(made, answer)
+            if getattr(answer.results[-1], "fatal", False):
+                break
+            if job.hand is not None and perf_counter_ns() - since_ns > _PATIENCE_NS:
+                job.hand(made.results)
+                made, since_ns = replace(made, results=[]), perf_counter_ns()
+    except BaseException:
+        if job.hand is not None:
+            job.hand(made.results)
+        raise
+    return made
+
+
+def _one(job: Job, entry: Any, device: Device) -> Answer:
+    try:
+        answer = job.program.run([entry], job.epoch)
+        (result,) = answer.results
+        if isinstance(result, tuple):
+            result = (result[0], device.finish(result[1]))
     finally:
         device.settle()
-    return Answer(results, answer.tally, answer.retried)
+    return replace(answer, results=[result])
+
+
+def _together(made: Answer, answer: Answer) -> Answer:
+    tally = [
+        [old + new for old, new in zip(*rows, strict=True)]
+        for rows in zip(made.tally, answer.tally, strict=True)
+    ]
+    return Answer([*made.results, *answer.results], tally, made.retried + answer.retried)

@@ -126,6 +126,7 @@ def test_pinning_without_an_accelerator(way):
     with pytest.warns(UserWarning, match="pin_memory=True takes no effect") as caught:
         got = torch.cat(list(loader)).tolist()
     assert (len(caught), got) == (1, [0, 1])
+    assert caught[0].filename == __file__
 
 
 SENT = [

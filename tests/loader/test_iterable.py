@@ -165,6 +165,7 @@ def test_more_than_was_said(way):
     with pytest.warns(UserWarning, match="said that its length is 4") as caught:
         got = list(loader)
     assert (len(before), len(caught), got) == (0, 1, list(range(5)))
+    assert caught[0].filename == __file__
 
 
 def test_thread_that_reads():

@@ -6,8 +6,9 @@ from nbpipe.engine.batching import BatchByCost
 from nbpipe.engine.shuffling import Shuffling
 from nbpipe.engine.standing import _upstream_first
 
-COUNT = 200_000
-BOUND = 20_000  # entries of all logs together; the loop had a hundred times as many items
+COUNT = 100_000
+AT_MOST = 5_000  # entries of all logs together, once they forgot what the loop has had
+BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
 LOGS = (logs.Drops, logs.Arrivals, logs.Children, logs.Draws, BatchByCost, Shuffling)
 
 
@@ -55,7 +56,12 @@ def run_through(pipe, count=COUNT):
         items = iter(run)
         for _ in range(count):
             next(items)
-        return entries(run)
+        held, found = entries(run)
+        scheduler, epoch = run._scheduler, run._life.epoch
+        with scheduler.lock:
+            epoch.forget()
+        assert entries(run)[0] < AT_MOST
+        return held, found
 
 
 def _third(item):
@@ -76,7 +82,7 @@ def test_filter_buffer_route_and_expansion():
     )
     held, found = run_through(pipe, COUNT * 9 // 10)
     assert found >= 5
-    assert held < BOUND
+    assert held < BETWEEN
 
 
 def test_joins():
@@ -86,15 +92,15 @@ def test_joins():
     pipe = nbpipe.interleave([both, nbpipe.source(range(COUNT // 2)).flat_map(_twice)])
     held, found = run_through(pipe, COUNT)
     assert found >= 5
-    assert held < BOUND
+    assert held < BETWEEN
 
 
 def test_repeat():
     """Passes that were had are forgotten, each with its logs."""
     pipe = nbpipe.source(range(100)).filter(_third).shuffle(buffer_size=50).repeat().map(abs)
-    held, found = run_through(pipe, 40_000)
+    held, found = run_through(pipe, COUNT // 3)
     assert found >= 2
-    assert held < BOUND
+    assert held < BETWEEN
 
 
 def test_completion_order():
@@ -104,13 +110,13 @@ def test_completion_order():
     pipe = pipe.flat_map(_twice, ordered=False, concurrency=2).batch(8, collate=list)
     held, found = run_through(pipe, COUNT // 7)
     assert found >= 3
-    assert held < BOUND
+    assert held < BETWEEN
 
 
 def test_batches_by_cost():
     """Sizes of batches that were had are forgotten."""
     pipe = nbpipe.source(range(COUNT)).filter(_third)
     pipe = pipe.batch(4, cost=_third, collate=list).unbatch().window(3, 2)
-    held, found = run_through(pipe, 50_000)
+    held, found = run_through(pipe, COUNT // 4)
     assert found >= 3
-    assert held < BOUND
+    assert held < BETWEEN

@@ -20,3 +20,14 @@ def test_every_cut_goes_on_exactly(recipe, first, later, seed, by, again):
         return check_every_cut(recipe, first, later, seed=seed, by=by, again=again)
 
     assume(finished(check, seconds=HANG_S))
+
+
+@settings(FEW, max_examples=4)
+@given(RECIPES.filter(lambda recipe: len(str(recipe)) < 150), HANDS, SEEDS)
+def test_isolated_runs_go_on_exactly(recipe, hands, seed):
+    """Stages in a process of their own stand where the loop does, too."""
+
+    def check():
+        return check_every_cut(recipe, hands, hands, seed=seed, most=3, isolate=True)
+
+    assume(finished(check, seconds=HANG_S))

@@ -331,6 +331,7 @@ def test_two_devices_have_a_stream_and_a_thread_each(world):
     assert (len(world.streams), len(world.threads), world.wrong) == (2, 2, [])
 
 
+@pytest.mark.torch
 def test_a_batch_comes_back_to_the_host(world):
     """`to_device("cpu")` copies to pinned memory, and the loop waits until it is there."""
     pipe = (
@@ -343,12 +344,14 @@ def test_a_batch_comes_back_to_the_host(world):
     assert (got, world.wrong) == ([(n * 2, True) for n in range(5)], [])
 
 
+@pytest.mark.torch
 def test_a_row_comes_back_whole(world):
     """Where only some of it lies on a device, the rest passes."""
     pipe = nbpipe.zip(numbers(3).to_device("fake"), nbpipe.source(["a", "b", "c"])).to_device("cpu")
     assert [(one.block.data, other) for one, other in pipe] == [(0, "a"), (1, "b"), (2, "c")]
 
 
+@pytest.mark.torch
 def test_a_stage_behind_the_way_back_waits_for_it(world):
     """A function in a thread gets data, not the promise of them."""
     pipe = numbers(5).to_device("fake").to_device("cpu").map(lambda tensor: tensor.block.data)
@@ -399,6 +402,7 @@ def test_a_cache_refuses_what_lies_on_a_device(world):
         list(numbers(3).to_device("fake").cache())
 
 
+@pytest.mark.torch
 def test_a_cache_takes_what_came_back(world):
     """Copied back to the host, items are kept and given again."""
     pipe = numbers(3).to_device("fake").to_device("cpu").cache()
@@ -470,3 +474,27 @@ def test_any_schedule_gives_every_batch_whole(seed):
         world.finish()
     del transfer.BACKENDS["fake"]
     assert (world.seen, world.wrong, bool(leaks(run))) == (list(range(2, 22)), [], False)
+
+
+def test_a_device_that_fails_by_itself_is_named(world, monkeypatch):
+    """No function has failed: the batch is named all the same, and earlier ones are delivered."""
+    record, failing = world.record_event, []
+
+    def broken(stream):
+        if failing:
+            raise RuntimeError("the device is lost")
+        return record(stream)
+
+    monkeypatch.setattr(world, "record_event", broken)
+
+    def load(n):
+        if n == 3:
+            failing.append(n)
+        return n
+
+    got = []
+    pipe = nbpipe.source(range(6), prefetch=1).map(lambda n: host(n)).to_device("fake", depth=1)
+    pipe = nbpipe.zip(pipe, nbpipe.source(range(6), prefetch=1).map(load, prefetch=1))
+    with pytest.raises(StageError, match="'to_device' failed on item .: RuntimeError: the device"):
+        got.extend(pipe)
+    assert [n for _, n in got] == list(range(len(got)))

@@ -1,0 +1,402 @@
+"""The state itself: JSON, small, without items, told at any moment, refused where it is wrong."""
+
+import io
+import json
+import sys
+import threading
+
+import pytest
+
+import nbpipe
+from nbpipe import StateError
+from tests.gates import Calls, Gate, finished, stage
+from tests.resume.checking import carried
+from tests.resume.recipes import Hands, build, outcome, plain
+
+MARKER = "item-that-must-not-be-kept"
+RICH = [
+    ["mix", [[["range", 12], ["filter", 3]], [["generator", 9], ["flat_map", 2]]], [1, 2], "longest", 0],
+    ["shuffle", 1, 4],
+    ["failing", 7],
+    ["repeat", 2],
+    ["batch", 2, False],
+]
+
+
+def at(pipe, count, **options):
+    """Give the first items of an epoch and the state behind them."""
+    with pipe.start(**options) as run:
+        items = iter(run)
+        got = [next(items) for _ in range(count)]
+        return got, run.state_dict()
+
+
+def rest_of(pipe, state, **options):
+    """Give what is left of the epoch."""
+    with pipe.start(**options) as run:
+        run.load_state_dict(state)
+        return list(run)
+
+
+# -- what it is made of -------------------------------------------------------------------
+
+
+def test_json_gives_the_same_state():
+    """A state is JSON as it stands: no tuples, arrays or keys that change on the way."""
+    _, state = at(build(RICH), 3)
+    assert carried(state) == state
+
+
+@pytest.mark.torch
+def test_torch_saves_it_without_pickled_code():
+    """`torch.load(weights_only=True)` reads what `torch.save` wrote."""
+    import torch
+
+    got, state = at(build(RICH), 3)
+    file = io.BytesIO()
+    torch.save({"data": state}, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=True)["data"]
+    assert got + rest_of(build(RICH), again) == list(build(RICH))
+
+
+def test_it_holds_no_items():
+    """Neither buffers nor batches, nor what was read ahead, go into a state."""
+    pipe = (
+        nbpipe.source([f"{MARKER}-{number}" for number in range(50)])
+        .map(str)
+        .shuffle(buffer_size=10)
+        .window(3, 2)
+        .batch(3, collate=list)
+    )
+    _, state = at(pipe, 2)
+    assert MARKER not in json.dumps(state)
+
+
+def test_a_buffer_of_1000_makes_a_small_state():
+    """Numbers of a buffer of 1,000 items take some 10 kB."""
+    _, state = at(nbpipe.source(lambda: iter(range(5000))).shuffle(buffer_size=1000), 700)
+    assert len(json.dumps(state)) < 40_000
+
+
+def test_it_says_how_a_source_comes_to_its_place():
+    """A source without an index is advanced by skipping, and the state says so."""
+    _, indexed = at(nbpipe.source(range(5)), 2)
+    _, streamed = at(nbpipe.source(lambda: iter(range(5))), 2)
+    ways = [state["stages"]["source"]["by"] for state in (indexed, streamed)]
+    assert ways == ["index", "skipping"]
+
+
+def test_an_indexed_source_is_not_read_again():
+    """What the loop has had is not read by the run that goes on."""
+    calls = Calls()
+
+    class Data:
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            calls.enter(index)
+            calls.leave()
+            return index
+
+    _, state = at(nbpipe.source(range(20)).shuffle(), 0)
+    del state
+    _, state = at(nbpipe.source(Data()), 12)
+    calls.of.clear()
+    rest_of(nbpipe.source(Data()), state)
+    assert sorted(calls.of) == list(range(12, 20))
+
+
+# -- when it is taken ---------------------------------------------------------------------
+
+
+def test_before_the_first_epoch():
+    """A run that has not begun is at the beginning of epoch 0."""
+    with build(RICH).start() as run:
+        state = run.state_dict()
+    assert (state["epoch"], state["delivered"], state["stages"]) == (0, 0, {})
+    assert rest_of(build(RICH), state) == list(build(RICH))
+
+
+def test_behind_the_last_item():
+    """Before the loop has seen the end, the rest of the epoch is empty; then comes the next."""
+    with nbpipe.source(range(5)).shuffle().start() as run:
+        items = iter(run)
+        for _ in range(5):
+            next(items)
+        state = carried(run.state_dict())
+        items.close()
+        expected = list(run)
+    with nbpipe.source(range(5)).shuffle().start() as run:
+        run.load_state_dict(state)
+        assert (list(run), run.epoch) == ([], 0)
+        assert (list(run), run.epoch) == (expected, 1)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_after_whole_epochs(epochs):
+    """After the end of an epoch the state is the beginning of the next one."""
+    with nbpipe.source(range(9)).shuffle().start() as run:
+        for _ in range(epochs):
+            list(run)
+        state = carried(run.state_dict())
+        expected = list(run)
+    assert state["epoch"] == epochs
+    assert rest_of(nbpipe.source(range(9)).shuffle(), state) == expected
+
+
+def test_after_stop():
+    """`stop()` ends an epoch as if it were exhausted: the next one follows."""
+    with nbpipe.source(range(9)).start() as run:
+        items = iter(run)
+        next(items)
+        run.stop()
+        state = run.state_dict()
+    assert (state["epoch"], state["delivered"], state["stages"]) == (1, 0, {})
+
+
+def test_after_break_while_paused_and_when_closed():
+    """The place stays the same when the loop is left, the run paused, or closed."""
+    with nbpipe.source(range(9)).start() as run:
+        items = iter(run)
+        next(items)
+        next(items)
+        states = [run.state_dict()]
+        run.pause()
+        states.append(run.state_dict())
+        run.resume()
+        items.close()
+        states.append(run.state_dict())
+        run.close()
+        states.append(run.state_dict())
+    assert all(state == states[0] for state in states)
+    assert rest_of(nbpipe.source(range(9)), states[0]) == list(range(2, 9))
+
+
+def test_it_waits_for_nothing():
+    """While all calls are held back, a state is told at once."""
+    gate = Gate()
+    calls = Calls()
+    function = stage("thread", gate=lambda item: gate if item else None, calls=calls)
+    with nbpipe.source(range(9)).map(function).start() as run:
+        items = iter(run)
+        next(items)
+        calls.wait_begun(2)
+        state = finished(run.state_dict)
+        gate.open()
+        items.close()
+    assert rest_of(nbpipe.source(range(9)), {**state, "chain": _chain()}) == list(range(1, 9))
+
+
+def _chain():
+    with nbpipe.source(range(9)).start() as run:
+        return run.state_dict()["chain"]
+
+
+RACES = [
+    [["range", 1500], ["filter", 3], ["shuffle", 1, 50], ["map", 1]],
+    [["generator", 1500], ["filter", 3], ["batch_by_cost", 5, False], ["window", 3, 2]],
+    [["generator", 1500], ["enumerate"], ["skip", 100], ["shard", 1, 3, "drop"], ["map", 1]],
+    [["generator", 1500], ["failing", 5], ["shard", 1, 3, "pad"], ["flat_map", 3], ["unbatch"]],
+    [["generator", 100], ["shuffle", 1, 7], ["repeat", 10], ["route", 1], ["map", 1]],
+    [["mix", [[["range", 500]], [["list", 700], ["filter", 3]]], [1, 2], "longest", 0], ["map", 1]],
+    [["interleave", [[["range", 300]], [["list", 500]], [["list", 99]]], 2], ["shuffle", 1, 9]],
+]
+
+
+@pytest.mark.parametrize("recipe", RACES)
+def test_taken_by_another_thread_at_full_speed(recipe):
+    """Each of hundreds of states says exactly what is left behind the number it delivered."""
+    states = states_of_a_race(build(recipe, Hands(("thread", "inline"), (3,), (16,))))
+    expected, _ = outcome(build(recipe))
+    with build(recipe).start() as run:
+        for delivered, state in list(states.items())[:: max(1, len(states) // 25)]:
+            run.load_state_dict(carried(state))
+            assert outcome(run) == (expected[delivered:], None), state
+
+
+def states_of_a_race(pipe):
+    """Take states as fast as possible while another thread iterates, by number of items."""
+    taken, over = [], threading.Event()
+    interval = sys.getswitchinterval()
+    with pipe.start() as run:
+
+        def look():
+            while not over.is_set():
+                taken.append(run.state_dict())
+
+        looking = threading.Thread(target=look)
+        sys.setswitchinterval(1e-5)
+        looking.start()
+        try:
+            finished(list, run)
+        finally:
+            over.set()
+            looking.join()
+            sys.setswitchinterval(interval)
+    return {state["delivered"]: state for state in taken if state["epoch"] == 0}
+
+
+# -- when it is loaded --------------------------------------------------------------------
+
+
+def test_set_epoch_after_load():
+    """The number that was set last counts: the state is put aside."""
+    _, state = at(nbpipe.source(range(9)).shuffle(), 3)
+    with nbpipe.source(range(9)).shuffle().start() as run:
+        list(run)
+        expected = list(run)
+        run.load_state_dict(state)
+        run.set_epoch(1)
+        assert list(run) == expected
+
+
+def test_load_in_the_middle_of_an_epoch():
+    """A state may be loaded while an epoch is in progress: the next iteration goes on from it."""
+    with nbpipe.source(range(9)).start() as run:
+        items = iter(run)
+        first = [next(items), next(items)]
+        state = run.state_dict()
+        third = next(items)
+        run.load_state_dict(state)
+        assert (first, third, list(run)) == ([0, 1], 2, list(range(2, 9)))
+
+
+def test_what_is_delivered_and_left_is_counted():
+    """The number of items that are left is known, and a state counts those before it, too."""
+    _, state = at(nbpipe.source(range(10)).batch(2, collate=list), 2)
+    with nbpipe.source(range(10)).batch(2, collate=list).start() as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        assert items.__length_hint__() == 3
+        next(items)
+        assert items.__length_hint__() == 2
+        assert run.state_dict()["delivered"] == 3
+
+
+def test_the_status_counts_the_whole_epoch():
+    """After a resume the status counts all items of the epoch that the loop has had."""
+    _, state = at(nbpipe.source(range(10)), 4)
+    with nbpipe.source(range(10)).start() as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        next(items)
+        assert (run.status().delivered, run.status().total) == (5, 10)
+
+
+def test_load_changes_nothing_when_it_refuses():
+    """A run that refused a state goes on as if it had not seen it."""
+    with nbpipe.source(range(5)).start() as run:
+        with pytest.raises(StateError):
+            run.load_state_dict({"nbpipe": 1})
+        assert list(run) == list(range(5))
+
+
+# -- what is refused ----------------------------------------------------------------------
+
+
+def pipes_that_differ():
+    """Give pairs of pipelines of which neither takes the state of the other, and a word."""
+    base = nbpipe.source(range(20))
+    return {
+        "length": (base, nbpipe.source(range(21)), "20 items"),
+        "size": (base.batch(2), base.batch(3), "size 2"),
+        "drop_last": (base.batch(2), base.batch(2, drop_last=True), "drop_last False"),
+        "cost": (base.batch(2), base.batch(2, cost=abs), "by_cost False"),
+        "name": (base.map(abs, name="a"), base.map(abs, name="b"), "'a'"),
+        "kind": (base.map(abs, name="a"), base.filter(abs, name="a"), "map"),
+        "more": (base.map(abs), base.map(abs).map(abs), "2 stages"),
+        "less": (base.map(abs).map(abs), base.map(abs), "3 stages"),
+        "order": (base.take(3).skip(1), base.skip(1).take(3), "take"),
+        "seed": (base.shuffle(seed=1), base.shuffle(seed=2), "seed 1"),
+        "buffer": (base.shuffle(buffer_size=3), base.shuffle(buffer_size=4), "buffer_size 3"),
+        "full": (base.shuffle(), base.shuffle(buffer_size=4), "buffer_size None"),
+        "window": (base.window(3, 2), base.window(3, 1), "stride 2"),
+        "take": (base.take(3), base.take(4), "count 3"),
+        "repeat": (base.map(abs).repeat(2), base.map(abs).repeat(), "times 2"),
+        "tail": (base.shard(0, 2), base.shard(0, 2, tail="drop"), "tail 'pad'"),
+        "weights": (nbpipe.mix([base], [1]), nbpipe.mix([base, base], [1, 2]), "mix"),
+        "stop": (nbpipe.mix([base]), nbpipe.mix([base], stop="shortest"), "stop 'longest'"),
+        "cycle": (nbpipe.interleave([base], 1), nbpipe.interleave([base], 2), "cycle 1"),
+        "strict": (nbpipe.zip(base), nbpipe.zip(base, strict=False), "strict True"),
+        "inputs": (nbpipe.concat(base), nbpipe.concat(base, base), "concat"),
+        "inner": (nbpipe.concat(base.take(3)), nbpipe.concat(base.take(4)), "count 3"),
+        "branch": (
+            base.route(bool, {True: lambda c: c.map(abs), False: lambda c: c}),
+            base.route(bool, {True: lambda c: c.map(abs).map(abs), False: lambda c: c}),
+            "map",
+        ),
+        "keys": (base.route(abs, {1: lambda c: c}), base.route(abs, {2: lambda c: c}), "1"),
+    }
+
+
+@pytest.mark.parametrize("word", pipes_that_differ())
+def test_another_pipeline_is_refused(word):
+    """A state of another chain or length is refused in words that name the difference."""
+    one, other, said = pipes_that_differ()[word]
+    with one.start() as run:
+        state = run.state_dict()
+    with other.start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    message = str(caught.value)
+    assert said in message
+    assert message.count("this one has") + message.count("it has") == 1
+    if message.count("; ") == 0:
+        raise AssertionError(message)
+
+
+def test_the_difference_is_visible_in_the_words():
+    """What the state has and what this pipeline has do not read the same."""
+    for one, other, _ in pipes_that_differ().values():
+        with one.start() as run:
+            state = run.state_dict()
+        with other.start() as run, pytest.raises(StateError) as caught:
+            run.load_state_dict(state)
+        before, _, after = str(caught.value).partition("this one has ")
+        if after:
+            theirs = before.partition("with ")[2].rstrip(", ")
+            assert after.partition(";")[0] != theirs, caught.value
+
+
+def test_functions_executors_and_knobs_may_differ():
+    """What a stage calls, where and how many at once, is not part of its outline."""
+    one = nbpipe.source(range(20)).map(abs, name="work").batch(2, collate=list)
+    other = nbpipe.source(range(20), prefetch=3).map(
+        lambda item: item, name="work", concurrency=4, prefetch=2, ordered=True
+    )
+    got, state = at(one, 3)
+    assert got + rest_of(other.batch(2, collate=tuple, prefetch=1), state) == [
+        *[[n, n + 1] for n in range(0, 6, 2)],
+        *[(n, n + 1) for n in range(6, 20, 2)],
+    ]
+
+
+def test_another_seed_is_refused():
+    """A run with another seed would draw other numbers: it says with which one to start."""
+    _, state = at(nbpipe.source(range(20)), 3, seed=7)
+    with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "start(seed=7)" in str(caught.value)
+
+
+def test_a_state_of_a_later_format_is_refused():
+    """A state that a later version wrote is not guessed at."""
+    _, state = at(nbpipe.source(range(20)), 3)
+    state["nbpipe"] = 99
+    with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "99" in str(caught.value)
+
+
+@pytest.mark.parametrize("state", [None, 3, "x", [], {}, [{}], [None], {"epoch": 1}, b"", (1, 2)])
+def test_what_is_no_state_is_refused(state):
+    """Anything else than a state, or a list of states, is refused."""
+    with nbpipe.source(range(5)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "state" in str(caught.value)
+
+
+def test_items_are_compared_plain():
+    """The helper that compares items makes lists of tuples (a check of the tests themselves)."""
+    assert plain((1, [2, (3,)])) == [1, [2, [3]]]

@@ -1,0 +1,238 @@
+"""Another number of ranks goes on: each item that is left comes once, of whichever rank."""
+
+from collections import Counter
+
+import pytest
+
+import nbpipe
+from nbpipe import StateError
+from tests.resume.checking import carried
+
+COUNT = 23
+
+
+def keep(item):
+    return item % 4 != 1
+
+
+def picky(item):
+    if item % 5 == 2:
+        raise ValueError(item)
+    return item
+
+
+def many(item):
+    return [item] if item % 2 else [item, item + 1000]
+
+
+BODIES = {
+    "plain": lambda pipe: pipe.map(abs),
+    "filter": lambda pipe: pipe.filter(keep),
+    "skip": lambda pipe: pipe.map(picky, on_error="skip", name="picky"),
+    "flat_map": lambda pipe: pipe.flat_map(many),
+    "buffer": lambda pipe: pipe.filter(keep).shuffle(buffer_size=4),
+    "batch": lambda pipe: pipe.filter(keep).batch(2, collate=list).unbatch(),
+}
+GIVES = {
+    "plain": lambda item: [item],
+    "filter": lambda item: [item] * keep(item),
+    "skip": lambda item: [item] * (item % 5 != 2),
+    "flat_map": many,
+    "buffer": lambda item: [item] * keep(item),
+    "batch": lambda item: [item] * keep(item),
+}
+
+
+def rank_of(body, rank, world, tail):
+    """Make the pipeline of one rank."""
+    pipe = nbpipe.source(range(COUNT)).shuffle(seed=3).shard(rank, world, tail=tail)
+    return BODIES[body](pipe)
+
+
+def begun(body, world, tail, cuts, states=None):
+    """Let each rank take some items; give them and the states behind them."""
+    got, after = [], []
+    for rank in range(world):
+        with rank_of(body, rank, world, tail).start() as run:
+            if states is not None:
+                run.load_state_dict(states)
+            items = iter(run)
+            got += [one for _, one in zip(range(cuts[rank]), items, strict=False)]
+            after.append(carried(run.state_dict()))
+    return got, after
+
+
+def ended(body, world, tail, states):
+    """Let each rank take all that is left."""
+    return begun(body, world, tail, [10**6] * world, states)[0]
+
+
+def all_items(body):
+    return Counter(one for item in range(COUNT) for one in GIVES[body](item))
+
+
+def check(body, tail, got, ranks):
+    """Compare what came with what had to: short rounds may repeat or leave out a few."""
+    came, expected = Counter(got), all_items(body)
+    if tail == "uneven":
+        assert came == expected
+    elif tail == "pad":
+        extra = came - expected
+        assert not expected - came
+        assert sum(extra.values()) <= 2 * sum(world - 1 for world in ranks)
+    else:
+        missing = expected - came
+        assert not came - expected
+        assert sum(missing.values()) <= 2 * sum(world - 1 for world in ranks)
+
+
+@pytest.mark.parametrize("worlds", [(1, 2), (2, 1), (2, 3), (3, 2), (3, 1), (1, 3)])
+@pytest.mark.parametrize("tail", ["pad", "drop", "uneven"])
+@pytest.mark.parametrize("body", BODIES)
+def test_another_number_of_ranks(body, tail, worlds):
+    """Ranks that got different numbers of items are followed by more or fewer ranks."""
+    before, after = worlds
+    got, states = begun(body, before, tail, [3, 1, 4])
+    got += ended(body, after, tail, states)
+    check(body, tail, got, worlds)
+
+
+@pytest.mark.parametrize("worlds", [(2, 3, 2), (3, 1, 2), (1, 2, 3), (2, 3, 1), (3, 2, 3)])
+@pytest.mark.parametrize("tail", ["pad", "drop", "uneven"])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_second_change(body, tail, worlds):
+    """A world that followed another one is followed by a third."""
+    first, second, third = worlds
+    got, states = begun(body, first, tail, [2, 1, 3])
+    more, states = begun(body, second, tail, [1, 2, 2], states)
+    got += more + ended(body, third, tail, states)
+    check(body, tail, got, worlds)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_second_world_goes_on_as_itself(body):
+    """In a world that followed another one, a rank's own state gives exactly its rest."""
+    got, states = begun(body, 3, "uneven", [2, 1, 3])
+    for rank in range(2):
+        whole, _ = _rank(body, rank, states, 10**6)
+        part, state = _rank(body, rank, states, 3)
+        rest, _ = _rank(body, rank, state, 10**6)
+        assert part + rest == whole
+    assert len(got) == 6
+
+
+def _rank(body, rank, states, count):
+    with rank_of(body, rank, 2, "uneven").start() as run:
+        run.load_state_dict(states)
+        got = [one for _, one in zip(range(count), run, strict=False)]
+        return got, carried(run.state_dict())
+
+
+def test_states_in_any_order_and_one_too_many():
+    """The order of the list, and a state that is there twice, do not matter."""
+    got, states = begun("filter", 3, "uneven", [2, 1, 3])
+    for given in (states[::-1], [*states, states[0]]):
+        assert Counter(got + ended("filter", 2, "uneven", given)) == all_items("filter")
+
+
+def test_the_same_world_takes_its_own_state_of_the_list():
+    """Where the number of ranks stayed, each rank goes on exactly from its own state."""
+    got, states = begun("buffer", 2, "uneven", [3, 5])
+    for rank in range(2):
+        with rank_of("buffer", rank, 2, "uneven").start() as run:
+            run.load_state_dict(states)
+            rest = list(run)
+            with rank_of("buffer", rank, 2, "uneven").start() as other:
+                assert rest == list(other)[(3, 5)[rank] :]
+    assert len(got) == 8
+
+
+def test_one_state_is_enough_in_lockstep():
+    """Where all ranks count alike, the state of one tells of all."""
+    got, states = begun("plain", 2, "drop", [4, 4])
+    rest = ended("plain", 1, "drop", states[0])
+    check("plain", "drop", got + rest, (2, 1))
+    assert len(got + rest) >= COUNT - 1
+
+
+@pytest.mark.parametrize("body", ["filter", "skip", "flat_map", "buffer", "batch"])
+def test_one_state_is_refused_where_ranks_differ(body):
+    """Where a filter, a skip or an expansion counts by itself, all states are asked for."""
+    _, states = begun(body, 2, "pad", [3, 1])
+    with (
+        rank_of(body, 0, 3, "pad").start() as run,
+        pytest.raises(StateError, match="of all 2 ranks") as caught,
+    ):
+        run.load_state_dict(states[0])
+    assert "list" in str(caught.value) or "gather" in str(caught.value)
+
+
+def test_missing_ranks_are_refused():
+    """Two states of three ranks leave open what the third has had."""
+    _, states = begun("plain", 3, "pad", [3, 3, 3])
+    with rank_of("plain", 0, 2, "pad").start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(states[:2])
+    assert "all 3 ranks" in str(caught.value)
+
+
+def test_states_of_different_worlds_or_epochs_are_refused():
+    """States that do not belong together are refused."""
+    _, two = begun("plain", 2, "pad", [3, 3])
+    _, three = begun("plain", 3, "pad", [3, 3, 3])
+    later = [{**state, "epoch": 1} for state in two]
+    for given in ([two[0], three[1]], [two[0], later[1]]):
+        with rank_of("plain", 0, 1, "pad").start() as run, pytest.raises(StateError) as caught:
+            run.load_state_dict(given)
+        assert "one world and epoch" in str(caught.value)
+
+
+REFUSED = {
+    "take": lambda pipe: pipe.filter(keep).take(5),
+    "skip": lambda pipe: pipe.filter(keep).skip(2),
+    "enumerate": lambda pipe: pipe.map(abs).enumerate(),
+    "window": lambda pipe: pipe.map(abs).window(2),
+    "repeat": lambda pipe: pipe.map(abs).repeat(2),
+    "cost": lambda pipe: pipe.batch(3, cost=lambda item: 1, collate=list),
+    "cache": lambda pipe: pipe.map(abs).cache(),
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_what_counts_for_its_rank_is_refused(word):
+    """A stage that counts what its own rank has had cannot go on in another world."""
+
+    def pipe(rank, world):
+        return REFUSED[word](nbpipe.source(range(COUNT)).shard(rank, world))
+
+    states = []
+    for rank in range(2):
+        with pipe(rank, 2).start() as run:
+            items = iter(run)
+            next(items)
+            states.append(carried(run.state_dict()))
+    with pipe(0, 3).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(states)
+    assert "as many ranks as before" in str(caught.value)
+
+
+def test_states_before_the_first_item():
+    """Before the first item nothing is left over, so any world may begin."""
+    _, fresh = begun("filter", 2, "uneven", [0, 0])
+    assert Counter(ended("filter", 3, "uneven", fresh)) == all_items("filter")
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_after_whole_epochs_a_new_world_begins_the_next(body):
+    """States after the end of an epoch are the beginning of the next one, for any world."""
+    states = []
+    for rank in range(2):
+        with rank_of(body, rank, 2, "uneven").start() as run:
+            list(run)
+            states.append(carried(run.state_dict()))
+    assert Counter(ended(body, 3, "uneven", states)) == all_items(body)
+
+
+def test_nothing_is_left():
+    """Behind the last item of all ranks, another world has nothing more to do."""
+    got, states = begun("plain", 2, "uneven", [12, 11])
+    assert (len(got), ended("plain", 3, "uneven", states)) == (COUNT, [])

@@ -1,0 +1,43 @@
+"""Who looks at a run with a device: diagnosis, panel, controls."""
+
+import pytest
+
+import nbpipe
+from nbpipe.stage import addresses
+from nbpipe.tune.rules import decide
+from nbpipe.view.words import knob_words, worker_words
+from tests.test_tune import case
+from tests.transfer.fake import host
+
+PIPE = nbpipe.source(range(9), name="files").to_device("cuda").map(abs, device="cuda")
+
+
+def test_a_device_that_limits_is_named_with_what_helps():
+    """There is no concurrency to raise: fewer bytes, or less work."""
+    rows = {"files": (0.01, 0, 0.9), "to_device": (0.1, 0, 0), "abs": (0.88, 0, 0)}
+    found = decide(case(rows, 0.62, addresses(PIPE.chain)))
+    assert (found.stage, found.suggestion) == ("abs", None)
+    assert found.advice.startswith("batches go to a device one after the other: send fewer bytes")
+
+
+def test_the_panel_shows_depth_and_no_workers(world):
+    """A device's thread is no worker; the knob is shown as any other."""
+    pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
+    with pipe.start() as run:
+        list(run)
+        from nbpipe.view.snapshot import snapshot
+
+        copy, after = snapshot(run)["stages"][2:4]
+    assert (copy["workers"], copy["unit"], knob_words(copy)) == (None, "items", "depth 2")
+    assert (copy["knobs"][0]["maximum"], worker_words(after)) == (16, "with to_device")
+
+
+def test_controls_have_one_row_for_a_shared_depth(world):
+    """A slider from 1 to 16, bound to the knob."""
+    pytest.importorskip("ipywidgets")
+    pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
+    with pipe.start() as run:
+        grid = run.controls().children[1]
+        sliders = [one for one in grid.children if type(one).__name__ == "IntSlider"]
+        sliders[-1].value = 5
+        assert (len(sliders), sliders[-1].max, pipe["to_device"].depth) == (4, 16, 5)
