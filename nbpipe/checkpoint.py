@@ -136,6 +136,7 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
         raise StateError(f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}")
     for one, other in zip(ours, theirs, strict=False):
         if one != other:
+            _check_inside(one, other)
             raise StateError(
                 f"the state is of a pipeline with {_words(other)}, this one has {_words(one)}; "
                 f"{_WAY_OUT}, or begin the epoch again"
@@ -143,6 +144,21 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
     raise StateError(
         f"the state is of a pipeline of {len(theirs)} stages, this one has {len(ours)}; "
         f"{_WAY_OUT}, or begin the epoch again"
+    )
+
+
+def _check_inside(ours: list[Any], theirs: Any) -> None:
+    """Look for the difference in the pipelines that a stage joins, or in its branches."""
+    if not isinstance(theirs, list | tuple) or list(ours[:3]) != list(theirs[:3]):
+        return
+    inputs = theirs[3] if len(theirs) == len(ours) else None
+    if isinstance(inputs, list | tuple) and len(inputs) == len(ours[3]):
+        for one, other in zip(ours[3], inputs, strict=True):
+            _check_chain(one, other)
+    count = len(inputs) if isinstance(inputs, list | tuple) else 0
+    raise StateError(
+        f"the state is of a pipeline whose stage {ours[0]!r} ({ours[1]}) has {count} inputs, "
+        f"here it has {len(ours[3])}; {_WAY_OUT}, or begin the epoch again"
     )
 
 

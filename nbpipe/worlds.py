@@ -7,7 +7,7 @@ from typing import Any
 
 from .draws import Claim
 from .errors import StateError
-from .operations import Call, Filter, FlatMap, Shard, Unbatch
+from .operations import Batch, Call, Filter, FlatMap, Shard, Unbatch, Window
 from .order import absorbed
 from .rest import Rest, Run
 from .stage import Chain, Stage, addresses
@@ -36,7 +36,7 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     source = next(iter(addresses(chain)))
     stands: dict[str, dict[str, Any]] = {}
     for state in parts.values():
-        _merge(stands, state["stages"], source)
+        _merge(stands, state["stages"], chain)
     rests = {rank: _rest(state["stages"].get(source, {})) for rank, state in parts.items()}
     base = Rest.read(next(iter(parts.values()))["stages"].get(source, {}).get("base", [0, []]))
     left = base.of_wanted(_together(rests, world))
@@ -68,7 +68,7 @@ def reclaimed(
     else:
         _only_split(chain)
         for state in states:
-            _merge(stands, state["stages"], next(iter(addresses(chain))))
+            _merge(stands, state["stages"], chain)
     done: dict[str, list[Run]] = {}
     for state in states:
         for address, about in state["stages"].items():
@@ -178,14 +178,13 @@ def _wanted(of_rank: Sequence[Rest], world: int, most: int) -> Iterator[int]:
 
 
 def _merge(
-    stands: dict[str, dict[str, Any]],
-    stages: Mapping[str, Mapping[str, Any]],
-    source: str,
+    stands: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
 ) -> None:
+    source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
     for address, about in stages.items():
         if address == source or set(about) <= _BUFFER:
             continue
-        if set(about) - {"children", "failed"}:
+        if set(about) - {"children", "failed"} or ("children" in about and address in gathered):
             raise StateError(
                 f"stage {address!r} goes on only with as many ranks as before: it counts what its "
                 "rank has had; start as many ranks as before, or begin the epoch again"
@@ -196,3 +195,14 @@ def _merge(
         if "failed" in about:
             before = known.get("failed", [0, 0])
             known["failed"] = [one + two for one, two in zip(before, about["failed"], strict=True)]
+
+
+def _behind_batches(chain: Chain) -> set[str]:
+    """Give the stages whose items are made of several: other ranks make others."""
+    found: set[str] = set()
+    gathers = False
+    for address, stage in addresses(chain).items():
+        gathers = gathers or isinstance(stage.spec, Batch | Window)
+        if gathers:
+            found.add(address)
+    return found

@@ -166,20 +166,16 @@ class Children:
             if place not in rest:
                 done.setdefault(number, []).append(counts[number])
             counts[number] += 1
-        whole, parts = [], []
+        whole, parts = [], dict(self._known)
         for number, family in sorted(self._families.items()):
             gone = family.past + len(done.get(number, ()))
             if family.whole and gone == counts[number]:
                 whole.append(number)
+                parts.pop(family.path, None)
             elif gone or not family.known.is_all:
                 left = Rest.of(family.past, [(n, n + 1) for n in done.get(number, ())])
-                parts.append([family.path, family.known.of_wanted(left).data])
-        known = [[path, left.data] for path, left in self._known.items()]
-        started = {_key(path) for path, _ in parts} | {
-            _key(self._families[number].path) for number in whole
-        }
-        parts += [[path, left] for path, left in known if _key(path) not in started]
-        return _without(self._past, whole), parts
+                parts[family.path] = family.known.of_wanted(left)
+        return _without(self._past, whole), [[_plain(path), r.data] for path, r in parts.items()]
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
@@ -193,8 +189,9 @@ class Children:
         self._past = _without(self._past, over)
 
 
-def _key(path: Any) -> Any:
-    return tuple(path) if isinstance(path, list) else path
+def _plain(path: Path) -> int | list[int]:
+    """Give a path as JSON and others read it."""
+    return [int(number) for number in path] if isinstance(path, tuple) else int(path)
 
 
 @final

@@ -80,7 +80,17 @@ def check_every_cut(recipe, first, later, *, seed=0, by="keep", again=3, most=LO
             assert (got + rest, ends) == (items, error), (cut, state)
             if cut % 4 == 0 and error is None and not _is_cached(recipe):
                 assert outcome(run) == following, (cut, state)
+    if error is not None:
+        _check_failed(recipe, first, error, **options)
     return True
+
+
+def _check_failed(recipe, hands, error, **options):
+    """Go on behind an error: nothing is mended, so the item that failed fails again, first."""
+    with build(recipe, hands).start(**options) as run:
+        outcome(run)
+        run.load_state_dict(carried(run.state_dict()))
+        assert outcome(run) == ([], error)
 
 
 def _gone_on(run, state, again):

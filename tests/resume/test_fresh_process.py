@@ -16,13 +16,13 @@ HERE = Hands(("thread", "inline"), (2,), (5,))
 THERE = Hands(("process", "coroutine", "thread"), (2, 3), (2, 7))
 RECIPES = {
     "images": [
-        ["dataset", 40],
+        ["dataset", 90],
         ["shuffle", 1],
         ["shard", 0, 2, "pad"],
         ["map", 1],
         ["noise", 9],
         ["failing", 5],
-        ["batch", 4, True],
+        ["batch", 3, True],
     ],
     "stream": [
         ["generator", 40],

@@ -7,7 +7,7 @@ from nbpipe.engine.shuffling import Shuffling
 from nbpipe.engine.standing import _upstream_first
 
 COUNT = 100_000
-AT_MOST = 5_000  # entries of all logs together, once they forgot what the loop has had
+AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
 LOGS = (logs.Drops, logs.Arrivals, logs.Children, logs.Draws, BatchByCost, Shuffling)
 

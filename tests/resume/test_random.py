@@ -11,7 +11,7 @@ FEW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 HANG_S = 60.0
 
 
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=120)
 @given(RECIPES, HANDS, HANDS, SEEDS, st.sampled_from(LEAVE), st.integers(0, 4))
 def test_every_cut_goes_on_exactly(recipe, first, later, seed, by, again):
     """However an epoch was cut, twice, its parts joined are the uninterrupted one."""

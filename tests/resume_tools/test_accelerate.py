@@ -1,10 +1,17 @@
 """A run that Accelerate saves and loads with all else."""
 
+import json
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
-from .training import EPOCHS, batches, loss_of, model_of
+from .training import EPOCHS, batches, from_page, loss_of, model_of, some_batches
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 
@@ -54,3 +61,34 @@ def test_accelerate_leaves_a_run_as_it_is(accelerate):
     """`prepare` gives the run itself back."""
     with batches().start() as run:
         assert accelerate.Accelerator(cpu=True).prepare(run) is run
+
+
+def ranks_had(folder):
+    """Let two ranks begin the epoch; give what they had."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    where = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ran = subprocess.run(
+        [*launch, "-m", "tests.resume_tools.job", folder],
+        cwd=ROOT,
+        env=os.environ | where,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback interface has another name")
+def test_accelerate_on_two_ranks_resumes_on_one(accelerate, tmp_path):
+    """Ranks that had different numbers of batches: one process has each item that is left, once."""
+    had = ranks_had(tmp_path)
+    accelerator = accelerate.Accelerator(cpu=True)
+    with some_batches(shard=(0, 1)).start() as run:
+        accelerator.register_for_checkpointing(from_page("AllRanks")(run))
+        accelerator.load_state(tmp_path / "saved")
+        rest = [row for batch_BF in run for row in batch_BF.tolist()]
+    with some_batches().start() as run:
+        whole = [row for batch_BF in run for row in batch_BF.tolist()]
+    assert sorted(whole) == sorted([*had[0], *had[1], *rest])

@@ -33,9 +33,12 @@ def batches(**how):
     return rows.batch(BATCH)
 
 
-def some_batches(**how):
-    """Make one that nobody knows the length of."""
-    rows = nbpipe.source(range(ITEMS)).shuffle(seed=0).map(as_row, name="row", **how)
+def some_batches(shard=None, **how):
+    """Make one that nobody knows the length of, perhaps of a shard."""
+    order = nbpipe.source(range(ITEMS)).shuffle(seed=0)
+    if shard is not None:
+        order = order.shard(*shard)
+    rows = order.map(as_row, name="row", **how)
     return rows.filter(lambda row: row[0] % 5 != 1, name="keep").batch(BATCH)
 
 
