@@ -10,7 +10,7 @@ from .rest import Rest
 from .text import shortened
 
 _MOST = 2**53  # a number that JSON keeps
-_MOST_DRAWS = 2**36  # they are drawn again, some 200 million a second
+_MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
 _WAY_OUT = "give what run.state_dict() returned"
 
 

@@ -100,7 +100,7 @@ class MixMover(DrawingMover):
     ) -> None:
         super().__init__(address, len(weights), stands.get("again", ()))
         left = stands.get("open", range(len(weights)))
-        check_below(address, "open", left, len(weights))
+        check_below(address, "open", left or (len(weights),), len(weights))
         self._weights = {number: weights[number] for number in left}
         self._rng = rng
         self._draws: int = stands.get("draws", 0)
