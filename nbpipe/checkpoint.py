@@ -15,7 +15,7 @@ from .errors import StateError
 from .operations import Batch, Call, Operation, Shard, Source
 from .sampler import default_rank
 from .stage import Chain, Stage, addresses
-from .stands import check_stands
+from .stands import check_ranks, check_stands
 from .text import shortened
 from .worlds import claims_in, reclaimed, regrouped
 
@@ -114,6 +114,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
     if wrong:
         raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
     check_stands(state["stages"])
+    check_ranks(state["ranks"])
     _check_chain([_outline(stage) for stage in chain], state.get("chain"))
     if state.get("seed") != seed:
         raise StateError(

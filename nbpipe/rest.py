@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import StateError
 from .index_order import Rows
@@ -61,9 +62,9 @@ class Rest:
         return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
 
     @classmethod
-    def only(cls, wanted: Iterable[int], frontier: int) -> Rest:
+    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Rest:
         """Want the numbers given, in ascending order, and all from `frontier` on."""
-        numbers = np.fromiter(wanted, np.int64)
+        numbers = np.fromiter(wanted, np.int64) if not isinstance(wanted, np.ndarray) else wanted
         firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
         holes = firsts < ends
         return cls.of_arrays(0, firsts[holes], ends[holes])
@@ -162,6 +163,16 @@ class Rest:
         mine = self.arrays
         holes = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
         return Rest.of_arrays(start, *holes)
+
+    def mask(self, begin: int, count: int) -> NDArray[np.bool_]:
+        """Say of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
+        steps = np.zeros(count + 1, np.int64)
+        firsts, ends = (np.clip(one - begin, 0, count) for one in self.arrays)
+        np.add.at(steps, firsts, 1)
+        np.add.at(steps, ends, -1)
+        wanted: NDArray[np.bool_] = np.cumsum(steps[:-1]) == 0
+        wanted[: max(0, self.start - begin)] = False
+        return wanted
 
     def ranked(self, other: Rest) -> Rest:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""

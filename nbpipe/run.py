@@ -185,7 +185,9 @@ class Run(Observed):
 
         Raises:
             StateError: the state belongs to another pipeline, seed or data, or cannot be read.
+            RunClosedError: the run is closed, or was started in another process.
         """
+        self._life.check_open()
         place = read(self._chain, self._seed, state)
         self._life.following, self._life.left = place, None
         self._life.next_epoch = place.epoch

@@ -11,6 +11,7 @@ from .text import shortened
 
 _MOST = 2**53  # a number that JSON keeps
 _MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
+_MOST_RANKS = 2**20
 _WAY_OUT = "give what run.state_dict() returned"
 
 
@@ -27,6 +28,20 @@ def check_stands(stages: Mapping[str, Any]) -> None:
             test = _TESTS.get(word)
             if test is None or not test(value):
                 raise _wrong(address, word, value)
+
+
+def check_ranks(ranks: Mapping[str, Any]) -> None:
+    """Check the ranks and world sizes that a state tells of.
+
+    Raises:
+        StateError: they cannot be.
+    """
+    for address, told in ranks.items():
+        if not _is_pair(told) or not 0 <= told[0] < told[1] <= _MOST_RANKS:
+            raise StateError(
+                f"a state must tell the rank and the world size of {address!r}, got "
+                f"{shortened(repr(told))}; {_WAY_OUT}"
+            )
 
 
 def check_below(address: str, word: str, numbers: Iterable[int], end: int) -> None:

@@ -7,14 +7,16 @@ are called under the scheduler's lock.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..rest import Rest, Run
+from ..index_order import Rows
+from ..rest import Rest
 from ..seeding import Path
 
 
@@ -78,7 +80,7 @@ class Arrivals:
     def __init__(self) -> None:
         self.count = 0  # inputs without results
         self._base = 0  # number of the first result whose input is known
-        self._inputs: deque[int] = deque()
+        self._inputs = array("q")
         self._past = Rest()  # inputs that are not among those forgotten, or dropped
 
     def note(self, first: int, results: Sequence[Any]) -> None:
@@ -88,42 +90,32 @@ class Arrivals:
                 self._inputs.append(number)
             else:
                 self.count += 1
-                self._past = _without(self._past, (number,))
+                self._past = _without(self._past, np.array([number]))
 
     def inputs(self, rest: Rest) -> Rest:
         """Say which inputs are wanted, given which results are."""
-        done = [n for place, n in enumerate(self._inputs, self._base) if place not in rest]
-        return _without(self._past, done)
+        inputs = np.array(self._inputs)
+        return _without(self._past, inputs[~rest.mask(self._base, len(inputs))])
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
-        count = min(start - self._base, len(self._inputs))
-        past = [self._inputs.popleft() for _ in range(count)]
+        past = _taken(self._inputs, start - self._base)
         self._base = max(start, self._base)
         self._past = _without(self._past, past)
 
 
-def _without(rest: Rest, numbers: Iterable[int]) -> Rest:
-    return Rest.of(rest.start, sorted((*rest.holes, *((n, n + 1) for n in numbers))))
+def _taken(log: array[int], count: int) -> Rows:
+    """Take the oldest numbers out of a log."""
+    past = np.array(log[: max(0, count)], np.int64)
+    del log[: len(past)]
+    return past
 
 
-class _Family:
-    """The children of one input.
-
-    Attributes:
-        path: of the input.
-        known: numbers of the children that are wanted at all.
-        past: children that were forgotten.
-        whole: all children were given.
-    """
-
-    __slots__ = ("known", "past", "path", "whole")
-
-    def __init__(self, path: Path, known: Rest) -> None:
-        self.path = path
-        self.known = known
-        self.past = 0
-        self.whole = False
+def _without(rest: Rest, numbers: Rows) -> Rest:
+    if not len(numbers):
+        return rest
+    firsts, ends = rest.arrays
+    return Rest.of_arrays(rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1))
 
 
 @final
@@ -134,19 +126,25 @@ class Children:
         known: for the path of an input, the children that are wanted of it; all of the others.
     """
 
-    __slots__ = ("_base", "_families", "_known", "_past", "_results")
+    __slots__ = ("_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results")
 
     def __init__(self, known: dict[Path, Rest]) -> None:
         self._known = known
         self._base = 0
-        self._results: deque[int] = deque()  # for each, the number of its input
-        self._families: dict[int, _Family] = {}
+        self._results = array("q")  # for each, the number of its input
+        self._paths: dict[int, Path] = {}  # of the inputs that results are known of, or may come
+        self._limits: dict[int, Rest] = {}  # of those, the children that are wanted at all
+        self._given: dict[int, int] = {}  # of those, the children that were forgotten
+        self._open: set[int] = set()  # those that may have more children
         self._past = Rest()
 
     def begin(self, number: int, path: Path) -> Rest | None:
         """Hear that an input is expanded; give the children that are wanted, or None for all."""
+        self._paths[number] = path
+        self._open.add(number)
         known = self._known.get(path)
-        self._families[number] = _Family(path, known or Rest())
+        if known is not None:
+            self._limits[number] = known
         return known
 
     def note(self, number: int, results: Sequence[Any]) -> None:
@@ -155,38 +153,62 @@ class Children:
 
     def end(self, number: int) -> None:
         """Hear that an input has no more children."""
-        if number in self._families:  # a source has no inputs
-            self._families[number].whole = True
+        self._open.discard(number)
 
     def inputs(self, rest: Rest) -> tuple[Rest, list[list[Any]]]:
         """Say which inputs are wanted, and of which of them only some children."""
-        done: dict[int, list[int]] = {}
-        counts = {number: family.past for number, family in self._families.items()}
-        for place, number in enumerate(self._results, self._base):
-            if place not in rest:
-                done.setdefault(number, []).append(counts[number])
-            counts[number] += 1
-        whole, parts = [], dict(self._known)
-        for number, family in sorted(self._families.items()):
-            gone = family.past + len(done.get(number, ()))
-            if family.whole and gone == counts[number]:
-                whole.append(number)
-                parts.pop(family.path, None)
-            elif gone or not family.known.is_all:
-                left = Rest.of(family.past, [(n, n + 1) for n in done.get(number, ())])
-                parts[family.path] = family.known.of_wanted(left)
-        return _without(self._past, whole), [[_plain(path), r.data] for path, r in parts.items()]
+        if not self._paths:
+            return self._past, self._written({})
+        low = min(self._paths)
+        size = max(self._paths) - low + 1
+        results = np.array(self._results, np.int64) - low
+        wanted = rest.mask(self._base, len(results))
+        counts = np.bincount(results, minlength=size)
+        gone = np.bincount(results[~wanted], minlength=size)
+        given = np.zeros(size, np.int64)
+        for number, count in self._given.items():
+            given[number - low] = count
+        states = _marked(self._paths, low, size), _marked(self._open, low, size)
+        whole = states[0] & ~states[1] & (gone == counts)
+        part = states[0] & ~whole & ((gone + given > 0) | _marked(self._limits, low, size))
+        gone_in_turn = (~wanted)[np.argsort(results, kind="stable")].tolist()
+        ends = np.cumsum(counts)
+        parts: dict[int, Rest] = {}
+        for place in np.flatnonzero(part).tolist():
+            mine = gone_in_turn[ends[place] - counts[place] : ends[place]]
+            first = int(given[place])
+            holes = [(n, n + 1) for n, is_gone in enumerate(mine, first) if is_gone]
+            parts[low + place] = Rest.of(first, holes)
+        numbers = np.flatnonzero(whole) + low
+        return _without(self._past, numbers), self._written(parts, set(numbers.tolist()))
+
+    def _written(self, parts: Mapping[int, Rest], whole: Container[int] = ()) -> list[list[Any]]:
+        rests = dict(self._known)
+        for number in self._limits:
+            if number in whole:
+                rests.pop(self._paths[number], None)
+        for number, left in parts.items():
+            rests[self._paths[number]] = self._limits.get(number, Rest()).of_wanted(left)
+        return [[_plain(path), rest.data] for path, rest in rests.items()]
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
-        for _ in range(min(start - self._base, len(self._results))):
-            self._families[self._results.popleft()].past += 1
+        for number in _taken(self._results, start - self._base).tolist():
+            self._given[number] = self._given.get(number, 0) + 1
         self._base = max(start, self._base)
-        named = set(self._results)
-        over = [n for n, family in self._families.items() if family.whole and n not in named]
+        kept = {*self._results, *self._open}
+        over = [number for number in self._paths if number not in kept]
         for number in over:
-            self._known.pop(self._families.pop(number).path, None)
-        self._past = _without(self._past, over)
+            self._known.pop(self._paths.pop(number), None)
+            self._limits.pop(number, None)
+            self._given.pop(number, None)
+        self._past = _without(self._past, np.array(over, np.int64))
+
+
+def _marked(numbers: Iterable[int], low: int, size: int) -> NDArray[np.bool_]:
+    found = np.zeros(size, bool)
+    found[np.fromiter(numbers, np.int64) - low] = True
+    return found
 
 
 def _plain(path: Path) -> int | list[int]:
@@ -202,13 +224,12 @@ class Draws:
         count: inputs or outputs.
     """
 
-    __slots__ = ("_base", "_count", "_draws", "_past")
+    __slots__ = ("_base", "_draws", "_past")
 
     def __init__(self, count: int) -> None:
-        self._count = count
         self._base = 0
-        self._draws: deque[int] = deque()
-        self._past: dict[int, int] = {}
+        self._draws = array("q")
+        self._past = np.zeros(count, np.int64)  # items of each one that were forgotten
 
     def note(self, one: int) -> None:
         """Hear which one was next."""
@@ -216,30 +237,25 @@ class Draws:
 
     def parted(self, rest: Rest) -> tuple[list[Rest], list[int]]:
         """Say what is wanted of each one, and in which order what was drawn is wanted again."""
-        counts = [self._past.get(one, 0) for one in range(self._count)]
-        starts, again = tuple(counts), []
-        holes: list[list[Run]] = [[] for _ in counts]
-        for number, one in enumerate(self._draws, self._base):
-            if number in rest:
-                again.append(one)
-            else:
-                holes[one].append((counts[one], counts[one] + 1))
-            counts[one] += 1
-        return [Rest.of(start, runs) for start, runs in zip(starts, holes, strict=True)], again
+        draws = np.array(self._draws, np.int64)
+        wanted = rest.mask(self._base, len(draws))
+        rests = []
+        for one, past in enumerate(self._past.tolist()):
+            holes = np.flatnonzero(~wanted[draws == one]) + past
+            rests.append(Rest.of_arrays(past, holes, holes + 1))
+        return rests, draws[wanted].tolist()
 
     def gathered(self, rests: Sequence[Rest]) -> Rest:
         """Say which items are wanted, given what is wanted of each one."""
-        counts = [self._past.get(one, 0) for one in range(self._count)]
-        number, wanted = self._base, []
-        for number, one in enumerate(self._draws, self._base):
-            if counts[one] in rests[one]:
-                wanted.append(number)
-            counts[one] += 1
-        return Rest.only(wanted, self._base + len(self._draws))
+        draws = np.array(self._draws, np.int64)
+        wanted = np.zeros(len(draws), bool)
+        for one, past in enumerate(self._past.tolist()):
+            mine = draws == one
+            wanted[mine] = rests[one].mask(past, int(mine.sum()))
+        return Rest.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
 
     def forget(self, start: int) -> None:
         """Forget what lies before item `start`."""
-        for _ in range(min(start - self._base, len(self._draws))):
-            one = self._draws.popleft()
-            self._past[one] = self._past.get(one, 0) + 1
+        past = _taken(self._draws, start - self._base)
+        self._past += np.bincount(past, minlength=len(self._past))
         self._base = max(start, self._base)

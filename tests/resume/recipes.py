@@ -279,7 +279,9 @@ def _routed(pipe, hands, number):
 
 def _plain(method, *words, **more):
     def step(pipe, hands, *values):
-        return getattr(pipe, method)(*values[: len(values) - len(words)], **_named(words, values), **more)
+        return getattr(pipe, method)(
+            *values[: len(values) - len(words)], **_named(words, values), **more
+        )
 
     return step
 

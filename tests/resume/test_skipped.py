@@ -65,8 +65,10 @@ def test_skipped_items_behind_a_buffer_are_not_tried_again():
     first, later = Fails(*range(0, COUNT, 3)), Fails(*range(0, COUNT, 3))
 
     def pipe(function):
-        return nbpipe.source(range(COUNT)).map(function, on_error="skip", name="work").shuffle(
-            buffer_size=5
+        return (
+            nbpipe.source(range(COUNT))
+            .map(function, on_error="skip", name="work")
+            .shuffle(buffer_size=5)
         )
 
     _, state = cut_after(pipe(first), 6)

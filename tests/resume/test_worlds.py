@@ -31,7 +31,7 @@ BODIES = {
     "skip": lambda pipe: pipe.map(picky, on_error="skip", name="picky"),
     "flat_map": lambda pipe: pipe.flat_map(many),
     "buffer": lambda pipe: pipe.filter(keep).shuffle(buffer_size=4),
-    "batch": lambda pipe: pipe.filter(keep).batch(2, collate=list).unbatch(),
+    "batch": lambda pipe: pipe.filter(keep).batch(2, collate=list),
 }
 GIVES = {
     "plain": lambda item: [item],
@@ -57,7 +57,8 @@ def begun(body, world, tail, cuts, states=None):
             if states is not None:
                 run.load_state_dict(states)
             items = iter(run)
-            got += [one for _, one in zip(range(cuts[rank]), items, strict=False)]
+            for _, one in zip(range(cuts[rank]), items, strict=False):
+                got += one if isinstance(one, list) else [one]
             after.append(carried(run.state_dict()))
     return got, after
 
@@ -109,7 +110,7 @@ def test_a_second_change(body, tail, worlds):
     check(body, tail, got, worlds)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", sorted({*BODIES} - {"batch"}))
 def test_the_second_world_goes_on_as_itself(body):
     """In a world that followed another one, a rank's own state gives exactly its rest."""
     got, states = begun(body, 3, "uneven", [2, 1, 3])
@@ -236,3 +237,21 @@ def test_nothing_is_left():
     """Behind the last item of all ranks, another world has nothing more to do."""
     got, states = begun("plain", 2, "uneven", [12, 11])
     assert (len(got), ended("plain", 3, "uneven", states)) == (COUNT, [])
+
+
+def test_a_batch_of_which_a_part_was_had():
+    """Batches are made of other items in another world, so half of one cannot be gone on with."""
+
+    def pipe(rank, world):
+        part = nbpipe.source(range(COUNT)).shard(rank, world, tail="uneven").filter(keep)
+        return part.batch(2, collate=list).unbatch()
+
+    got, states = [], []
+    for rank, count in ((0, 3), (1, 2)):
+        with pipe(rank, 2).start() as run:
+            items = iter(run)
+            got += [next(items) for _ in range(count)]
+            states.append(carried(run.state_dict()))
+    with pipe(0, 1).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(states)
+    assert "as many ranks as before" in str(caught.value)

@@ -65,10 +65,11 @@ def test_accelerate_leaves_a_run_as_it_is(accelerate):
 
 def ranks_had(folder):
     """Let two ranks begin the epoch; give what they had."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    launch = [sys.executable, "-m", "torch.distributed.run"]
+    here = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
     where = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ran = subprocess.run(
-        [*launch, "-m", "tests.resume_tools.job", folder],
+        [*launch, *here, "-m", "tests.resume_tools.job", folder],
         cwd=ROOT,
         env=os.environ | where,
         capture_output=True,
