@@ -84,7 +84,7 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
     elif same is not None:
         stands, delivered = same["stages"], same["delivered"]
     else:
-        same, delivered = several[0], 0
+        same, delivered = min(several, key=lambda state: state["epoch"]), 0
         stands = regrouped(chain, several)
     return Place(same["epoch"], delivered, stands, same["given"])
 
@@ -143,7 +143,8 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
                 f"{_WAY_OUT}, or begin the epoch again"
             )
     raise StateError(
-        f"the state is of a pipeline of {len(theirs)} stages, this one has {len(ours)}; "
+        f"the stages of the pipeline were {len(theirs)} when the state was taken, they are "
+        f"{len(ours)} now; "
         f"{_WAY_OUT}, or begin the epoch again"
     )
 

@@ -165,11 +165,13 @@ class Run(Observed):
     def set_epoch(self, number: int) -> None:
         """Give the next epoch this number.
 
+        After `load_state_dict`, the epoch of the state goes on where that says; any other begins
+        at its beginning.
+
         Raises:
             ArgumentError: not an int of at least 0.
         """
         self._life.next_epoch = whole("epoch", number, minimum=0)
-        self._life.following = None
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a state: the next iteration gives the rest of its epoch.

@@ -8,7 +8,7 @@ from typing import Any
 from .draws import Claim
 from .errors import StateError
 from .operations import Batch, Call, Filter, FlatMap, Shard, Unbatch, Window
-from .order import absorbed
+from .order import absorbed, index_plan
 from .rest import Rest, Run
 from .stage import Chain, Stage, addresses
 
@@ -37,8 +37,14 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     stands: dict[str, dict[str, Any]] = {}
     for state in parts.values():
         _merge(stands, state["stages"], chain)
-    rests = {rank: _rest(state["stages"].get(source, {})) for rank, state in parts.items()}
-    base = Rest.read(next(iter(parts.values()))["stages"].get(source, {}).get("base", [0, []]))
+    epoch = min(state["epoch"] for state in states)
+    sources = [state["stages"].get(source, {}) for state in states if state["epoch"] == epoch]
+    base = Rest.read(sources[0].get("base", [0, []]))
+    through = Rest(_rows(chain, base, world))  # of a rank that is already in the next epoch
+    rests = {
+        rank: _rest(state["stages"].get(source, {})) if state["epoch"] == epoch else through
+        for rank, state in parts.items()
+    }
     left = base.of_wanted(_together(rests, world))
     stands[source] = {"rest": [0, []], "base": left.data, "by": "index"}
     return stands
@@ -129,6 +135,9 @@ def _by_rank(address: str, states: Sequence[Mapping[str, Any]]) -> dict[int, Map
         worlds.add(world)
         epochs.add(state["epoch"])
         parts[rank] = state
+    late = [state for state in states if state["epoch"] > min(epochs)]
+    if max(epochs) == min(epochs) + 1 and all(map(_is_fresh, late)):
+        epochs = {min(epochs)}  # some ranks had fewer items, and are through
     if len(worlds) > 1 or len(epochs) > 1:
         raise StateError(
             f"the states must be of one world and epoch, got world sizes {sorted(worlds)} and "
@@ -157,6 +166,17 @@ def _counts_by_itself(stage: Stage) -> bool:
     if isinstance(spec, Call):
         return spec.policy.skips or not spec.ordered
     return any(_counts_by_itself(inner) for chain in stage.inputs for inner in chain)
+
+
+def _rows(chain: Chain, base: Rest, world: int) -> int:
+    """Give the most rows that a rank had of what is left of the global order."""
+    plan = index_plan(chain[: absorbed(chain)[1] - 1])
+    length = None if plan is None else plan.rest(base).length()
+    return -(-(length or 0) // world)
+
+
+def _is_fresh(state: Mapping[str, Any]) -> bool:
+    return not state["delivered"] and not state["stages"]
 
 
 def _rest(stands: Mapping[str, Any]) -> Rest:

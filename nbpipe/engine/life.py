@@ -70,6 +70,7 @@ class Life:
         self.following: Place | None = None
         self.left: Place | None = None
         self.delivered_before = 0
+        self._begun_at = Place(0)
         self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = 0
         self._lock = threading.Lock()
@@ -111,7 +112,7 @@ class Life:
             if self.given is not None:
                 self.given.close(None)  # an interrupt may have come between an end and this
             self.given, self.following, self.left, self._past = given, None, None, None
-            self.delivered_before = place.delivered
+            self._begun_at, self.delivered_before = place, place.delivered
             self._ticket, here, stands = self.machine.begin(given, place.stands or {})
             self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
             epoch.delivered = self._delivered
@@ -148,16 +149,14 @@ class Life:
             StateError: the epoch was left, and nobody can say where.
         """
         epoch = self.epoch
-        if epoch is not None:
-            return self._place_in(epoch)
-        found = self.left
+        found = self.left if epoch is None else self._place_in(epoch)
         if found is None:
             following = self.following
             return Place(self.next_epoch) if following is None else following
         if found.stands is None:
             raise StateError(
-                "the process of the stages died in the epoch, so it is not known where they "
-                "stood; go on from an earlier state, or begin the epoch again"
+                "the process of the stages does not tell where they stand: it died in the epoch, "
+                "or is too busy; go on from an earlier state, or ask again"
             )
         return found
 
@@ -199,8 +198,9 @@ class Life:
         with self._lock:
             ours, ticket, given = self.epoch is epoch, self._ticket, self.given
             if ours:
-                self.epoch, self.left = None, left
                 self._past = epoch if outcome in (FINISHED, FAILED) else None
+                self.epoch, self.left = None, left
+                self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
         if ours:
@@ -211,6 +211,12 @@ class Life:
             given.close(error)
         if ours:
             self.machine.cancel(ticket)
+
+    def _give_back(self, left: Place | None) -> None:
+        """Let an epoch that went on from a state, and was left untouched, go on there again."""
+        begun = self._begun_at
+        if left is not None and begun.stands and left.delivered == begun.delivered:
+            self.following, self.next_epoch = begun, begun.epoch
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""

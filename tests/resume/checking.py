@@ -20,7 +20,7 @@ def drawn(items, count):
     got = []
     try:
         for _ in range(count):
-            got.append(plain(next(items)))
+            got.append(plain(next(items)))  # noqa: PERF401 - what came before an error counts
     except StopIteration:
         return got, None, True
     except nbpipe.StageError as error:
@@ -60,7 +60,7 @@ def _is_cached(recipe):
 
 
 def check_every_cut(recipe, first, later, *, seed=0, by="keep", again=3, most=LONGEST, **options):
-    """Cut at every item, or at `most` of them, go on, cut once more `again` items later, go on; compare the whole.
+    """Cut at every item, or at `most`, go on, cut once more, go on; compare the whole.
 
     Returns:
         Whether the recipe was one to check.
@@ -73,7 +73,8 @@ def check_every_cut(recipe, first, later, *, seed=0, by="keep", again=3, most=LO
     (items, error), following = uninterrupted(recipe, first, **options)
     if len(items) > LONGEST:
         return False
-    for cut in range(0, len(items) + 1, 1 + len(items) // most):
+    step = max(1, len(items) // most)
+    for cut in range(step // 2, len(items) + 1, step):
         got, state = state_at(recipe, first, cut, by, **options)
         with closing(build(recipe, later).start(**options)) as run:
             rest, ends = _gone_on(run, state, (cut * 7 + again) % 5)
@@ -104,3 +105,18 @@ def _gone_on(run, state, again):
     run.load_state_dict(carried(run.state_dict()))
     rest, error = outcome(run)
     return got + rest, error
+
+
+def at(pipe, count, **options):
+    """Give the first items of an epoch and the state behind them."""
+    with pipe.start(**options) as run:
+        items = iter(run)
+        got = [next(items) for _ in range(count)]
+        return got, run.state_dict()
+
+
+def rest_of(pipe, state, **options):
+    """Give what is left of the epoch."""
+    with pipe.start(**options) as run:
+        run.load_state_dict(state)
+        return list(run)

@@ -1,0 +1,106 @@
+"""States of other pipelines, data, seeds and versions: refused in words that help."""
+
+import pytest
+
+import nbpipe
+from nbpipe import StateError
+from tests.resume.checking import at, rest_of
+
+
+def pipes_that_differ():
+    """Give pairs of pipelines of which neither takes the state of the other, and a word."""
+    base = nbpipe.source(range(20))
+    return {
+        "length": (base, nbpipe.source(range(21)), "20 items"),
+        "size": (base.batch(2), base.batch(3), "size 2"),
+        "drop_last": (base.batch(2), base.batch(2, drop_last=True), "drop_last False"),
+        "cost": (base.batch(2), base.batch(2, cost=abs), "by_cost False"),
+        "name": (base.map(abs, name="a"), base.map(abs, name="b"), "'a'"),
+        "kind": (base.map(abs, name="a"), base.filter(abs, name="a"), "map"),
+        "more": (base.map(abs), base.map(abs).map(abs), "2 stages"),
+        "less": (base.map(abs).map(abs), base.map(abs), "3 stages"),
+        "order": (base.take(3).skip(1), base.skip(1).take(3), "take"),
+        "seed": (base.shuffle(seed=1), base.shuffle(seed=2), "seed 1"),
+        "buffer": (base.shuffle(buffer_size=3), base.shuffle(buffer_size=4), "buffer_size 3"),
+        "full": (base.shuffle(), base.shuffle(buffer_size=4), "buffer_size None"),
+        "window": (base.window(3, 2), base.window(3, 1), "stride 2"),
+        "take": (base.take(3), base.take(4), "count 3"),
+        "repeat": (base.map(abs).repeat(2), base.map(abs).repeat(), "times 2"),
+        "tail": (base.shard(0, 2), base.shard(0, 2, tail="drop"), "tail 'pad'"),
+        "weights": (nbpipe.mix([base], [1]), nbpipe.mix([base, base], [1, 2]), "mix"),
+        "stop": (nbpipe.mix([base]), nbpipe.mix([base], stop="shortest"), "stop 'longest'"),
+        "cycle": (nbpipe.interleave([base], 1), nbpipe.interleave([base], 2), "cycle 1"),
+        "strict": (nbpipe.zip(base), nbpipe.zip(base, strict=False), "strict True"),
+        "inputs": (nbpipe.concat(base), nbpipe.concat(base, base), "concat"),
+        "inner": (nbpipe.concat(base.take(3)), nbpipe.concat(base.take(4)), "count 3"),
+        "branch": (
+            base.route(bool, {True: lambda c: c.map(abs), False: lambda c: c}),
+            base.route(bool, {True: lambda c: c.map(abs).map(abs), False: lambda c: c}),
+            "1 stage",
+        ),
+        "keys": (base.route(abs, {1: lambda c: c}), base.route(abs, {2: lambda c: c}), "1"),
+    }
+
+
+@pytest.mark.parametrize("word", pipes_that_differ())
+def test_another_pipeline_is_refused(word):
+    """A state of another chain or length is refused in words that name it, and a way out."""
+    one, other, said = pipes_that_differ()[word]
+    with one.start() as run:
+        state = run.state_dict()
+    with other.start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    rule, _, way_out = str(caught.value).partition("; ")
+    assert said in rule
+    assert way_out
+
+
+def test_the_difference_is_visible_in_the_words():
+    """What the state has and what this pipeline has do not read the same."""
+    for one, other, _ in pipes_that_differ().values():
+        with one.start() as run:
+            state = run.state_dict()
+        with other.start() as run, pytest.raises(StateError) as caught:
+            run.load_state_dict(state)
+        before, _, after = str(caught.value).partition("this one has ")
+        if after:
+            theirs = before.partition("with ")[2].rstrip(", ")
+            assert after.partition(";")[0] != theirs, caught.value
+
+
+def test_functions_executors_and_knobs_may_differ():
+    """What a stage calls, where and how many at once, is not part of its outline."""
+    one = nbpipe.source(range(20)).map(abs, name="work").batch(2, collate=list)
+    other = nbpipe.source(range(20), prefetch=3).map(
+        lambda item: item, name="work", concurrency=4, prefetch=2, ordered=True
+    )
+    got, state = at(one, 3)
+    assert got + rest_of(other.batch(2, collate=tuple, prefetch=1), state) == [
+        *[[n, n + 1] for n in range(0, 6, 2)],
+        *[(n, n + 1) for n in range(6, 20, 2)],
+    ]
+
+
+def test_another_seed_is_refused():
+    """A run with another seed would draw other numbers: it says with which one to start."""
+    _, state = at(nbpipe.source(range(20)), 3, seed=7)
+    with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "start(seed=7)" in str(caught.value)
+
+
+def test_a_state_of_a_later_format_is_refused():
+    """A state that a later version wrote is not guessed at."""
+    _, state = at(nbpipe.source(range(20)), 3)
+    state["nbpipe"] = 99
+    with nbpipe.source(range(20)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "99" in str(caught.value)
+
+
+@pytest.mark.parametrize("state", [None, 3, "x", [], {}, [{}], [None], {"epoch": 1}, b"", (1, 2)])
+def test_what_is_no_state_is_refused(state):
+    """Anything else than a state, or a list of states, is refused."""
+    with nbpipe.source(range(5)).start() as run, pytest.raises(StateError) as caught:
+        run.load_state_dict(state)
+    assert "state" in str(caught.value)
