@@ -16,9 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
 # The machine's Node comes first, else the one beside this Python.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+# What feeds a training loop: most of it loads torch.
+TRAINING = ("loader", "ranks", "resume", "resume_tools", "transfer")
 # The first takes half of the time; the others run beside it, one after the other.
 PARTS = {
-    "tests": ["pytest", "-q", "tests", "--ignore=tests/export"],
+    "tests": [
+        "pytest",
+        "-q",
+        "tests",
+        *(f"--ignore=tests/{name}" for name in ("export", *TRAINING)),
+    ],
     "js": ["npm", "run", "--silent", "check"],
     "ruff": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
@@ -26,6 +33,7 @@ PARTS = {
     "doctests": ["pytest", "-q", "nbpipe"],
     "export": ["pytest", "-q", "tests/export"],
     "notebooks": ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"],
+    "training": ["pytest", "-q", *(f"tests/{name}" for name in TRAINING)],
     "browser": ["pytest", "-q", "-m", "browser", "tests/browser"],
 }
 AT_ONCE = 2
