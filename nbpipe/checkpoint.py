@@ -6,7 +6,7 @@ where it goes on; the rest says which pipeline and data it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, final
 
@@ -143,10 +143,13 @@ def _check_chain(ours: list[Any], theirs: Any) -> None:
                 f"{_WAY_OUT}, or begin the epoch again"
             )
     raise StateError(
-        f"the stages of the pipeline were {len(theirs)} when the state was taken, they are "
-        f"{len(ours)} now; "
+        f"the state is of a pipeline of {_count(theirs)}, this one has {len(ours)}; "
         f"{_WAY_OUT}, or begin the epoch again"
     )
+
+
+def _count(stages: Sequence[Any]) -> str:
+    return f"{len(stages)} stage" + ("" if len(stages) == 1 else "s")
 
 
 def _check_inside(ours: list[Any], theirs: Any) -> None:

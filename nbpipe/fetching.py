@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from types import ModuleType
 from typing import Any, final
 
@@ -137,15 +137,33 @@ class Batches:
         self._size = size
         self._drop_last = drop_last
         self._watch = watch
+        self._had = 0
+        self._loaded = False
+
+    def go_on(self, had: int) -> None:
+        """Hear that the dataset was told its state, behind so many lists."""
+        self._had, self._loaded = had, True
 
     def __iter__(self) -> Iterator[Any]:
-        if self._watch is None:
-            samples = iter(self._dataset)
-        else:
-            teach(self._watch)
-            samples = _watched(self._dataset)
+        had, self._had = self._had, 0
+        loaded, self._loaded = self._loaded, False
+        yield from repeat(None, had)  # what stands for them is passed over
+        samples = self._samples()
+        if loaded and not had:
+            samples = self._again(samples)
         while (batch := next_batch(samples, self._size, drop_last=self._drop_last)) is not END:
             yield batch
+
+    def _samples(self) -> Iterator[Any]:
+        if self._watch is None:
+            return iter(self._dataset)
+        teach(self._watch)
+        return _watched(self._dataset)
+
+    def _again(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Read anew where nothing came: the state was that of an end."""
+        first = next(samples, END)
+        return self._samples() if first is END else chain((first,), samples)
 
 
 def next_batch(samples: Iterator[Any], size: int | None, *, drop_last: bool) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias, ModuleType
 from typing import Any, SupportsIndex, final
 
@@ -13,7 +13,10 @@ from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
 from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
 from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
+from .loader_draws import Drawn, Draws
 from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
+from .loader_places import Places, placed, prepared
+from .loader_state import Mark, Progress, check_reading, parted
 from .operations import flag, function, seconds, whole
 from .pipeline import Pipeline
 from .run import Run
@@ -148,7 +151,9 @@ class DataLoader:
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self._run: Run | None = None
         self._team: Team | None = None  # the workers that stay
-        self._seed = 0
+        self._places = Places(
+            self.dataset, self._samples, reads=self._reads, in_order=self.in_order
+        )
         self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -215,7 +220,7 @@ class DataLoader:
         """The run of the last epoch that had workers, or None."""
         return self._run
 
-    def _recipe(self, seed: int, order: Order | None) -> Recipe:
+    def _recipe(self, seed: int, order: Order | None, mark: Mark | None) -> Recipe:
         data = self._torch.utils.data
         return Recipe(
             dataset=self.dataset,
@@ -233,11 +238,13 @@ class DataLoader:
             prefetch=self._prefetch,
             factor=self._factor,
             knobs=self._knobs,
+            had=0 if mark is None else mark.rest.start,
+            loaded=mark is not None and mark.dataset is not None,
         )
 
-    def _build(self, seed: int, order: Order | None) -> Pipeline:
+    def _build(self, seed: int, order: Order | None, mark: Mark | None = None) -> Pipeline:
         """Build the chain; its knobs are those of the one before."""
-        recipe = self._recipe(seed, order)
+        recipe = self._recipe(seed, order, mark)
         if recipe.count and self._splits:
             return split_chain(recipe)
         pipe = chain_of(recipe)
@@ -255,57 +262,134 @@ class DataLoader:
     def __iter__(self) -> LoaderEpoch:
         """Begin the next epoch; torch's generators are drawn from as torch's loader does.
 
+        After `load_state_dict` it is the rest of that state's epoch.
+
         Raises:
             ArgumentError: `timeout` is set, and there are no workers.
+            StateError: other workers have read an iterable dataset in parts.
         """
         if self.pin_memory and not self._pins():
             warnings.warn(_NO_PINNING, stacklevel=2)
-        indices = None if self._reads else iter(self._samples.indices)
-        if not self.num_workers:
-            return self._epoch_here(indices)
-        team = self._team
-        if team is not None and team.is_free(self.num_workers):
-            return team.epoch(self, begun(indices))
-        self._seed = self._drawn_seed()
-        prepared = begun(indices)
-        return self._open().epoch(self, prepared)
+        self._check_timeout()
+        mark, draws = self._places.begin(), self._draws
+        if mark is None or not mark.begun:
+            return self._begun(mark, draws, draws.now)
+        self._check_reading(mark)
+        draws.restore(mark.drawn)
+        with draws.with_torch(mark.drawn.torch):
+            return self._begun(mark, draws, mark.drawn)
 
-    def _epoch_here(self, indices: Iterator[Any] | None) -> LoaderEpoch:
-        """Begin an epoch in the calling thread."""
-        if self.timeout:
+    def _begun(self, loaded: Mark | None, draws: Draws, drawn: Drawn) -> LoaderEpoch:
+        """Begin an epoch; of a loaded one, its rest."""
+        places, goes_on = self._places, loaded is not None and loaded.begun
+        team = None if goes_on else self._free_team
+        indices = places.indices(draws, loaded)
+        seeded = places.seeded(self._drawn_seed, loaded, team and team.following)
+        mark = places.marked(loaded, drawn, seeded, stays=self._stays)
+        progress = places.started(mark, indices, here=not self.num_workers)
+        given = prepared(indices, mark)
+        if not self.num_workers:
+            batches = batches_here(self._recipe(seeded[0], None, mark), given, mark.rest)
+            epoch = LoaderEpoch(self, batches, progress)
+        else:
+            epoch = (team or self._open(mark)).epoch(self, begun(given), progress)
+        places.progress = progress
+        return epoch
+
+    def _check_timeout(self) -> None:
+        if self.timeout and not self.num_workers:
             raise ArgumentError(
                 f"timeout needs workers that can be waited for, got timeout={self.timeout:g} with "
                 "num_workers=0; set num_workers above 0, or leave timeout out"
             )
-        self._drawn_seed()  # torch's loader does so, too
-        return LoaderEpoch(self, batches_here(self._recipe(0, None), indices))
+
+    def _check_reading(self, mark: Mark) -> None:
+        self._splits = self._splits or (mark.parts is not None and self.num_workers > 0)
+        in_order = self.in_order
+        check_reading(mark, workers=self.num_workers, splits=self._splits, in_order=in_order)
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(self._torch, self._samples, self.generator, reads=self._reads)
+
+    @property
+    def _stays(self) -> bool:
+        return self.persistent_workers and self.num_workers > 0
+
+    @property
+    def _free_team(self) -> Team | None:
+        """The workers that stayed, if the next epoch may have them."""
+        team = self._team
+        if team is None or not self.num_workers or not team.is_free(self.num_workers):
+            return None
+        return team
 
     def _drawn_seed(self) -> int:
         torch = self._torch
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         return int(drawn.item())
 
-    def _open(self) -> Team:
+    def _open(self, mark: Mark) -> Team:
         """Start a run; it is kept where workers are to stay, and no others do."""
         if self._team is not None and self._team.is_idle:  # it has another number of readers
             close_run(self._team.run, CLOSE_S)
         order = None if self._reads else Order(self._samples.indices)
-        self._pipeline = self._build(self._seed, order)
-        self._run = run = self._pipeline.start(seed=self._seed)
+        seed = mark.seed or 0
+        self._pipeline = self._build(seed, order, mark)
+        self._run = run = self._pipeline.start(seed=seed)
         self._runs.add(run)
+        placed(run, mark)
         if self.timeout:
             run.between_waits = Patience(self.timeout, run.between_waits)
         stays = self.persistent_workers and (self._team is None or self._team.run.closed)
         readers = self.num_workers if self._splits else 0
-        team = Team(run, order, readers=readers, stays=stays)
+        team = Team(run, order, (seed, mark.epoch), readers=readers, stays=stays)
         self._team = team if stays else self._team
         return team
 
-    def split(self, run: Run) -> LoaderEpoch:
+    def split(self, run: Run, progress: Progress) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
         close_run(run, CLOSE_S)
+        if progress.delivered:
+            raise parted(progress.mark)
         self._splits = True
-        return self._open().epoch(self, None)
+        return self._open(progress.mark).epoch(self, None, progress)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the loader stands, for `load_state_dict` of a loader of the same data.
+
+        Behind the last batch that was handed out by the newest iterator; once that has come to
+        its end, or before the first, at the beginning of the next epoch. Nothing stops or waits.
+
+        Returns:
+            Numbers and text, ready for `json` or `torch.save`; the own states of samplers and
+            datasets that have `state_dict` are in it as they are.
+
+        Raises:
+            StateError: the workers died, and nobody can say how far they had come.
+        """
+        team = self._free_team
+        following = team and team.following
+        return self._places.state_dict(
+            self._draws, following, workers=self.num_workers, stays=self._stays
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next iterator gives the rest of its epoch.
+
+        Workers, prefetch and their executor may be others than before. Torch's own generator is
+        set as it was when the state was taken, if the order is drawn from it. Workers that stay
+        are ended.
+
+        Args:
+            state: what `state_dict()` gave.
+
+        Raises:
+            StateError: it is of another dataset, batch size or sampler, or cannot be read.
+        """
+        self._check_reading(self._places.load(self._draws, state))
+        if self._team is not None:
+            close_run(self._team.run, CLOSE_S)
 
     def yielded(self, count: int) -> None:
         """Hear how many batches of an epoch came; warn where the dataset said otherwise."""

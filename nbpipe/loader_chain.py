@@ -14,6 +14,7 @@ from .knobs import Knob
 from .loader_arguments import Samples
 from .loader_workers import Workers
 from .pipeline import Pipeline
+from .rest import Rest
 from .source import source
 from .stage import Stage
 
@@ -61,6 +62,8 @@ class Recipe:
         prefetch: batches held ready.
         factor: those for each worker.
         knobs: those of the last chain, or None.
+        had: lists of samples that an iterable dataset gave before it is read here.
+        loaded: that dataset was told its state.
     """
 
     dataset: Any
@@ -78,6 +81,8 @@ class Recipe:
     prefetch: int
     factor: int
     knobs: Mapping[str, Knob] | None
+    had: int = 0
+    loaded: bool = False
 
     @property
     def workers(self) -> Workers | None:
@@ -106,7 +111,10 @@ class Recipe:
         """Make what reads an iterable dataset once."""
         size, drop_last = self.samples.batch_size, self.samples.drop_last
         watch = self.torch_worker if self.splittable else None
-        return Batches(self.dataset, size=size, drop_last=drop_last, watch=watch)
+        made = Batches(self.dataset, size=size, drop_last=drop_last, watch=watch)
+        if self.loaded:
+            made.go_on(self.had)
+        return made
 
     def fetch(self) -> Fetch:
         """Make what reads samples by index."""
@@ -198,9 +206,10 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
     return iter(()) if first is END else itertools.chain((first,), indices)
 
 
-def batches_here(recipe: Recipe, indices: Iterator[Any] | None) -> Iterator[Any]:
-    """Make the batches of an epoch in the calling thread, one when it is wanted."""
+def batches_here(recipe: Recipe, indices: Iterator[Any] | None, rest: Rest) -> Iterator[Any]:
+    """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""
     make: Callable[[Any], Any] = recipe.collate() if indices is None else recipe.fetch()
-    for each in recipe.batches() if indices is None else indices:
-        batch = make(each)
-        yield batch if recipe.pin is None else recipe.pin(batch)
+    for number, each in enumerate(recipe.batches() if indices is None else indices):
+        if number in rest:
+            batch = make(each)
+            yield batch if recipe.pin is None else recipe.pin(batch)

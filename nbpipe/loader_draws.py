@@ -6,7 +6,7 @@ import base64
 import binascii
 import copy
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -159,6 +159,11 @@ class Draws:
             if drawn.epoch is not None and _counts_epochs(one):
                 one.set_epoch(drawn.epoch)
 
+    def set_torch(self, state: Any) -> None:
+        """Set torch's own generator, if the order is drawn from it."""
+        if state is not None:
+            self._torch.set_rng_state(state)
+
     @contextmanager
     def with_torch(self, state: Any) -> Iterator[None]:
         """Draw from torch's own generator as it was then; it is left as it is."""
@@ -200,16 +205,22 @@ class Noted(Iterator[Any]):
         sampler: has the state.
         indices: gives indices, or lists of them.
         drawn: how many were given before these.
+        retry: begin again where there are none at all: the state was that of an end.
     """
 
-    def __init__(self, sampler: Any, indices: Any, drawn: int = 0) -> None:
+    def __init__(self, sampler: Any, indices: Iterable[Any], drawn: int, *, retry: bool) -> None:
         self._sampler = sampler
         self._count = drawn
         self._states = {drawn: state_of(sampler)}
         self._indices = iter(indices)
+        self._again = indices if retry else None
 
     def __next__(self) -> Any:
-        item = next(self._indices)
+        again, self._again = self._again, None
+        item = next(self._indices, self) if again is not None else next(self._indices)
+        if item is self and again is not None:
+            self._indices = iter(again)
+            item = next(self._indices)
         self._states[self._count + 1] = state_of(self._sampler)
         self._count += 1
         return item

@@ -10,6 +10,8 @@ from typing import Any, Protocol, final
 from .errors import StageError, StageTimeoutError
 from .iterator import in_new_thread
 from .loader_chain import Order
+from .loader_places import Seeded
+from .loader_state import Progress
 from .loader_workers import WantsWorkersError
 from .run import Run
 
@@ -53,7 +55,7 @@ class Patience:
 class Loader(Protocol):
     """A loader, as far as its epochs know it."""
 
-    def split(self, run: Run) -> LoaderEpoch:
+    def split(self, run: Run, progress: Progress) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker."""
 
     def yielded(self, count: int) -> None:
@@ -69,6 +71,7 @@ class LoaderEpoch(Iterator[Any]):
     Args:
         loader: whose epoch it is.
         items: gives the batches.
+        progress: how far it came.
         run: the run that makes them, or None.
         closes: the run ends with the epoch.
 
@@ -77,14 +80,20 @@ class LoaderEpoch(Iterator[Any]):
     """
 
     def __init__(
-        self, loader: Loader, items: Iterator[Any], run: Run | None = None, *, closes: bool = False
+        self,
+        loader: Loader,
+        items: Iterator[Any],
+        progress: Progress,
+        run: Run | None = None,
+        *,
+        closes: bool = False,
     ) -> None:
         self.over = False
         self._loader = loader
         self._items = items
         self._run = run
         self._closes = closes
-        self._count = 0
+        self._progress = progress
 
     def __next__(self) -> Any:
         """Give the next batch.
@@ -96,19 +105,20 @@ class LoaderEpoch(Iterator[Any]):
         """
         if self.over:
             raise StopIteration
+        self._progress.asked = True
         patience = None if self._run is None else self._run.between_waits
         if isinstance(patience, Patience):
             patience.begin()
         try:
             batch = next(self._items)
         except StopIteration:
+            self._progress.finished = True
             self.close()
             raise
         except StageError as error:
             failure = error
         else:
-            self._count += 1
-            self._loader.yielded(self._count)
+            self._loader.yielded(self._progress.deliver())
             return batch
         return self._failed(failure)  # not in the handler: it would stand in the error's context
 
@@ -117,7 +127,7 @@ class LoaderEpoch(Iterator[Any]):
         self.close()
         cause = failure.__cause__
         if isinstance(cause, WantsWorkersError) and self._run is not None:
-            self._begin_again(self._loader.split(self._run))
+            self._begin_again(self._loader.split(self._run, self._progress))
             return next(self)
         if not isinstance(cause, Exception) or isinstance(cause, _OURS):
             raise failure
@@ -168,13 +178,23 @@ class Team:
     Args:
         run: their run.
         order: gives them indices, or None.
+        following: the seed of its items, and the number of the epoch that comes next.
         readers: how many of them read a part of an iterable dataset each; 0: none does.
         stays: they stay when an epoch ends.
     """
 
-    def __init__(self, run: Run, order: Order | None, *, readers: int, stays: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        order: Order | None,
+        following: Seeded,
+        *,
+        readers: int,
+        stays: bool,
+    ) -> None:
         self.run = run
         self.stays = stays
+        self.following = following
         self._order = order
         self._readers = readers
         self._epoch: weakref.ref[LoaderEpoch] | None = None
@@ -193,7 +213,9 @@ class Team:
         """
         return self.is_idle and not self.run.closed and self._readers in (0, readers)
 
-    def epoch(self, loader: Loader, indices: Iterator[Any] | None) -> LoaderEpoch:
+    def epoch(
+        self, loader: Loader, indices: Iterator[Any] | None, progress: Progress
+    ) -> LoaderEpoch:
         """Begin an epoch, with these indices."""
         if self._order is not None:
             self._order.prepared = indices
@@ -202,6 +224,9 @@ class Team:
         except BaseException:  # what cannot be sent to a process is found now
             close_run(self.run, _GRACE_S)
             raise
-        epoch = LoaderEpoch(loader, items, self.run, closes=not self.stays)
+        seed, number = self.following
+        self.following = seed, number + 1
+        progress.run, progress.readers = self.run, self._readers
+        epoch = LoaderEpoch(loader, items, progress, self.run, closes=not self.stays)
         self._epoch = weakref.ref(epoch)
         return epoch

@@ -260,8 +260,8 @@ class Progress:
         """The batches that the loop has not had."""
         if self.run is None or self._in_order:
             return self.mark.rest.of_wanted(Rest(self.delivered - self.mark.delivered))
-        (about,) = self.run.state_dict()["stages"].values()
-        return Rest.read(about["rest"])
+        stages = self.run.state_dict()["stages"].values()
+        return next((Rest.read(about["rest"]) for about in stages), self.mark.rest)
 
     def sampler_at(self, number: int) -> Any:
         """Give the sampler's own state behind so many batches, or None."""

@@ -200,7 +200,7 @@ class ConcatMover(Mover):
             end = begun + count
             if number == self._current:
                 rests[number] = rest.since(begun)
-            elif rest.first_from(begun) < end:
+            elif rest.first_from(begun) < end or any(rests):
                 rests[number] = rest.until(end).since(begun)
             begun = end
         wanted = [number for number, one in enumerate(rests) if one is not None]
