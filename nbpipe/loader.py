@@ -16,7 +16,8 @@ from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, sp
 from .loader_draws import Drawn, Draws
 from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
 from .loader_places import Places, placed, prepared
-from .loader_state import Mark, Progress, check_reading, parted
+from .loader_standing import Standing
+from .loader_state import Mark, Progress, parted
 from .operations import flag, function, seconds, whole
 from .pipeline import Pipeline
 from .run import Run
@@ -51,7 +52,7 @@ class _Pin:
 
 
 @final
-class DataLoader:
+class DataLoader(Standing):
     """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
 
     Each `for` loop over it is an epoch. Without workers everything happens in the calling
@@ -289,6 +290,7 @@ class DataLoader:
         progress = places.started(mark, indices, here=not self.num_workers)
         given = prepared(indices, mark)
         if not self.num_workers:
+            given = begun(given) if goes_on else given  # while torch's generator is as it was
             batches = batches_here(self._recipe(seeded[0], None, mark), given, mark.rest)
             epoch = LoaderEpoch(self, batches, progress)
         else:
@@ -302,32 +304,6 @@ class DataLoader:
                 f"timeout needs workers that can be waited for, got timeout={self.timeout:g} with "
                 "num_workers=0; set num_workers above 0, or leave timeout out"
             )
-
-    def _check_reading(self, mark: Mark) -> None:
-        self._splits = self._splits or (mark.parts is not None and self.num_workers > 0)
-        in_order = self.in_order
-        check_reading(mark, workers=self.num_workers, splits=self._splits, in_order=in_order)
-
-    @property
-    def _draws(self) -> Draws:
-        return Draws(self._torch, self._samples, self.generator, reads=self._reads)
-
-    @property
-    def _stays(self) -> bool:
-        return self.persistent_workers and self.num_workers > 0
-
-    @property
-    def _free_team(self) -> Team | None:
-        """The workers that stayed, if the next epoch may have them."""
-        team = self._team
-        if team is None or not self.num_workers or not team.is_free(self.num_workers):
-            return None
-        return team
-
-    def _drawn_seed(self) -> int:
-        torch = self._torch
-        drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return int(drawn.item())
 
     def _open(self, mark: Mark) -> Team:
         """Start a run; it is kept where workers are to stay, and no others do."""
@@ -354,42 +330,6 @@ class DataLoader:
             raise parted(progress.mark)
         self._splits = True
         return self._open(progress.mark).epoch(self, None, progress)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Say where the loader stands, for `load_state_dict` of a loader of the same data.
-
-        Behind the last batch that was handed out by the newest iterator; once that has come to
-        its end, or before the first, at the beginning of the next epoch. Nothing stops or waits.
-
-        Returns:
-            Numbers and text, ready for `json` or `torch.save`; the own states of samplers and
-            datasets that have `state_dict` are in it as they are.
-
-        Raises:
-            StateError: the workers died, and nobody can say how far they had come.
-        """
-        team = self._free_team
-        following = team and team.following
-        return self._places.state_dict(
-            self._draws, following, workers=self.num_workers, stays=self._stays
-        )
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next iterator gives the rest of its epoch.
-
-        Workers, prefetch and their executor may be others than before. Torch's own generator is
-        set as it was when the state was taken, if the order is drawn from it. Workers that stay
-        are ended.
-
-        Args:
-            state: what `state_dict()` gave.
-
-        Raises:
-            StateError: it is of another dataset, batch size or sampler, or cannot be read.
-        """
-        self._check_reading(self._places.load(self._draws, state))
-        if self._team is not None:
-            close_run(self._team.run, CLOSE_S)
 
     def yielded(self, count: int) -> None:
         """Hear how many batches of an epoch came; warn where the dataset said otherwise."""

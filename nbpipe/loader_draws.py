@@ -1,4 +1,4 @@
-"""LoaderDraws: what the order of a `DataLoader` is drawn from: generators, samplers, their states."""
+"""LoaderDraws: the generators and samplers that the order of a `DataLoader` is drawn from."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Draws:
 
     def __init__(self, torch: Any, samples: Samples, generator: Any, *, reads: bool) -> None:
         self._torch = torch
-        outer = None if reads else samples.indices
+        outer: Any = None if reads else samples.indices
         inner = getattr(outer, "sampler", None)
         self._samplers = [one for one in (outer, inner) if one is not None]
         self._generators = self._given(generator)

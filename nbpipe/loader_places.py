@@ -119,6 +119,7 @@ class Places:
             drew=drew,
             stays=once,
             epoch=epoch,
+            dataset=None if mark is None else mark.dataset,
         )
 
     def started(self, mark: Mark, indices: Iterator[Any] | None, *, here: bool) -> Progress:
@@ -157,6 +158,13 @@ class Places:
             return dict(pending.data)
         if progress is None or progress.finished:
             mark = self._next(draws, following, here=not workers, stays=stays)
+        elif progress.untouched:  # its sampler has drawn nothing
+            mark = dataclasses.replace(
+                progress.mark,
+                begun=False,
+                sampler=progress.sampler_at(0),
+                dataset=self._state_of_dataset(here=True),
+            )
         else:
             mark = self._inside(progress)
         state = mark.written(self.about(draws))
@@ -196,24 +204,33 @@ class Places:
             return None
         return state_of(self._dataset)
 
-    def load(self, draws: Draws, state: Any) -> Mark:
-        """Read a state; the next epoch begins there.
+    def read(self, draws: Draws, state: Any) -> tuple[Mark, Any]:
+        """Read a state; give its place, and what torch's own generator is to be, or None.
 
         Raises:
             StateError: it belongs to another loader, or cannot be read.
         """
         mark = read(state, draws, self.about(draws))
         after = state.get("torch_now")
-        now = mark.drawn.torch if after is None else draws.unpacked(after)
+        return mark, mark.drawn.torch if after is None else draws.unpacked(after)
+
+    def load(self, draws: Draws, mark: Mark, now: Any) -> None:
+        """Have the next epoch begin at a place.
+
+        Args:
+            draws: what the order is drawn from.
+            mark: the place.
+            now: state of torch's own generator, or None.
+        """
         if mark.begun:
             draws.tell_epoch(mark.drawn)
         else:
             draws.restore(mark.drawn)
         draws.set_torch(now)
         self.pending, self.progress, self._once = mark, None, mark.stays
-        keeps = mark.stays and not mark.begun and mark.seed is not None
-        self._kept = (mark.seed, mark.epoch) if keeps else None  # type: ignore[assignment]
-        return mark
+        self._kept = None
+        if mark.stays and not mark.begun and not mark.drew and mark.seed is not None:
+            self._kept = mark.seed, mark.epoch
 
 
 def _length(dataset: Any) -> int | None:

@@ -15,6 +15,7 @@ from .text import shortened
 FORMAT = 1
 _WAY_OUT = "give what loader.state_dict() returned"
 _MOST = 2**62
+_MOST_SEED = 2**63
 
 
 @final
@@ -141,12 +142,13 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
         if type(data[name]) is not int or not 0 <= data[name] < _MOST:
             raise _wrong(name, data[name])
     seed, rest = data["seed"], Rest.read(data["rest"])
-    if seed is not None and type(seed) is not int:
-        raise _wrong("seed", seed)
-    if data["begun"] and seed is None:
+    is_seed = type(seed) is int and 0 <= seed < _MOST_SEED
+    if not is_seed and (data["begun"] or seed is not None):
         raise _wrong("seed", seed)
     if data["parts"] is None and rest.left_out != data["delivered"]:
-        raise _wrong("delivered", data["delivered"])
+        raise _wrong("rest", data["rest"])
+    if data["delivered"] and not data["begun"]:
+        raise _wrong("begun", data["begun"])
     return Mark(
         begun=data["begun"],
         delivered=data["delivered"],
@@ -246,6 +248,11 @@ class Progress:
         if self._noted is not None and self._in_order and not self.mark.rest.holes:
             self._noted.forget(self.delivered - 1)
         return self.delivered
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was asked for, and nothing is made ahead."""
+        return not self.asked and self.run is None
 
     @property
     def parts(self) -> Parts | None:

@@ -174,6 +174,11 @@ class Rest:
         wanted[: max(0, self.start - begin)] = False
         return wanted
 
+    def both(self, other: Rest) -> Rest:
+        """Want what both want."""
+        firsts, ends = (np.append(*pair) for pair in zip(self.arrays, other.arrays, strict=True))
+        return Rest.of_arrays(max(self.start, other.start), firsts, ends)
+
     def ranked(self, other: Rest) -> Rest:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
         begins, counts = self.places()

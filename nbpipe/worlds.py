@@ -211,10 +211,19 @@ def _merge(
             )
         known = stands.setdefault(address, {})
         if "children" in about:
-            known["children"] = [*known.get("children", []), *about["children"]]
+            known["children"] = _common(known.get("children", []), about["children"])
         if "failed" in about:
             before = known.get("failed", [0, 0])
             known["failed"] = [one + two for one, two in zip(before, about["failed"], strict=True)]
+
+
+def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """Give the children that all ranks want: one that went on from a state may know of others."""
+    rests: dict[Any, Rest] = {}
+    for path, rest in (*known, *more):
+        key = tuple(path) if isinstance(path, list | tuple) else path
+        rests[key] = Rest.read(rest).both(rests.get(key, Rest()))
+    return [[list(key) if isinstance(key, tuple) else key, r.data] for key, r in rests.items()]
 
 
 def _behind_batches(chain: Chain) -> set[str]:

@@ -66,6 +66,12 @@ def test_ranked_is_the_way_back(outer, inner):
     assert outer.ranked(outer.of_wanted(inner)) == inner
 
 
+@given(rests(), rests())
+def test_both_wants_what_both_want(one, other):
+    """A number is wanted by both, or not at all."""
+    assert wanted(one.both(other)) == [n for n in wanted(one) if n in other]
+
+
 @given(rests())
 def test_pick_gives_the_wanted_numbers(rest):
     """An array of ranks becomes the array of numbers."""

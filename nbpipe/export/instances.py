@@ -15,6 +15,9 @@ from .secrets import secret_in
 from .state import Held
 from .uses import refusal, secret_refusal
 
+_PACKAGE = __package__.rpartition(".")[0]
+_LOADER = {f"{_PACKAGE}.{name}" for name in ("fetching", "loader", "loader_chain")}
+
 
 def new_object(value: Any, place: Place) -> str:
     """Write an object without a name as a constant of the module's own."""
@@ -30,6 +33,14 @@ def new_object(value: Any, place: Place) -> str:
     spellings = [way for way in ways if way is not None]
     if not spellings and collector.failed is not None:
         raise collector.failed
+    if not spellings and type(value).__module__ in _LOADER:
+        raise refusal(
+            f"cannot write the {type(value).__name__} into the module: it is a part of a "
+            "DataLoader, whose chain a module does not hold; keep the line that makes the loader, "
+            "or export a pipeline of your own: "
+            "nbpipe.source(range(len(dataset))).map(dataset.__getitem__).batch(...)",
+            place.use,
+        )
     if not spellings:
         reason = collector.found.reasons.get(name, kind_of(value))
         raise refusal(

@@ -153,9 +153,10 @@ def test_two_hundred_epochs_leave_nothing(world):
             world.finish()
             if epoch in (9, 199):
                 gc.collect()
-                held.append((threading.active_count(), bool(leaks(run))))
+                names = [thread.name for thread in threading.enumerate()]
+                held.append((sum("fake" in name for name in names), bool(leaks(run))))
     assert (held[0], len(world.streams), world.wrong) == (held[1], 1, [])
-    assert world.blocks <= 8, "memory of the device grew"
+    assert world.blocks <= 2 * 2 * 6, "memory of the device grew"  # copies and results of two epochs
     assert world.seen == 200 * [1, 2, 3, 4, 5, 6]
 
 

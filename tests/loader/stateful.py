@@ -1,0 +1,134 @@
+"""Samplers, datasets and loops for the tests of a loader's state."""
+
+import io
+import json
+
+import torch
+from torch.utils.data import IterableDataset
+
+import nbpipe
+from tests.loader.datasets import Numbers
+
+
+class Backwards:
+    """Gives the indices from behind; has no state."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return iter(range(self.length - 1, -1, -1))
+
+    def __len__(self):
+        return self.length
+
+
+class Walk(Backwards):
+    """Goes on through the indices where the epoch before stopped; has a state of its own."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.at = 0
+
+    def __iter__(self):
+        for _ in range(self.length - self.at % self.length):
+            self.at += 1
+            yield self.at * 7 % self.length
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Sloppy(Backwards):
+    """Has a state that at the end of an epoch is that of the end."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.given = self.begin = 0
+
+    def __iter__(self):
+        self.given, self.begin = self.begin, 0
+        for index in range(self.given, self.length):
+            self.given += 1
+            yield index
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.begin = state["given"]
+
+
+class Tape(Sloppy, IterableDataset):
+    """An iterable dataset with such a state; counts what it read."""
+
+    def __init__(self, length=21):
+        super().__init__(length)
+        self.read = 0
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.read += 1
+            yield item
+
+
+class Lists:
+    """Gives lists of indices of several lengths."""
+
+    def __iter__(self):
+        return iter([[3, 1], [4], [1, 5, 9], [2, 6], [5]])
+
+    def __len__(self):
+        return 5
+
+
+def sent(state):
+    """Give a state as it comes back from a file."""
+    file = io.BytesIO()
+    torch.save(json.loads(json.dumps(state)), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def plain(batch):
+    """Give a batch as lists."""
+    return batch.tolist() if isinstance(batch, torch.Tensor) else batch
+
+
+def numbers(length=23, size=4, *, seeded=False, **how):
+    """Give a loader that shuffles, with a generator of its own or with torch's."""
+    generator = torch.Generator().manual_seed(5) if seeded else None
+    return nbpipe.DataLoader(Numbers(length), size, shuffle=True, generator=generator, **how)
+
+
+def cut(make, at, *, epoch=0):
+    """Take a state behind some batches of an epoch.
+
+    Returns:
+        The state, and all batches behind it of this loader: the rest, and two epochs.
+    """
+    torch.manual_seed(3)
+    loader = make()
+    for _ in range(epoch):
+        list(loader)
+    batches = iter(loader)
+    for _ in range(at):
+        next(batches)
+    state = sent(loader.state_dict())
+    rest = [[plain(batch) for batch in batches]]
+    rest += [[plain(batch) for batch in loader] for _ in range(2)]
+    loader.close()
+    return state, rest
+
+
+def resumed(make, state, epochs=3):
+    """Give the rest of an epoch, and the epochs behind it, of another loader."""
+    torch.manual_seed(999)
+    loader = make()
+    loader.load_state_dict(state)
+    got = [[plain(batch) for batch in loader] for _ in range(epochs)]
+    loader.close()
+    return got

@@ -1,0 +1,531 @@
+"""The state of a loader: taken in mid-epoch, it goes on in another loader, batch by batch."""
+
+import functools
+import itertools
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+import nbpipe  # noqa: E402
+from nbpipe import StateError  # noqa: E402
+from tests.loader.conftest import WAYS  # noqa: E402
+from tests.loader.datasets import Drawn, Numbers, Parted, Ranged, Stream, Workers, narrow  # noqa: E402
+from tests.loader.stateful import (  # noqa: E402
+    Backwards,
+    Lists,
+    Sloppy,
+    Tape,
+    Walk,
+    cut,
+    numbers,
+    plain,
+    resumed,
+    sent,
+)
+
+pytestmark = pytest.mark.torch
+
+THREADS = {"num_workers": 3, "workers": "thread", "prefetch_factor": 5}
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
+@pytest.mark.parametrize("at", range(7))
+def test_cut_at_every_batch(at, seeded):
+    """Cut behind any batch in threads, the rest and the next epochs are the uninterrupted ones."""
+    make = functools.partial(numbers, seeded=seeded)
+    state, wanted = cut(functools.partial(make, **WAYS["thread"]), at)
+    assert resumed(make, state) == wanted
+    assert resumed(functools.partial(make, **THREADS), state) == wanted
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
+@pytest.mark.parametrize("at", range(7))
+def test_cut_without_workers(at, seeded):
+    """Cut behind any batch without workers, it goes on without and with workers."""
+    make = functools.partial(numbers, seeded=seeded)
+    state, wanted = cut(make, at)
+    assert resumed(make, state) == wanted
+    assert resumed(functools.partial(make, **THREADS), state) == wanted
+
+
+@pytest.mark.parametrize("other", WAYS)
+def test_cut_and_gone_on_with_other_workers(way, other):
+    """Taken of one kind of workers, a state goes on with each other kind."""
+    state, wanted = cut(functools.partial(numbers, **way), 2, epoch=1)
+    assert resumed(functools.partial(numbers, **WAYS[other]), state) == wanted
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(False, False), (False, True), (True, False), (True, True)]
+)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_workers_that_stay(first, second, epoch):
+    """The order is the uninterrupted one, whether workers stayed then or stay now."""
+    make = functools.partial(numbers, **WAYS["thread"])
+    state, wanted = cut(functools.partial(make, persistent_workers=first), 3, epoch=epoch)
+    got = resumed(functools.partial(make, persistent_workers=second), state)
+    assert got == wanted
+    assert resumed(numbers, state) == wanted
+
+
+def test_seeds_of_items_go_on(tmp_path):
+    """Random samples of processes, and the seed that workers are told, are the same."""
+
+    def make(stays):
+        return nbpipe.DataLoader(Drawn(), 4, num_workers=2, persistent_workers=stays)
+
+    for stays in (False, True):
+        one = functools.partial(make, stays)
+        state, wanted = cut(one, 2, epoch=1)
+        assert resumed(one, state) == wanted
+    workers = nbpipe.DataLoader(Workers(), 1, collate_fn=list, **WAYS["thread"])
+    batches = iter(workers)
+    seeds = {batch[0][3] - batch[0][1] for batch in itertools.islice(batches, 5)}
+    state = workers.state_dict()
+    batches.close()
+    workers.load_state_dict(state)
+    assert {batch[0][3] - batch[0][1] for batch in workers} == seeds
+
+
+def test_samples_drawn_without_workers():
+    """Without workers, samples that draw from torch's own generator are the same, too."""
+    make = functools.partial(nbpipe.DataLoader, Drawn(), 4, shuffle=True)
+    state, wanted = cut(make, 3)
+    assert resumed(make, state) == wanted
+
+
+SAMPLERS = {
+    "no state": lambda: {"sampler": Backwards(23), "batch_size": 4},
+    "own state": lambda: {"sampler": Walk(23), "batch_size": 4},
+    "sloppy": lambda: {"sampler": Sloppy(23), "batch_size": 4},
+    "own, one by one": lambda: {"sampler": Walk(23), "batch_size": None},
+    "lists": lambda: {"batch_sampler": Lists()},
+    "own in lists": lambda: {"batch_sampler": BatchSampler(Walk(23), 4, drop_last=True)},
+    "subset": lambda: {"sampler": SubsetRandomSampler(range(17)), "batch_size": 4},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * 23, 20), "batch_size": 4},
+    "replacement": lambda: {
+        "sampler": RandomSampler(
+            Numbers(), replacement=True, num_samples=70, generator=torch.Generator()
+        ),
+        "batch_size": 4,
+    },
+    "subset beside a generator": lambda: {
+        "sampler": SubsetRandomSampler(range(17)),
+        "batch_size": 4,
+        "generator": torch.Generator().manual_seed(2),
+    },
+    "not shuffled": lambda: {"batch_size": 4, "drop_last": True},
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (2, 1), (4, 1)])
+def test_samplers(kind, at, epoch, thread_or_not):
+    """All kinds of samplers go on, in the first epoch and in later ones."""
+
+    def make(**how):
+        return nbpipe.DataLoader(Numbers(), **SAMPLERS[kind](), **how)
+
+    state, wanted = cut(functools.partial(make, **thread_or_not), at, epoch=epoch)
+    assert resumed(make, state) == wanted
+    assert resumed(functools.partial(make, **THREADS), state) == wanted
+
+
+@pytest.fixture(params=["inline", "thread"])
+def thread_or_not(request):
+    """Give the arguments of a loader that works inline or in threads."""
+    return WAYS[request.param]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_distributed_sampler(told, way):
+    """The epoch of a `DistributedSampler` is in the state; `set_epoch` may be called, too."""
+
+    def make():
+        sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1, seed=4)
+        return nbpipe.DataLoader(Numbers(), 3, sampler=sampler, **way)
+
+    loader = make()
+    loader.sampler.set_epoch(6)
+    batches = iter(loader)
+    next(batches)
+    state = sent(loader.state_dict())
+    wanted = [plain(batch) for batch in batches]
+    other = make()
+    other.load_state_dict(state)
+    if told:
+        other.sampler.set_epoch(6)
+    assert ([plain(batch) for batch in other], other.sampler.epoch) == (wanted, 6)
+
+
+@pytest.mark.parametrize("other", WAYS)
+@pytest.mark.parametrize("dataset", [Stream, Tape])
+@pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (2, 1), (6, 0)])
+def test_iterable_datasets(dataset, at, epoch, other, way):
+    """An iterable dataset that is read once goes on, with a state of its own or without."""
+
+    def make(**how):
+        return nbpipe.DataLoader(dataset(), 4, **how)
+
+    state, wanted = cut(functools.partial(make, **way), at, epoch=epoch)
+    by = "dataset" if dataset is Tape and not way["num_workers"] else "skipping"
+    assert state["by"] == by
+    assert resumed(functools.partial(make, **WAYS[other]), state) == wanted
+
+
+def test_dataset_with_a_state_is_not_read_again():
+    """What was delivered is not read again where the dataset has a state."""
+    state, _ = cut(lambda: nbpipe.DataLoader(Tape(), 4), 3)
+    other = nbpipe.DataLoader(Tape(), 4)
+    other.load_state_dict(state)
+    list(other)
+    assert other.dataset.read == 9
+
+
+def test_state_between_epochs_of_a_dataset_with_a_state():
+    """A dataset whose state is that of its end is read from its beginning in the next epoch."""
+    loader = nbpipe.DataLoader(Tape(), 4)
+    list(loader)
+    assert [
+        len(epoch) for epoch in resumed(lambda: nbpipe.DataLoader(Tape(), 4), loader.state_dict())
+    ] == [6] * 3
+
+
+@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **how: nbpipe.DataLoader(Parted(), 4, **how),
+        lambda **how: nbpipe.DataLoader(Ranged(0, 24), 4, worker_init_fn=narrow, **how),
+    ],
+    ids=["asks", "narrowed"],
+)
+def test_datasets_read_in_parts(make, at):
+    """Where each worker reads its part, as many go on, each where it was."""
+    state, wanted = cut(functools.partial(make, **WAYS["thread"]), at)
+    assert resumed(functools.partial(make, **WAYS["thread"]), state) == wanted
+
+
+def test_parts_in_processes():
+    """What processes have read in parts goes on in processes."""
+    make = functools.partial(nbpipe.DataLoader, Parted(), 4, **WAYS["process"])
+    state, wanted = cut(make, 3)
+    assert resumed(make, state) == wanted
+
+
+def test_parts_without_order():
+    """Without order every sample of the parts that is left comes once."""
+    make = functools.partial(nbpipe.DataLoader, Parted(), 4, in_order=False, **WAYS["thread"])
+    loader = make()
+    batches = iter(loader)
+    had = [number for _ in range(3) for number in plain(next(batches))]
+    state = sent(loader.state_dict())
+    batches.close()
+    rest = itertools.chain(*resumed(make, state, 1)[0])
+    assert sorted([*had, *rest]) == list(range(21))
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {**WAYS["thread"], "num_workers": 3}, {**WAYS["thread"], "in_order": False}]
+)
+def test_parts_with_other_workers_are_refused(how):
+    """Another number of workers cannot go on with parts."""
+    state, _ = cut(functools.partial(nbpipe.DataLoader, Parted(), 4, **WAYS["thread"]), 3)
+    loader = nbpipe.DataLoader(Parted(), 4, **how)
+    with pytest.raises(StateError, match="workers read in parts"):
+        loader.load_state_dict(state)
+    assert len(list(loader)) >= 6
+
+
+@pytest.mark.parametrize("options", [{}, {"worker_init_fn": narrow}])
+def test_what_was_read_whole_is_not_read_in_parts(options):
+    """The state of a dataset that was read without workers is refused by workers that split it."""
+    dataset = Ranged(0, 24) if options else Parted()
+    state, _ = cut(functools.partial(nbpipe.DataLoader, dataset, 4, **options), 2)
+    loader = nbpipe.DataLoader(dataset, 4, **options, **WAYS["thread"])
+    with pytest.raises(StateError, match="was read once"):
+        resumed(lambda: loader, state)
+    assert loader.run is None or loader.run.closed
+
+
+def test_completion_order(way):
+    """With `in_order=False` each sample that is left comes once, with any workers."""
+    make = functools.partial(numbers, 60, 1, in_order=False)
+    for at in (1, 7, 30):
+        loader = make(**WAYS["thread"])
+        batches = iter(loader)
+        had = [plain(next(batches)) for _ in range(at)]
+        state = sent(loader.state_dict())
+        batches.close()
+        (rest,) = resumed(functools.partial(make, **way), state, 1)
+        assert sorted([*had, *rest]) == [[number] for number in range(60)]
+
+
+def test_state_of_a_resumed_epoch(thread_or_not):
+    """A resumed epoch is cut again, and once more."""
+    make = functools.partial(numbers, **thread_or_not)
+    state, wanted = cut(make, 1)
+    for at in (1, 2):
+        loader = make()
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        wanted[0] = wanted[0][at:]
+        for _ in range(at):
+            next(batches)
+        state = sent(loader.state_dict())
+        batches.close()
+    assert resumed(make, state) == wanted
+
+
+def test_state_before_the_first_epoch(thread_or_not):
+    """Before the first epoch the state is that of its beginning."""
+    make = functools.partial(numbers, **thread_or_not)
+    torch.manual_seed(3)
+    loader = make()
+    state = sent(loader.state_dict())
+    wanted = [[plain(batch) for batch in loader] for _ in range(3)]
+    assert (resumed(make, state), state["begun"]) == (wanted, False)
+
+
+def test_state_after_an_epoch(thread_or_not):
+    """After an epoch the state is that of the beginning of the next one."""
+    make = functools.partial(numbers, **thread_or_not)
+    torch.manual_seed(3)
+    loader = make()
+    list(loader)
+    state = sent(loader.state_dict())
+    wanted = [[plain(batch) for batch in loader] for _ in range(3)]
+    assert (resumed(make, state), state["begun"]) == (wanted, False)
+
+
+def test_state_behind_the_last_batch():
+    """Behind the last batch the rest is empty, and the next epoch is whole."""
+    state, wanted = cut(numbers, 6)
+    assert ([len(epoch) for epoch in wanted], resumed(numbers, state)) == ([0, 6, 6], wanted)
+
+
+def test_state_after_break(way):
+    """After `break` the state is where the loop was left, in the same loader, too."""
+    loader = numbers(**way)
+    for first in loader:  # noqa: B007
+        break
+    loader.load_state_dict(loader.state_dict())
+    got = [plain(first), *map(plain, loader)]
+    assert sorted(itertools.chain(*got)) == list(range(23))
+
+
+def test_state_after_an_error(placed):
+    """After an error the state is behind the last batch that came."""
+
+    def fail(samples):
+        if 9 in samples:
+            raise KeyError
+        return samples
+
+    loader = nbpipe.DataLoader(range(23), 4, collate_fn=fail, **placed)
+    with pytest.raises(KeyError):
+        list(loader)
+    state = sent(loader.state_dict())
+    other = nbpipe.DataLoader(range(23), 4, collate_fn=list, **placed)
+    other.load_state_dict(state)
+    assert next(iter(other)) == [8, 9, 10, 11]
+
+
+def test_the_newest_iterator_counts(thread_or_not):
+    """Of two iterators the state is that of the newer one."""
+    loader = nbpipe.DataLoader(Numbers(), 4, **thread_or_not)
+    older, newer = iter(loader), iter(loader)
+    for _ in range(3):
+        next(older)
+    next(newer)
+    state = loader.state_dict()
+    older.close()
+    newer.close()
+    assert state["delivered"] == 1
+
+
+def test_iterator_that_gave_nothing_does_not_count(thread_or_not):
+    """`iter()` alone, as Lightning tries it, does not use the place up."""
+    make = functools.partial(numbers, **thread_or_not)
+    state, wanted = cut(make, 2)
+    loader = make()
+    loader.load_state_dict(state)
+    iter(loader).close()
+    assert loader.state_dict() == state
+    assert [[plain(batch) for batch in loader] for _ in range(3)] == wanted
+
+
+def test_taking_a_state_changes_nothing(thread_or_not):
+    """Taking a state at each batch leaves the epoch and torch's generator as they are."""
+    torch.manual_seed(3)
+    wanted = [plain(batch) for batch in numbers(**thread_or_not)]
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    loader = numbers(**thread_or_not)
+    got = [plain(batch) for batch in loader if loader.state_dict()]
+    assert (got, torch.rand(1)) == (wanted, after)
+
+
+def test_torch_generator_of_the_loop_goes_on(thread_or_not):
+    """What the loop draws between batches goes on, too: so do the orders of later epochs."""
+
+    def loop(loader):
+        return [(plain(batch), torch.rand(1).item()) for batch in loader]
+
+    make = functools.partial(numbers, **thread_or_not)
+    torch.manual_seed(3)
+    loader = make()
+    batches = iter(loader)
+    loop(itertools.islice(batches, 2))
+    state = sent(loader.state_dict())
+    wanted = [loop(batches), loop(loader)]
+    torch.manual_seed(8)
+    other = make()
+    other.load_state_dict(state)
+    assert [loop(other), loop(other)] == wanted
+
+
+def test_torch_generator_beside_a_generator():
+    """With `generator=` torch's own generator is left alone."""
+    state, _ = cut(functools.partial(numbers, seeded=True), 2)
+    torch.manual_seed(1)
+    wanted = torch.rand(1)
+    torch.manual_seed(1)
+    loader = numbers(seeded=True)
+    loader.load_state_dict(state)
+    list(loader)
+    assert (torch.rand(1), state["torch"]) == (wanted, None)
+
+
+def test_the_order_is_that_of_torch():
+    """The rest of an epoch is that of torch's own loader."""
+    torch.manual_seed(3)
+    wanted = [[plain(batch) for batch in DataLoader(Numbers(), 4, shuffle=True)] for _ in range(3)]
+    wanted[0] = wanted[0][2:]
+    state, _ = cut(numbers, 2)
+    assert resumed(functools.partial(numbers, **THREADS), state) == wanted
+
+
+def test_lightning_like_loop(way):
+    """A fit loop that knows the protocol alone goes on."""
+
+    def fit(loader, steps, states):
+        for batch in loader:
+            states.append((plain(batch), sent(loader.state_dict())))
+            if len(states) == steps:
+                return
+
+    torch.manual_seed(3)
+    seen = []
+    loader = numbers(**way)
+    fit(loader, 10, seen)
+    other = numbers(**way)
+    assert all(callable(getattr(other, name)) for name in ("state_dict", "load_state_dict"))
+    other.load_state_dict(seen[3][1])
+    assert [plain(batch) for batch in other] == [batch for batch, _ in seen[4:]]
+
+
+def test_state_is_small():
+    """A state is some thousand characters, also of a large dataset."""
+    loader = nbpipe.DataLoader(range(1_000_000), 10, shuffle=True)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 9000
+
+
+REFUSED = {
+    "length": lambda: numbers(24),
+    "batch_size": lambda: numbers(size=5),
+    "drop_last": lambda: numbers(drop_last=True),
+    "sampler": lambda: nbpipe.DataLoader(Numbers(), 4),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_state_of_another_loader_is_refused(what):
+    """Other data, sizes and samplers are refused, and named."""
+    state, _ = cut(numbers, 2)
+    with pytest.raises(StateError, match=f"whose {what} is") as caught:
+        REFUSED[what]().load_state_dict(state)
+    assert "begin the epoch again" in str(caught.value)
+
+
+def test_state_of_another_generator_is_refused():
+    """A state without the generator's is refused by a loader that has one, and the other way."""
+    one, _ = cut(numbers, 2)
+    other, _ = cut(functools.partial(numbers, seeded=True), 2)
+    with pytest.raises(StateError, match="generator"):
+        numbers(seeded=True).load_state_dict(one)
+    with pytest.raises(StateError, match="generator") as caught:
+        numbers().load_state_dict(other)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("garbage", [None, {}, [], {"nbpipe_loader": 7}, {"nbpipe_loader": 1}])
+def test_garbage_is_refused(garbage):
+    """What is no state is refused."""
+    loader = numbers()
+    with pytest.raises(StateError):
+        loader.load_state_dict(garbage)
+    assert len(list(loader)) == 6
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "begun",
+        "delivered",
+        "rest",
+        "seed",
+        "drew",
+        "stays",
+        "epoch",
+        "generators",
+        "torch",
+        "torch_now",
+        "sampler_epoch",
+        "parts",
+        "about",
+    ],
+)
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, 1.5, [[0, 1], 2, 3]])
+def test_broken_states_are_refused(word, value):
+    """A state in which something else stands than was written is refused, and changes nothing."""
+    state, _ = cut(numbers, 2)
+    loader = numbers()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    with pytest.raises(StateError):
+        loader.load_state_dict(state | {word: value})
+    assert torch.equal(before, torch.get_rng_state())
+    assert loader.state_dict()["begun"] is False
+
+
+@pytest.mark.parametrize("word", ["delivered", "epoch", "seed"])
+@pytest.mark.parametrize("value", [-1, 2**70, True])
+def test_numbers_out_of_range_are_refused(word, value):
+    """Numbers that nobody wrote are refused."""
+    state, _ = cut(numbers, 2)
+    with pytest.raises(StateError, match=word) as caught:
+        numbers().load_state_dict(state | {word: value})
+    assert "loader.state_dict()" in str(caught.value)
+
+
+def test_refused_state_leaves_the_place():
+    """A state that is refused leaves the place that was loaded before."""
+    state, wanted = cut(numbers, 2)
+    loader = numbers()
+    loader.load_state_dict(state)
+    with pytest.raises(StateError):
+        loader.load_state_dict({})
+    assert [plain(batch) for batch in loader] == wanted[0]
