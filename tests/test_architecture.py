@@ -27,7 +27,8 @@ FLOORS = (
     "open_runs stats watch tune exported view remote kernel export widgets",
     "engine inline isolate iterator open_epoch training live_stage observed run outpost",
     "on_device calls appending appending_orders chaining peek pipeline source joins progress loading debug "
-    "mapped loader_workers fetching loader_arguments loader_draws loader_state loader_places loader_chain loader_epoch loader_standing loader __init__",
+    "mapped loader_workers fetching loader_arguments loader_draws loader_state "
+    "loader_places loader_chain loader_epoch loader_standing loader __init__",
     "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.

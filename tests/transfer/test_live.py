@@ -156,7 +156,8 @@ def test_two_hundred_epochs_leave_nothing(world):
                 names = [thread.name for thread in threading.enumerate()]
                 held.append((sum("fake" in name for name in names), bool(leaks(run))))
     assert (held[0], len(world.streams), world.wrong) == (held[1], 1, [])
-    assert world.blocks <= 2 * 2 * 6, "memory of the device grew"  # copies and results of two epochs
+    most = 2 * 2 * 6  # copies and results of two epochs
+    assert world.blocks <= most, "memory of the device grew"
     assert world.seen == 200 * [1, 2, 3, 4, 5, 6]
 
 
