@@ -20,15 +20,22 @@ PACKAGE = ROOT / "nbpipe"
 # one that does not exist yet is no harm.
 FLOORS = (
     "version errors units gil",
-    "knobs tree describe text metrics seeding worker digest cache "
-    "index_order rest stands weighted claims index_steps rest_order sampler",
-    "operations draws devices placement stage region order worlds checkpoint lengths outline collate failure",
+    (
+        "knobs tree describe text metrics seeding worker digest cache "
+        "index_order rest stands weighted claims index_steps rest_order sampler"
+    ),
+    (
+        "operations draws devices placement stage region order worlds checkpoint "
+        "lengths outline collate failure"
+    ),
     "executors transfer ranks",
     "open_runs stats watch tune exported view remote kernel export widgets",
     "engine inline isolate iterator open_epoch training live_stage observed run outpost",
-    "on_device calls appending appending_orders chaining peek pipeline source joins progress loading debug "
-    "mapped loader_workers fetching loader_arguments loader_draws loader_state "
-    "loader_places loader_chain loader_epoch loader_standing loader __init__",
+    (
+        "on_device calls appending appending_orders chaining peek pipeline source joins progress "
+        "loading debug mapped loader_workers fetching loader_arguments loader_draws loader_state "
+        "loader_places loader_chain loader_epoch loader_standing loader __init__"
+    ),
     "display ipython lab cli __main__",
 )
 # `__init__` registers the rich display when a kernel is running.
