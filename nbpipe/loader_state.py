@@ -246,7 +246,7 @@ class Progress:
         """Hear that the loop gets a batch; give the number of all that it has had."""
         self.delivered += 1
         if self._noted is not None and self._in_order and not self.mark.rest.holes:
-            self._noted.forget(self.delivered - 1)
+            self._noted.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
 
     @property
