@@ -58,7 +58,8 @@ class DataLoader(Standing):
     Each `for` loop over it is an epoch. Without workers everything happens in the calling
     thread. With workers `loader.pipeline` is the chain, `loader.run` the run that is iterated:
     its panel, `stats()` and `diagnose()`; `loader.num_workers` and `loader.prefetch_factor` may
-    be set while an epoch goes on. What differs from torch on purpose: docs/dataloader.md.
+    be set while an epoch goes on. `state_dict()` and `load_state_dict()` resume in its middle.
+    What differs from torch on purpose: docs/dataloader.md.
 
     Args:
         dataset: with `__getitem__` (and `__getitems__`, where it has one), or an

@@ -98,10 +98,10 @@ def plain(batch):
     return batch.tolist() if isinstance(batch, torch.Tensor) else batch
 
 
-def numbers(length=23, size=4, *, seeded=False, **how):
+def numbers(length=23, size=4, *, seeded=False, shuffle=True, **how):
     """Give a loader that shuffles, with a generator of its own or with torch's."""
     generator = torch.Generator().manual_seed(5) if seeded else None
-    return nbpipe.DataLoader(Numbers(length), size, shuffle=True, generator=generator, **how)
+    return nbpipe.DataLoader(Numbers(length), size, shuffle, generator=generator, **how)
 
 
 def cut(make, at, *, epoch=0):

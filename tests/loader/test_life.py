@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import nbpipe  # noqa: E402
 from tests.gates import Calls, Gate, finished, stage  # noqa: E402
 from tests.leaks import GRACE_S  # noqa: E402
-from tests.loader.datasets import Made, Numbers, Workers  # noqa: E402
+from tests.loader.datasets import Made, Numbers, Stream, Workers  # noqa: E402
 from tests.processes import marks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -194,6 +194,15 @@ def test_stats_of_the_run():
     loader = nbpipe.DataLoader(Numbers(), 4, num_workers=2, workers="thread")
     list(loader)
     assert loader.run.stats()["fetch"].items_out == 6
+
+
+def test_export_of_the_chain_is_refused(tmp_path):
+    """A module cannot hold the chain, and the refusal says what can be exported."""
+    for dataset in (Numbers(), Stream()):
+        loader = nbpipe.DataLoader(dataset, 4, num_workers=2, workers="thread")
+        with pytest.raises(nbpipe.ExportError, match="part of a DataLoader"):
+            loader.pipeline.export(tmp_path / "loader_module.py")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_completion_order():

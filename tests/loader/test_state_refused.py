@@ -1,0 +1,101 @@
+"""States that do not belong to a loader, or were not written by one, are refused."""
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import nbpipe  # noqa: E402
+from nbpipe import StateError  # noqa: E402
+from tests.loader.datasets import Numbers  # noqa: E402
+from tests.loader.stateful import cut, numbers, plain  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+REFUSED = {
+    "length": lambda: numbers(24),
+    "batch_size": lambda: numbers(size=5),
+    "drop_last": lambda: numbers(drop_last=True),
+    "sampler": lambda: nbpipe.DataLoader(Numbers(), 4),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_state_of_another_loader_is_refused(what):
+    """Other data, sizes and samplers are refused, and named."""
+    state, _ = cut(numbers, 2)
+    with pytest.raises(StateError, match=f"whose {what} is") as caught:
+        REFUSED[what]().load_state_dict(state)
+    assert "begin the epoch again" in str(caught.value)
+
+
+def test_state_of_another_generator_is_refused():
+    """A state without the generator's is refused by a loader that has one, and the other way."""
+    one, _ = cut(numbers, 2)
+    other, _ = cut(functools.partial(numbers, seeded=True), 2)
+    with pytest.raises(StateError, match="generator"):
+        numbers(seeded=True).load_state_dict(one)
+    with pytest.raises(StateError, match="generator") as caught:
+        numbers().load_state_dict(other)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("garbage", [None, {}, [], {"nbpipe_loader": 7}, {"nbpipe_loader": 1}])
+def test_garbage_is_refused(garbage):
+    """What is no state is refused."""
+    loader = numbers()
+    with pytest.raises(StateError):
+        loader.load_state_dict(garbage)
+    assert len(list(loader)) == 6
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "begun",
+        "delivered",
+        "rest",
+        "seed",
+        "drew",
+        "stays",
+        "epoch",
+        "generators",
+        "torch",
+        "torch_now",
+        "sampler_epoch",
+        "parts",
+        "about",
+    ],
+)
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, 1.5, [[0, 1], 2, 3]])
+def test_broken_states_are_refused(word, value):
+    """A state in which something else stands than was written is refused, and changes nothing."""
+    state, _ = cut(numbers, 2)
+    loader = numbers()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    with pytest.raises(StateError):
+        loader.load_state_dict(state | {word: value})
+    assert torch.equal(before, torch.get_rng_state())
+    assert loader.state_dict()["begun"] is False
+
+
+@pytest.mark.parametrize("word", ["delivered", "epoch", "seed"])
+@pytest.mark.parametrize("value", [-1, 2**70, True])
+def test_numbers_out_of_range_are_refused(word, value):
+    """Numbers that nobody wrote are refused."""
+    state, _ = cut(numbers, 2)
+    with pytest.raises(StateError, match=word) as caught:
+        numbers().load_state_dict(state | {word: value})
+    assert "loader.state_dict()" in str(caught.value)
+
+
+def test_refused_state_leaves_the_place():
+    """A state that is refused leaves the place that was loaded before."""
+    state, wanted = cut(numbers, 2)
+    loader = numbers()
+    loader.load_state_dict(state)
+    with pytest.raises(StateError):
+        loader.load_state_dict({})
+    assert [plain(batch) for batch in loader] == wanted[0]
