@@ -12,7 +12,7 @@ from typing import Any, final
 
 from .draws import Balance, Sample
 from .errors import StateError
-from .operations import Batch, Call, Operation, Shard, Source
+from .operations import Batch, Cache, Call, Operation, Shard, Source
 from .sampler import default_rank
 from .stage import Chain, Stage, addresses
 from .stands import check_ranks, check_stands
@@ -48,6 +48,26 @@ class Place:
     stands: Stands | None = None
     given: bool = False
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the loop has had something of the epoch."""
+        known = {"rest", "by", "made"}
+        return self.delivered > 0 or any(set(one) - known for one in (self.stands or {}).values())
+
+
+def caches(chain: Chain) -> Stands:
+    """Say of each cache which epoch made its items, or is to make them."""
+    found: Stands = {}
+    for address, stage in addresses(chain).items():
+        if not isinstance(stage.spec, Cache):
+            continue
+        store = stage.spec.store
+        made = store.made if store.complete else store.as_of
+        if made is not None:
+            found[address] = {"rest": [0, []], "made": [made[0], list(made[1])]}
+            found[address] |= {"by": "replay"} if store.complete else {}
+    return found
+
 
 def written(chain: Chain, seed: int, place: Place) -> State:
     """Give the state of a run at a place."""
@@ -77,14 +97,15 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
         _check(chain, seed, state)
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
+    first = min(several, key=lambda state: state["epoch"])
     if claims_in(chain):
-        stands = reclaimed(chain, several, ours)
-        delivered = 0 if same is None else same["delivered"]
-        same = several[0] if same is None else same
+        stands = reclaimed(chain, several)
+        goes_on = same is not None and same["epoch"] == first["epoch"]
+        same, delivered = first, same["delivered"] if same is not None and goes_on else 0
     elif same is not None:
         stands, delivered = same["stages"], same["delivered"]
     else:
-        same, delivered = min(several, key=lambda state: state["epoch"]), 0
+        same, delivered = first, 0
         stands = regrouped(chain, several)
     return Place(same["epoch"], delivered, stands, same["given"])
 

@@ -55,6 +55,7 @@ class EpochIterator(Iterator[Any]):
         self._pop = epoch.sink.popleft
         self._thread = get_ident()
         self._between = life.between_waits
+        self._turn = threading.Lock()
         self._waits = False
         self._done = False
         self._opens = has_device(chain)
@@ -108,14 +109,15 @@ class EpochIterator(Iterator[Any]):
                 raise ConcurrentIterationError(
                     "another thread is waiting in this iterator; let one thread iterate"
                 )
-            found = self._scheduler.next_entry(epoch)
+            with self._turn:  # whoever looks in vain waits before another one looks
+                found = self._scheduler.next_entry(epoch)
+                if found is WAIT:
+                    self._wait(epoch)
             if not isinstance(found, str):
                 self._consumer.items += 1
                 life.owner = threading.current_thread()
                 return self._opened(found) if self._opens else found
-            if found is WAIT:
-                self._wait(epoch)
-            else:
+            if found is not WAIT:
                 self._over(epoch)
         raise StopIteration
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+from .checkpoint import caches
 from .engine.feed import Feed
 from .engine.noting import Stages
 from .engine.task import Entry
@@ -127,6 +128,10 @@ class Loaded:
                 raise RunClosedError("the run was closed")
             self.run.set_epoch(epoch)
             return self.run.begin_epoch(given, stands)
+
+    def caches(self) -> Stages:
+        """Say of each cache which epoch made its items."""
+        return {} if self._unpacked is None else caches(self._unpacked.chain)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Let no further call start, or let them go on."""
@@ -280,6 +285,7 @@ class Desk:
             "history": self._history,
             "scale": self._scale,
             "stands": self._stands,
+            "caches": self._caches,
         }
 
     def serve(self) -> None:
@@ -336,3 +342,6 @@ class Desk:
     def _stands(self, epoch: int, rest: list[Any]) -> Stages | None:
         run = self._loaded.run
         return None if run is None else run.stands(epoch, Rest.read(rest))
+
+    def _caches(self) -> Stages:
+        return self._loaded.caches()

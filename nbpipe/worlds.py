@@ -36,7 +36,8 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     source = next(iter(addresses(chain)))
     stands: dict[str, dict[str, Any]] = {}
     for state in parts.values():
-        _merge(stands, state["stages"], chain)
+        if not _is_fresh(state):
+            _merge(stands, state["stages"], chain)
     epoch = min(state["epoch"] for state in states)
     sources = [state["stages"].get(source, {}) for state in states if state["epoch"] == epoch]
     base = Rest.read(sources[0].get("base", [0, []]))
@@ -50,9 +51,7 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     return stands
 
 
-def reclaimed(
-    chain: Chain, states: Sequence[Mapping[str, Any]], ranks: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Give where the stages go on in a pipeline that claims, from the states of all ranks.
 
     A row that any rank has delivered is wanted no more; all others are claimed anew.
@@ -60,20 +59,16 @@ def reclaimed(
     Args:
         chain: of one rank, of any world.
         states: of all ranks.
-        ranks: of this rank, as its state would tell them.
 
     Raises:
-        StateError: the states are not of all ranks of one world, or hold what only a rank of
-            the same world can go on with.
+        StateError: the states are not of all ranks of one world, or hold what nobody can go on
+            with who gets other rows than before.
     """
     _check_all(states, claims_in(chain)[0])
-    same = next((state for state in states if state["ranks"] == ranks), None)
     stands: dict[str, dict[str, Any]] = {}
-    if same is not None:
-        stands |= same["stages"]
-    else:
-        _only_split(chain)
-        for state in states:
+    for state in states:
+        if not _is_fresh(state):
+            _only_split(chain)
             _merge(stands, state["stages"], chain)
     done: dict[str, list[Run]] = {}
     for state in states:
@@ -97,6 +92,9 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
     told = [state["ranks"].get(address, [0, 1]) for state in states]
     worlds, epochs = {world for _, world in told}, {state["epoch"] for state in states}
     missing = sorted(set(range(max(worlds))) - {rank for rank, _ in told})
+    late = [state for state in states if state["epoch"] > min(epochs)]
+    if max(epochs) == min(epochs) + 1 and all(map(_is_fresh, late)):
+        epochs = {min(epochs)}  # some ranks are through
     if missing or len(worlds) > 1 or len(epochs) > 1:
         raise StateError(
             f"the states of a pipeline that claims must be of all ranks at the same step, got "
@@ -176,7 +174,9 @@ def _rows(chain: Chain, base: Rest, world: int) -> int:
 
 
 def _is_fresh(state: Mapping[str, Any]) -> bool:
-    return not state["delivered"] and not state["stages"]
+    """Say whether a rank has had nothing of its epoch: what it tells of caches is no place."""
+    inside = any(set(about) - {"rest", "by", "made"} for about in state["stages"].values())
+    return not state["delivered"] and not inside
 
 
 def _rest(stands: Mapping[str, Any]) -> Rest:
@@ -206,8 +206,9 @@ def _merge(
             continue
         if set(about) - {"children", "failed"} or ("children" in about and address in gathered):
             raise StateError(
-                f"stage {address!r} goes on only with as many ranks as before: it counts what its "
-                "rank has had; start as many ranks as before, or begin the epoch again"
+                f"stage {address!r} goes on only where its rank gets the same items as before: it "
+                "counts what it has had; start as many ranks as before (behind a claim that is not "
+                "possible), or begin the epoch again"
             )
         known = stands.setdefault(address, {})
         if "children" in about:

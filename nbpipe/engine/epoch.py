@@ -253,6 +253,7 @@ class Epoch:
         self.context.ended.set()
         for node in self.order:
             node.halt()
+            node.let_go()
         litter, self.litter = self.litter, []
         return litter
 

@@ -222,7 +222,8 @@ class ExpandNode(Node):
         self.seq_out += len(results)
         self.emit(results, now_ns, irregular=irregular)
         if not self.source:
-            self.children.note(expansion.seq, results)
+            kept = sum(type(one) is tuple for one in results) if irregular else len(results)
+            self.children.note(expansion.seq, kept)
         elif irregular:
             self.drops.note(first, results)
 

@@ -132,7 +132,7 @@ class Life:
                 "the state is of an epoch in an order from outside, so that order is needed to go "
                 "on: run.iterate(indices), with the same indices"
             )
-        if place.stands and given is not None and not place.given:
+        if place.is_inside and given is not None and not place.given:
             raise StateError(
                 "the state is of an epoch in the pipeline's own order, so it cannot go on in "
                 "another one; iterate the run itself, or give an order to the epoch after it"
@@ -152,7 +152,9 @@ class Life:
         found = self.left if epoch is None else self._place_in(epoch)
         if found is None:
             following = self.following
-            return Place(self.next_epoch) if following is None else following
+            if following is None or following.epoch != self.next_epoch:
+                return Place(self.next_epoch, 0, self.machine.caches())
+            return following
         if found.stands is None:
             raise StateError(
                 "the process of the stages does not tell where they stand: it died in the epoch, "
@@ -215,7 +217,7 @@ class Life:
     def _give_back(self, left: Place | None) -> None:
         """Let an epoch that went on from a state, and was left untouched, go on there again."""
         begun = self._begun_at
-        if left is not None and begun.stands and left.delivered == begun.delivered:
+        if left is not None and begun.is_inside and left.delivered == begun.delivered:
             self.following, self.next_epoch = begun, begun.epoch
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -20,12 +20,13 @@ from ..rest import Rest
 from ..seeding import Path
 
 
-def _before_the_end(results: Sequence[Any]) -> Sequence[Any]:
-    """Leave out an item that ended the epoch, and what came behind it."""
-    for place, result in enumerate(results):
-        if result is not None and type(result) is not tuple and result.ends_epoch:
-            return results[:place]
-    return results
+def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
+    """Give the numbers of the inputs that gave no result, up to one that ended the epoch."""
+    for number, result in enumerate(results, first):
+        if type(result) is not tuple:
+            if result is not None and result.ends_epoch:
+                return
+            yield number
 
 
 @final
@@ -42,11 +43,10 @@ class Drops:
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
-        for number, result in enumerate(_before_the_end(results), first):
-            if type(result) is not tuple:
-                self.count += 1
-                self._steps.append(number - self.more - len(self._dropped))
-                self._dropped.append(number)
+        for number in _dropped_in(first, results):
+            self.count += 1
+            self._steps.append(number - self.more - len(self._dropped))
+            self._dropped.append(number)
 
     def input_of(self, result: int) -> int:
         """Give the number of the input of a result, or of the next one behind what was seen."""
@@ -85,12 +85,12 @@ class Arrivals:
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
-        for number, result in enumerate(_before_the_end(results), first):
-            if type(result) is tuple:
-                self._inputs.append(number)
-            else:
-                self.count += 1
-                self._past = _without(self._past, np.array([number]))
+        kept = [n for n, result in enumerate(results, first) if type(result) is tuple]
+        self._inputs.extend(kept)
+        if len(kept) < len(results):
+            dropped = np.fromiter(_dropped_in(first, results), np.int64)
+            self.count += len(dropped)
+            self._past = _without(self._past, dropped)
 
     def inputs(self, rest: Rest) -> Rest:
         """Say which inputs are wanted, given which results are."""
@@ -147,9 +147,9 @@ class Children:
             self._limits[number] = known
         return known
 
-    def note(self, number: int, results: Sequence[Any]) -> None:
+    def note(self, number: int, count: int) -> None:
         """Hear of results that are handed on."""
-        self._results.extend(number for result in results if type(result) is tuple)
+        self._results.extend([number] * count)
 
     def end(self, number: int) -> None:
         """Hear that an input has no more children."""

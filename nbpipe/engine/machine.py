@@ -6,6 +6,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from ..checkpoint import caches
 from ..executors.base import Caller
 from ..failure import Failure
 from ..knobs import KnobChange
@@ -45,6 +46,10 @@ class Machine(ABC):
     @abstractmethod
     def stands(self, epoch: Epoch, delivered: int) -> Stages | None:
         """Say where the stages stand when the loop has had so many items of an epoch."""
+
+    @abstractmethod
+    def caches(self) -> Stages:
+        """Say of each cache which epoch made its items."""
 
     @abstractmethod
     def cancel(self, ticket: int) -> None:
@@ -113,6 +118,7 @@ class LocalMachine(Machine):
     ) -> None:
         self.scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
         self.limit_bytes = memory_bytes
+        self._chain = chain
         self._record = record
         keep(self.scheduler, record)
 
@@ -126,6 +132,10 @@ class LocalMachine(Machine):
         """Ask the stages."""
         with self.scheduler.lock:
             return epoch.stands(Rest(delivered))
+
+    def caches(self) -> Stages:
+        """Look at the stores."""
+        return caches(self._chain)
 
     def cancel(self, ticket: int) -> None:
         """Leave the end to the scheduler."""

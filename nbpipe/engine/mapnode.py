@@ -260,6 +260,12 @@ class MapNode(Node):
         """Forget which inputs gave the results that nobody wants any more."""
         self.log.forget(min(rest.start for rest in below.values()))
 
+    def let_go(self) -> None:
+        """Hold no items any more, nor results that wait for others."""
+        super().let_go()
+        self.ready.clear()
+        self.returned.clear()
+
     def exhausted(self) -> bool:
         """Say whether all input was handed on."""
         if len(self.inbox) < self.gather and (self.drop_last or self.input_error is not None):

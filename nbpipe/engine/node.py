@@ -370,6 +370,10 @@ class Node(ABC):
         for above in self.upstream:
             above.cut_off()
 
+    def let_go(self) -> None:
+        """Hold no items any more: whoever keeps the epoch must not keep them."""
+        self.out.clear()
+
     def halt(self) -> None:
         """Stop: nothing of this node is needed any more; drop what waits."""
         self.halted = True

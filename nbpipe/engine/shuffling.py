@@ -135,6 +135,11 @@ class Shuffling:
         stands["slots"] = [rank[number] for number in slots]
         return Rest.only(numbers, frontier)
 
+    def close(self) -> None:
+        """Hold no items any more: the epoch is over."""
+        self._entries, self._early = [], []
+        self._given.clear()
+
     def forget(self, start: int) -> None:
         """Forget what was given before item `start`; under the scheduler's lock."""
         for _ in range(min(start - self._first, len(self._known))):

@@ -149,11 +149,20 @@ class IsolatedMachine(Machine):
             here = epoch.stands(Rest(delivered))
         rest = here.pop(HIDDEN)["rest"]
         if Rest.read(rest).is_all:
-            return {**self._crossing.stands, **here}
+            return {**self.caches(), **self._crossing.stands, **here}
         with contextlib.suppress(NoAnswerError):
             found: Stages | None = self._link.ask("stands", epoch.context.epoch, rest)
             return None if found is None else {**found, **here}
         return None
+
+    def caches(self) -> Stages:
+        """Ask the process, which keeps them; one that is not there has none."""
+        if not self._loaded:
+            return {}
+        with contextlib.suppress(NoAnswerError):
+            found: Stages = self._link.ask("caches")
+            return found
+        return {}
 
     def cancel(self, ticket: int) -> None:
         """Hear that an epoch is over."""
