@@ -30,7 +30,7 @@ class Store(Protocol):
 
 @final
 class LocalStore:
-    """The store of a job that has one rank, or whose ranks are threads of one process."""
+    """The store of a job that has one rank; for one run at a time."""
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()

@@ -92,10 +92,13 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
     told = [state["ranks"].get(address, [0, 1]) for state in states]
     worlds, epochs = {world for _, world in told}, {state["epoch"] for state in states}
     missing = sorted(set(range(max(worlds))) - {rank for rank, _ in told})
-    late = [state for state in states if state["epoch"] > min(epochs)]
-    if max(epochs) == min(epochs) + 1 and all(map(_is_fresh, late)):
-        epochs = {min(epochs)}  # some ranks are through
-    if missing or len(worlds) > 1 or len(epochs) > 1:
+    if len(epochs) > 1 and not missing:
+        raise StateError(
+            f"the states of a pipeline that claims must be of one epoch, got {sorted(epochs)}: a "
+            "rank is through, and its state does not tell what it had; go on from states of an "
+            "earlier step, or begin the next epoch on all ranks"
+        )
+    if missing or len(worlds) > 1:
         raise StateError(
             f"the states of a pipeline that claims must be of all ranks at the same step, got "
             f"[rank, world size] {told} in epochs {sorted(epochs)}; gather them with "

@@ -94,3 +94,40 @@ def test_draws_go_on(word):
         assert begun + list(run) == whole
     with drawing([1, 2, 1, 2, 3, 4]).start() as run, pytest.raises(StateError, match=word):
         run.load_state_dict(state)
+
+
+def expanding(store):
+    """Make the pipeline of a rank whose items have three children each."""
+    order = nbpipe.source(range(1, 60)).claim(chunk=7, store=OwnCounts(store))
+    return order.flat_map(lambda number: [10 * number + child for child in range(3)])
+
+
+def test_children_of_a_row_that_another_rank_began_come_once():
+    """Whoever claims a row anew knows which of its children were had, and by whom."""
+    store, had, states = LocalStore(), [], []
+    runs = [expanding(store).start() for _ in range(2)]
+    for run, count in zip(runs, (4, 5), strict=True):
+        items = iter(run)
+        had += [next(items) for _ in range(count)]
+        states.append(run.state_dict())
+        run.close()
+    store = LocalStore()
+    for _ in range(2):
+        with expanding(store).start() as run:
+            run.load_state_dict(states)
+            had += run
+    assert sorted(had) == [10 * number + child for number in range(1, 60) for child in range(3)]
+
+
+def test_a_rank_that_is_through_is_named():
+    """What a rank had of an epoch that is over for it stands in no state: nobody can go on."""
+    store = LocalStore()
+    first, second = claiming(store).start(), claiming(store).start()
+    items = iter(second)
+    had = [next(items) for _ in range(6)] + list(first)
+    states = [first.state_dict(), second.state_dict()]
+    first.close()
+    second.close()
+    with pytest.raises(StateError, match="rank is through.*earlier step"):
+        resumed(states, 2)
+    assert len(set(had)) == len(had)
