@@ -128,6 +128,6 @@ def test_a_rank_that_is_through_is_named():
     states = [first.state_dict(), second.state_dict()]
     first.close()
     second.close()
-    with pytest.raises(StateError, match="rank is through.*earlier step"):
+    with pytest.raises(StateError, match=r"rank is through.*earlier step"):
         resumed(states, 2)
     assert len(set(had)) == len(had)
