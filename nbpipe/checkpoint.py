@@ -15,7 +15,7 @@ from .errors import StateError
 from .operations import Batch, Cache, Call, Operation, Shard, Source
 from .sampler import default_rank
 from .stage import Chain, Stage, addresses
-from .stands import check_ranks, check_stands
+from .stands import are_inside, check_ranks, check_stands
 from .text import shortened
 from .worlds import claims_in, reclaimed, regrouped
 
@@ -51,8 +51,7 @@ class Place:
     @property
     def is_inside(self) -> bool:
         """Whether the loop has had something of the epoch."""
-        known = {"rest", "by", "made"}
-        return self.delivered > 0 or any(set(one) - known for one in (self.stands or {}).values())
+        return self.delivered > 0 or are_inside(self.stands or {})
 
 
 def caches(chain: Chain) -> Stands:
@@ -134,9 +133,15 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
     wrong += [name for name in ("epoch", "delivered") if not wrong and state[name] < 0]
     if wrong:
         raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
+    _check_chain([_outline(stage) for stage in chain], state.get("chain"))
+    unknown = sorted(set(map(str, state["stages"])) - set(addresses(chain)))
+    if unknown:
+        raise StateError(
+            "a state must tell of stages that the pipeline has, got "
+            f"{shortened(repr(unknown[0]))}; {_WAY_OUT}"
+        )
     check_stands(state["stages"])
     check_ranks(state["ranks"])
-    _check_chain([_outline(stage) for stage in chain], state.get("chain"))
     if state.get("seed") != seed:
         raise StateError(
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "

@@ -30,6 +30,11 @@ def check_stands(stages: Mapping[str, Any]) -> None:
                 raise _wrong(address, word, value)
 
 
+def are_inside(stages: Mapping[str, Any]) -> bool:
+    """Say whether stages stand inside an epoch: what they tell of caches is no place."""
+    return any(set(about) - {"rest", "by", "made"} for about in stages.values())
+
+
 def check_ranks(ranks: Mapping[str, Any]) -> None:
     """Check the ranks and world sizes that a state tells of.
 

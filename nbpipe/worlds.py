@@ -11,6 +11,7 @@ from .operations import Batch, Call, Filter, FlatMap, Shard, Unbatch, Window
 from .order import absorbed, index_plan
 from .rest import Rest, Run
 from .stage import Chain, Stage, addresses
+from .stands import are_inside
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
 
@@ -177,9 +178,8 @@ def _rows(chain: Chain, base: Rest, world: int) -> int:
 
 
 def _is_fresh(state: Mapping[str, Any]) -> bool:
-    """Say whether a rank has had nothing of its epoch: what it tells of caches is no place."""
-    inside = any(set(about) - {"rest", "by", "made"} for about in state["stages"].values())
-    return not state["delivered"] and not inside
+    """Say whether a rank has had nothing of its epoch."""
+    return not state["delivered"] and not are_inside(state["stages"])
 
 
 def _rest(stands: Mapping[str, Any]) -> Rest:
