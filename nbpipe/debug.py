@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .errors import ArgumentTypeError
 from .executors.device import Device
 from .executors.inflight import tensors
 from .run import Run
+from .text import shortened
 from .tree import size_bytes
 from .units import format_bytes
 
@@ -77,7 +79,14 @@ def leaks(run: Run) -> Leaks:
 
     Returns:
         A report for each device; it is false where nothing is held.
+
+    Raises:
+        ArgumentTypeError: something else than a run.
     """
+    if not hasattr(run, "devices"):
+        raise ArgumentTypeError(
+            f"leaks needs a run, as pipe.start() gives it, got {shortened(repr(run))}"
+        )
     return Leaks(tuple(_held(caller.device) for caller in run.devices))
 
 

@@ -154,7 +154,7 @@ def checked(what: str, indices: Any) -> Any:
             f"{what} must be an iterable of ints in an order, got {shortened(repr(indices))}; "
             "give a list, an array, or anything that yields ints"
         )
-    if is_array(indices) and not indices.shape:
+    if getattr(indices, "shape", None) == ():
         raise ArgumentTypeError(
             f"{what} must be an iterable of ints in an order, got the number {indices!r}; give "
             "a list of it"

@@ -207,3 +207,10 @@ def test_an_epoch_that_is_left_ends_at_once(world):
         assert world.seen == [0, 0, 0]
         finished(list, run)
     assert calls.of[29] == 1
+
+
+def test_leaks_of_something_else_are_refused():
+    """The message shows what was given, and what is wanted."""
+    with pytest.raises(nbpipe.ArgumentTypeError, match=r"pipe\.start\(\).*got 3"):
+        leaks(3)
+    assert issubclass(nbpipe.ArgumentTypeError, TypeError)
