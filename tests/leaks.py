@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 
 GRACE_S = 5.0
+PAUSE_S = 0.02  # between two looks
 # Threads that packages keep for the life of the process.
 KEPT_THREADS = ("IPythonHistorySaving", "pytest_timeout", "tqdm_monitor", "Dask-Offload")
 # Files that packages keep open once loaded.
@@ -44,6 +46,10 @@ def find_leaks(before: Held) -> list[str]:
     if _leaks_since(before):
         gc.collect()
         _wait_ending(before)
+        # An iterator that was dropped may close its run in a thread that nobody can join.
+        until_s = time.monotonic() + GRACE_S
+        while _leaks_since(before) and time.monotonic() < until_s:
+            threading.Event().wait(PAUSE_S)
     return _leaks_since(before)
 
 
