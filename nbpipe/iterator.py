@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from .errors import ConcurrentIterationError, LengthUnknownError
 from .executors.inflight import opened
 from .lengths import length
 from .stage import Chain, has_device
+from .threads import in_new_thread
 
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
@@ -190,11 +190,3 @@ class EpochIterator(Iterator[Any]):
             in_new_thread(self.close)
         else:
             self.close()
-
-
-def in_new_thread(function: Callable[[], Any]) -> None:
-    """Call a function where no lock of this thread is in its way."""
-    try:
-        _thread.start_new_thread(function, ())
-    except RuntimeError:  # the interpreter is shutting down
-        return

@@ -8,12 +8,12 @@ from time import monotonic
 from typing import Any, Protocol, final
 
 from .errors import StageError, StageTimeoutError
-from .iterator import in_new_thread
 from .loader_chain import Order
 from .loader_places import Seeded
 from .loader_state import Progress
 from .loader_workers import WantsWorkersError
 from .run import Run
+from .threads import in_new_thread
 
 CLOSE_S = 5.0  # for calls in progress when somebody says close
 _GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed

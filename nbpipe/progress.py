@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
 from .errors import ArgumentTypeError, LengthUnknownError
-from .iterator import EpochIterator, in_new_thread
+from .iterator import EpochIterator
 from .operations import whole
 from .pipeline import Pipeline
 from .run import Run
 from .stage import CONSUMER
 from .stats import worker_count
+from .threads import in_new_thread
 from .units import format_rate, format_seconds, format_share
 
 _EVERY_S = 2.0  # a line at most as often as this [s]

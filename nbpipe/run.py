@@ -18,12 +18,13 @@ from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
 from .engine.noting import Stages
 from .engine.scheduler import LOG
-from .iterator import EpochIterator, in_new_thread
+from .iterator import EpochIterator
 from .observed import Observed
 from .open_epoch import OpenEpoch
 from .operations import seconds, whole
 from .rest import Rest
 from .stage import Chain
+from .threads import in_new_thread
 from .training import Training
 
 if TYPE_CHECKING:

@@ -131,6 +131,7 @@ class Scheduler:
             self._discard(expansion.close)
 
     def _limit_team(self) -> None:
+        self._team.recover()
         local = [lane for lane in self.lanes.values() if lane.stage.executor != "coroutine"]
         self._team.limit = sum(lane.concurrency for lane in local) + 1
 
@@ -142,6 +143,7 @@ class Scheduler:
             new_seat = remote = following = None
             with self.lock:
                 if task is None:
+                    self._team.woken(seat)
                     now_ns = perf_counter_ns()
                 else:
                     now_ns = task.ended_ns

@@ -6,6 +6,8 @@ import threading
 from _thread import allocate_lock
 from collections.abc import Callable
 
+from ..threads import uninterrupted
+
 _PERIOD_S = 0.01
 
 
@@ -43,16 +45,18 @@ class Ticker:
     def start(self) -> None:
         """Start the thread at the first epoch; called without the lock."""
         if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
-            thread.start()
-            self._thread = thread  # `close` may come at any moment
+            uninterrupted(self._start)
+        elif not self.asleep and self._gate.locked():  # an interrupt hit `attend`
+            self._gate.release()
+
+    def _start(self) -> None:
+        with self._entering:
+            if self._thread is None:  # an interrupt may have ended the wait of an earlier call
+                thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _serve(self) -> None:
-        me = threading.current_thread()
-        with self._entering:  # an interrupt may have hidden an earlier thread from `start`
-            if self._thread not in (None, me):
-                return
-            self._thread = me
         while not self._leave.wait(_PERIOD_S):
             self._tick()
             while self.asleep and not self._leave.is_set():
@@ -61,7 +65,9 @@ class Ticker:
     def dismiss(self) -> None:
         """Tell the thread to leave."""
         self._leave.set()
-        self.attend()
+        self.asleep = False
+        if self._gate.locked():
+            self._gate.release()
 
     def close(self, timeout_s: float) -> None:
         """Wait for the thread."""

@@ -11,6 +11,7 @@ import time
 from _thread import allocate_lock
 from typing import Protocol
 
+from ..threads import uninterrupted
 from .base import Executor, Work
 
 _numbers = itertools.count()
@@ -54,7 +55,8 @@ class ThreadTeam(Executor):
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._seats: set[Seat] = set()
-        self._parked: list[Seat] = []
+        self._parked: dict[Seat, None] = {}  # the last to come is the first to go
+        self._unborn: set[Seat] = set()  # their threads are about to start
         self._starting = threading.Lock()
         self.limit = 1
 
@@ -69,44 +71,63 @@ class ThreadTeam(Executor):
             seat.dismissed = True
             self._seats.discard(seat)
         else:
-            self._parked.append(seat)
+            self._parked[seat] = None
 
     def unpark(self) -> Seat | None:
-        """Wake a parked thread; else give a seat for a new one, to be started outside the lock."""
+        """Wake a parked thread; else give a seat for a new one, to be started outside the lock.
+
+        Where an interrupt comes in between, the thread wakes all the same: it stays in the list
+        until then.
+        """
         if self._parked:
-            self._parked.pop().gate.release()
+            seat = next(reversed(self._parked))
+            if seat.gate.locked():
+                seat.gate.release()
+            self._parked.pop(seat, None)
             return None
         if len(self._seats) < self.limit:
             seat = Seat()
+            self._unborn.add(seat)
             self._seats.add(seat)
             return seat
         return None
 
+    def woken(self, seat: Seat) -> None:
+        """Hear that a thread no longer waits."""
+        self._parked.pop(seat, None)
+
+    def recover(self) -> None:
+        """Give up the seats whose threads will not come: an interrupt hit who was to start them."""
+        for seat in tuple(self._unborn):
+            seat.dismissed = True
+            self._seats.discard(seat)
+        self._unborn.clear()
+
     def start(self, seat: Seat) -> None:
         """Start the thread of a new seat."""
-        thread = threading.Thread(
-            target=self._serve, args=(seat,), name=f"nbpipe-worker-{next(_numbers)}", daemon=True
-        )
+        try:
+            uninterrupted(lambda: self._start(seat))
+        except RuntimeError as error:  # no more threads may be started
+            self._unborn.discard(seat)
+            self._seats.discard(seat)
+            if not self._seats:
+                self._desk.crashed(error)
+
+    def _start(self, seat: Seat) -> None:
         with self._starting:
+            self._unborn.discard(seat)
             if seat.dismissed:
                 return
+            name = f"nbpipe-worker-{next(_numbers)}"
+            seat.thread = threading.Thread(target=self._serve, args=(seat,), name=name, daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:  # no more threads may be started
-                self._seats.discard(seat)
-                if not self._seats:
-                    self._desk.crashed(error)
-                return
-            except BaseException:  # interrupted: the thread has begun, or is not wanted
-                if thread.ident is None:
-                    seat.dismissed = True
-                    self._seats.discard(seat)
+                seat.thread.start()
+            except RuntimeError:
+                seat.thread = None
                 raise
-            seat.thread = thread
 
     def _serve(self, seat: Seat) -> None:
         advance, gate = self._desk.advance, seat.gate
-        seat.thread = threading.current_thread()  # `start` may have been interrupted
         work = None
         try:
             while True:
@@ -135,10 +156,10 @@ class ThreadTeam(Executor):
         seats = list(self._seats)
         for seat in seats:
             seat.dismissed = True
-        self._seats.clear()  # ids of threads that have ended are given to others
-        for seat in self._parked:
-            seat.gate.release()
+            if seat.gate.locked():
+                seat.gate.release()
         self._parked.clear()
+        self._seats.clear()  # ids of threads that have ended are given to others
         return seats
 
     def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[Work]:
