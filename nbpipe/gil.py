@@ -17,26 +17,28 @@ SWITCH = "NBPIPE_SWITCH_INTERVAL"  # environment: "off", or another interval [s]
 
 
 class _Interval:
-    """Counts the epochs in progress, so that two runs do not undo each other."""
+    """Knows who has an epoch in progress, so that two runs do not undo each other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holders = 0
+        self._holders: set[int] = set()
         self._before_s: float | None = None
 
-    def lower(self) -> None:
-        """Count one more epoch in progress."""
+    def lower(self, holder: object) -> None:
+        """Hear that `holder` has an epoch in progress; to say it again does nothing."""
         with self._lock:
-            self._holders += 1
+            self._holders.add(id(holder))
             wanted_s = _wanted_s()
-            if self._holders == 1 and wanted_s is not None and sys.getswitchinterval() > wanted_s:
-                self._before_s = sys.getswitchinterval()
-                sys.setswitchinterval(wanted_s)
+            if self._before_s is None and wanted_s is not None:
+                before_s = sys.getswitchinterval()
+                if before_s > wanted_s:
+                    self._before_s = before_s
+                    sys.setswitchinterval(wanted_s)
 
-    def restore(self) -> None:
-        """Count one less; after the last, put the interval back unless others changed it."""
+    def restore(self, holder: object) -> None:
+        """Hear that it has none; after the last, put the interval back unless others changed it."""
         with self._lock:
-            self._holders -= 1
+            self._holders.discard(id(holder))
             if self._holders or self._before_s is None:
                 return
             wanted_s = _wanted_s()
@@ -47,7 +49,7 @@ class _Interval:
     def forget(self) -> None:
         """Begin anew in a forked process: its epochs stayed in the other one."""
         self._lock = threading.Lock()
-        self._holders = 0
+        self._holders = set()
 
 
 def _wanted_s() -> float | None:

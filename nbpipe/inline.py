@@ -8,7 +8,6 @@ run does, and no more of it than the items need.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from _thread import allocate_lock
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter_ns
@@ -34,7 +33,6 @@ from .operations import Cache
 from .seeding import Path
 from .stage import Chain, Stage
 
-LOG = logging.getLogger("nbpipe")
 _CLOSE_S = 5.0  # how long a coroutine may take to hear that it is cancelled
 
 
@@ -182,15 +180,12 @@ class InlineEngine:
         """Hear that the loop went round: nothing to do, there is one call at a time."""
 
     def _close(self) -> None:
-        litter = self._epoch.end()
+        epoch = self._epoch
+        epoch.end()
         if self._task is not None and self._task.expansion is not None:
-            litter.append(self._task.expansion)
+            epoch.litter.append(self._task.expansion)
         self._loop.close(_CLOSE_S)
-        for expansion in litter:
-            try:
-                expansion.close()
-            except Exception:
-                LOG.warning("closing an iterator after a peek failed", exc_info=True)
+        epoch.clear_up("a peek")
 
 
 class _SeenStep:

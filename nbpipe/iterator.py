@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -52,7 +53,6 @@ class EpochIterator(Iterator[Any]):
         self._consumer = life.record.consumer
         self._before = self._consumer.items - life.delivered_before
         self._sink = epoch.sink
-        self._pop = epoch.sink.popleft
         self._thread = get_ident()
         self._between = life.between_waits
         self._turn = threading.Lock()
@@ -70,15 +70,21 @@ class EpochIterator(Iterator[Any]):
         epoch = self._epoch
         if self._between is not None:
             self._between()
-        if epoch.direct and get_ident() == self._thread:  # deques are safe without a lock
+        if epoch.direct and epoch.held is None and get_ident() == self._thread:
+            sink = self._sink  # it is safe without a lock: others only add to it
             try:
-                entry = self._pop()
+                entry = sink[0]
             except IndexError:
                 return self._next(epoch)[1]
-            self._consumer.items += 1
-            if len(self._sink) == epoch.low:
+            epoch.held = entry  # until it is in the loop, whatever comes in between
+            del sink[0]
+            if len(sink) == epoch.low:
                 self._scheduler.wake_threads()
-            return self._opened(entry)[1] if self._opens else entry[1]
+            if self._opens:
+                entry = self._opened(entry)
+            self._consumer.items += 1
+            epoch.held = None
+            return entry[1]
         return self._next(epoch)[1]
 
     def take(self) -> Entry | None:
@@ -114,9 +120,12 @@ class EpochIterator(Iterator[Any]):
                 if found is WAIT:
                     self._wait(epoch)
             if not isinstance(found, str):
-                self._consumer.items += 1
                 life.owner = threading.current_thread()
-                return self._opened(found) if self._opens else found
+                if self._opens:
+                    found = self._opened(found)
+                self._consumer.items += 1
+                epoch.held = None
+                return found
             if found is not WAIT:
                 self._over(epoch)
         raise StopIteration
@@ -131,9 +140,10 @@ class EpochIterator(Iterator[Any]):
 
     def _wait(self, epoch: Epoch) -> None:
         consumer = self._consumer
-        self._waits = True
-        consumer.waits_since_ns = begun_ns = perf_counter_ns()
+        begun_ns = perf_counter_ns()
         try:
+            self._waits = True
+            consumer.waits_since_ns = begun_ns
             self._pass(epoch.gate)
         finally:
             self._waits = False
@@ -183,6 +193,12 @@ class EpochIterator(Iterator[Any]):
         return self
 
     def __del__(self) -> None:
+        try:
+            self._drop()
+        except KeyboardInterrupt:  # nobody hears of it here
+            in_new_thread(_thread.interrupt_main)
+
+    def _drop(self) -> None:
         if getattr(self, "_done", True) or self._life.forked:
             return
         scheduler = self._scheduler  # garbage may be found by a thread that holds its lock

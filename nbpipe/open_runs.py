@@ -24,8 +24,12 @@ discard = _open.discard
 
 
 def _close_all() -> None:
+    timeout_s = 1.0
     for one in tuple(_open):
-        one.close(timeout_s=1)
+        try:
+            one.close(timeout_s)
+        except KeyboardInterrupt:  # the second one: they are in a hurry, and it was closed
+            timeout_s = 0
 
 
 def _after_fork() -> None:

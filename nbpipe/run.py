@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from . import open_runs
 from .checkpoint import Place, read
+from .engine.epoch import LOG
 from .engine.feed import MAX_DEPTH, Feed
 from .engine.given import given_chain
 from .engine.indices import GivenOrder, Listed
 from .engine.life import Life
 from .engine.machine import LocalMachine, Machine, knob_watcher
 from .engine.noting import Stages
-from .engine.scheduler import LOG
 from .iterator import EpochIterator
 from .observed import Observed
 from .open_epoch import OpenEpoch
 from .operations import seconds, whole
 from .rest import Rest
 from .stage import Chain
-from .threads import in_new_thread
+from .threads import in_new_thread, uninterrupted
 from .training import Training
 
 if TYPE_CHECKING:
@@ -239,10 +239,13 @@ class Run(Observed):
         """
         training = Training(self.__iter__, step, epochs=epochs)
         training.first = iter(self)
+        uninterrupted(functools.partial(self._start, training))
+        return self
+
+    def _start(self, training: Training) -> None:
         self._training = training
         self._life.owner = training.thread
         training.thread.start()
-        return self
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the loop that `train` started has ended; without one, return at once.
@@ -260,10 +263,10 @@ class Run(Observed):
         """
         if timeout_s is not None:
             seconds("wait timeout_s", timeout_s, zero=True)
+        self._life.check_outside("wait for")
         training = self._training
         if training is None:
             return True
-        self._life.check_outside("wait for")
         ended = training.wait(timeout_s, self.between_waits)
         if ended and training.error is not None:
             raise training.error
@@ -345,16 +348,26 @@ class Run(Observed):
             return
         timeout_s = seconds("close timeout_s", timeout_s, zero=True)
         life.check_outside("close")
-        self._finalizer.detach()
-        open_runs.discard(self)
-        for unwatch in self._unwatch:
-            unwatch()
+        try:
+            self._close(timeout_s)
+        except BaseException:  # interrupted: what is left to do is done, without waiting
+            uninterrupted(functools.partial(life.close, 0))
+            raise
+
+    def _close(self, timeout_s: float) -> None:
+        uninterrupted(self._let_go)
         training = self._training
         if training is not None and training.thread is not threading.current_thread():
             self.stop()
             if not training.wait(timeout_s, None):
                 LOG.warning("run closed, but after %g s still in a training step", timeout_s)
-        life.close(timeout_s)
+        self._life.close(timeout_s)
+
+    def _let_go(self) -> None:
+        self._finalizer.detach()
+        open_runs.discard(self)
+        for unwatch in self._unwatch:
+            unwatch()
 
     def __enter__(self) -> Run:
         return self

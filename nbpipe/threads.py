@@ -7,6 +7,7 @@ included: it can leave a thread that nobody knows, or a lock that nobody opens.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -18,7 +19,6 @@ def uninterrupted(function: Callable[[], object]) -> None:
         function: it must not need a lock that the caller holds.
 
     Raises:
-        RuntimeError: no more threads may be started; from the main thread only.
         BaseException: what the function raised.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -36,7 +36,10 @@ def uninterrupted(function: Callable[[], object]) -> None:
         finally:
             ended.release()
 
-    _thread.start_new_thread(call, ())
+    try:
+        _thread.start_new_thread(call, ())
+    except RuntimeError:  # no more threads may be started: the interpreter is shutting down
+        call()
     ended.acquire()
     if errors:
         raise errors[0]
@@ -48,3 +51,35 @@ def in_new_thread(function: Callable[[], object]) -> None:
         _thread.start_new_thread(function, ())
     except RuntimeError:  # the interpreter is shutting down
         return
+
+
+class Latch:
+    """Opens once, for all who wait.
+
+    Unlike a `threading.Event` it bears an interrupt at any moment of a wait: an event would keep
+    its lock, and whoever sets it then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._gate = _thread.allocate_lock()
+        self._gate.acquire()
+        self.is_open = False
+
+    def open(self) -> None:
+        """Let all go on who wait, now and later."""
+        self.is_open = True
+        self._pass_on()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is open, at most so long [s]; say whether it is."""
+        if not self.is_open:
+            try:
+                self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+            finally:
+                if self.is_open:
+                    self._pass_on()
+        return self.is_open
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(RuntimeError):  # another one was quicker
+            self._gate.release()

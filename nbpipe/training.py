@@ -13,6 +13,7 @@ from .errors import ArgumentTypeError
 from .iterator import ATTEND_S, EpochIterator
 from .operations import function, whole
 from .stage import is_coroutine_function
+from .threads import Latch
 
 LOG = logging.getLogger("nbpipe")
 
@@ -50,7 +51,7 @@ class Training:
         self.begun = 0
         self._iterate = iterate
         self._step = step
-        self._ended = threading.Event()
+        self._ended = Latch()
         context = contextvars.copy_context()  # what it prints belongs to the cell that started it
         self.thread = threading.Thread(
             target=context.run, args=(self._loop,), name="nbpipe-train", daemon=True
@@ -59,7 +60,7 @@ class Training:
     @property
     def ended(self) -> bool:
         """Whether the loop has ended, in whatever way."""
-        return self._ended.is_set()
+        return self._ended.is_open
 
     def wait(self, timeout_s: float | None, between: Callable[[], object] | None) -> bool:
         """Wait for the end of the loop, and say whether it has come.
@@ -97,4 +98,4 @@ class Training:
                 epoch.fail(error)
             LOG.error("training ended: %s: %s", type(error).__name__, error)  # noqa: TRY400
         finally:
-            self._ended.set()
+            self._ended.open()

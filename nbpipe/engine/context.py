@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from ..threads import Latch
 
 
 class EpochContext:
@@ -11,15 +11,15 @@ class EpochContext:
     Attributes:
         seed: the run's seed.
         epoch: number of the epoch, from 0.
-        ended: set when the epoch is over, so that whoever waits stops waiting.
+        ended: open when the epoch is over, so that whoever waits stops waiting.
     """
 
     __slots__ = ("ended", "epoch", "seed")
 
-    def __init__(self, seed: int, epoch: int, ended: threading.Event | None = None) -> None:
+    def __init__(self, seed: int, epoch: int, ended: Latch | None = None) -> None:
         self.seed = seed
         self.epoch = epoch
-        self.ended = threading.Event() if ended is None else ended
+        self.ended = Latch() if ended is None else ended
 
     def as_of(self, epoch: int) -> EpochContext:
         """Give the context of stages that make the items of another epoch in this one."""

@@ -5,6 +5,7 @@ Methods are called under the scheduler's lock unless said otherwise.
 
 from __future__ import annotations
 
+import logging
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from .standing import forget, stages_of
 from .stream import StreamNode
 from .task import Entry, Task
 
+LOG = logging.getLogger("nbpipe")
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
@@ -44,6 +46,7 @@ class Epoch:
         order: nodes in the order in which they are asked for work, most downstream first.
         remote: those whose work is done on the event loop.
         sink: results that wait for the consumer.
+        held: what the consumer took and does not have yet: an interrupt may come in between.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
         error: what the consumer will see after the last item.
@@ -65,6 +68,7 @@ class Epoch:
         "error",
         "exhausted",
         "gate",
+        "held",
         "last",
         "litter",
         "lot_since_ns",
@@ -100,6 +104,7 @@ class Epoch:
         self.remote: list[Node] = []
         self.closed_inputs: dict[int, list[Node]] = {}
         self.sink: deque[Entry] = deque()
+        self.held: Entry | None = None
         self.last: Node | None = None
         self.over = False
         self.exhausted = False
@@ -244,23 +249,27 @@ class Epoch:
         self.urgent = self.exhausted = True
         self.changed = True
 
-    def end(self) -> list[Closable]:
-        """Let nothing start any more; give the iterators to close, outside the lock."""
-        if self.over:
-            return []
-        self.direct = False
-        self.over = self.exhausted = True
-        self.context.ended.set()
-        for node in self.order:
-            node.halt()
-            node.let_go()
-        litter, self.litter = self.litter, []
-        return litter
+    def end(self) -> None:
+        """Let nothing start any more; what is to be closed then, without the lock, is litter."""
+        if not self.over:
+            self.direct = False
+            self.exhausted = True
+            for node in self.order:
+                node.halt()
+                node.let_go()
+            self.over = True
+        self.context.ended.open()
+
+    def clear_up(self, what: str = "an abandoned epoch") -> None:
+        """Close what was left open, without the lock; what that raises has nobody to go to."""
+        while self.litter:
+            discard(self.litter.pop(0).close, what)
 
     def hand_out(self, now_ns: int) -> Entry | None:
         """Take what is next for the consumer, or note that it waits."""
         if self.sink and not self.paused:
-            entry = self.sink.popleft()
+            self.held = entry = self.sink[0]
+            del self.sink[0]
             if self.memory is not None:
                 self.memory.release((entry,))
             self._let_take_directly(now_ns)
@@ -324,3 +333,11 @@ class Epoch:
             self.waiting = False
             if self.gate.locked():  # it is open where an interrupt ended the wait before
                 self.gate.release()
+
+
+def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None:
+    """Close a user's iterator of `what`; what it raises is logged."""
+    try:
+        close()
+    except Exception:
+        LOG.warning("closing an iterator of %s failed", what, exc_info=True)

@@ -40,7 +40,8 @@ class Feed(GivenOrder):
         self.hear: Callable[[int], object] = _nothing
         self.pass_on: Callable[[Sequence[Index] | None], object] | None = None
         self._depth = depth
-        self._changed = threading.Condition()  # garbage may close it below us: reentrant
+        self._lock = threading.RLock()  # garbage may close it below us: reentrant
+        self._changed = threading.Condition(self._lock)
         self._indices: deque[tuple[Index, int]] = deque()  # with the loads that it begins
         self._waiting = 0
         self._wanted = True
@@ -81,7 +82,7 @@ class Feed(GivenOrder):
 
     def _taken(self, indices: Sequence[Index], loads: int, wait_s: float | None) -> bool:
         """Take a load, once there is room; say whether there was in time."""
-        with self._changed:
+        with self._lock:
             if indices and not self._changed.wait_for(self._admits, wait_s):
                 return False
             self._check_open()
@@ -115,7 +116,7 @@ class Feed(GivenOrder):
 
     def end(self) -> None:
         """Say that no more loads come; again does nothing."""
-        with self._changed:
+        with self._lock:
             if self._ended or self._closed:
                 return
             self._ended = True
@@ -126,7 +127,7 @@ class Feed(GivenOrder):
 
     def close(self, error: BaseException | None) -> None:
         """Refuse whatever else is pushed: the epoch is over."""
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._closed, self._error = True, error
             self._indices.clear()
@@ -166,14 +167,14 @@ class Feed(GivenOrder):
 
     def began(self, loads: int) -> None:
         """Hear that the source has begun some loads: there is room for others."""
-        with self._changed:
+        with self._lock:
             self._waiting = max(0, self._waiting - loads)
             self._changed.notify_all()
         self.hear(loads)
 
     def cut(self) -> None:
         """Hear that the source wants no more: what is pushed from now on is dropped."""
-        with self._changed:
+        with self._lock:
             if not self._wanted:
                 return
             self._wanted = False

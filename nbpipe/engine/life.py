@@ -5,22 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from .. import gil
 from ..checkpoint import Place, unreadable
 from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError, StateError
 from ..rest import Rest
 from ..watch import Status
-from .epoch import Epoch
+from .epoch import LOG, Epoch
 from .failures import one_line
 from .indices import GivenOrder
 from .machine import Machine
 from .noting import Stages
 from .record import Record
-from .scheduler import LOG
 
 READY, FINISHED, STOPPED = "ready", "finished", "stopped"
 CANCELLED, FAILED = "cancelled", "failed"
+
+
+class _Ending(NamedTuple):
+    """An epoch that is no longer iterated, and what else is to be told of its end."""
+
+    epoch: Epoch
+    ticket: int
+    given: GivenOrder | None
+    error: BaseException | None
 
 
 class Life:
@@ -75,6 +84,8 @@ class Life:
         self._ticket = 0
         self._lock = threading.Lock()
         self._beginning = threading.Lock()
+        self._ending: _Ending | None = None
+        self._finishing = threading.RLock()
 
     def start_epoch(self, given: GivenOrder | None = None) -> Epoch:
         """Start the next epoch; cancel the one that this thread left unfinished.
@@ -102,11 +113,12 @@ class Life:
             )
         if epoch is not None:
             self.end(epoch)
+        self._finish()
         place = self._following(given)
         self.number = place.epoch
         self.next_epoch = place.epoch + 1
         self.owner = me
-        gil.lower()
+        gil.lower(self)
         try:
             self._begin(perf_counter_ns())
             if self.given is not None:
@@ -117,7 +129,7 @@ class Life:
             self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
             epoch.delivered = self._delivered
         except BaseException as error:
-            gil.restore()
+            gil.restore(self)
             if place.stands and isinstance(error, TypeError | ValueError | LookupError):
                 raise unreadable(error) from error
             raise
@@ -198,21 +210,30 @@ class Life:
         if self.epoch is epoch and outcome in (CANCELLED, FAILED):
             left = self._place_left(epoch)
         with self._lock:
-            ours, ticket, given = self.epoch is epoch, self._ticket, self.given
+            ours = self.epoch is epoch
             if ours:
                 self._past = epoch if outcome in (FINISHED, FAILED) else None
-                self.epoch, self.left = None, left
                 self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
+                self._ending = _Ending(epoch, self._ticket, self.given, error)
+                self.epoch, self.left = None, left
         if ours:
-            self.record.end(perf_counter_ns())
-            gil.restore()
-        self.scheduler.end_epoch(epoch)
-        if ours and given is not None:
-            given.close(error)
-        if ours:
-            self.machine.cancel(ticket)
+            self._finish()
+
+    def _finish(self) -> None:
+        """Do the rest of an end, or of one that an interrupt hit; it may be done twice."""
+        with self._finishing:
+            ending = self._ending
+            if ending is None:
+                return
+            self.record.end(self.ended_ns)
+            gil.restore(self)
+            if ending.given is not None:  # first: whoever waits in `load` is to hear of the end
+                ending.given.close(ending.error)
+            self.scheduler.end_epoch(ending.epoch)
+            self.machine.cancel(ending.ticket)
+            self._ending = None
 
     def _give_back(self, left: Place | None) -> None:
         """Let an epoch that went on from a state, and was left untouched, go on there again."""
@@ -232,6 +253,8 @@ class Life:
         epoch = self.epoch
         if epoch is not None:
             self.end(epoch)
+        self._finish()
+        gil.restore(self)
         late = self.machine.close(timeout_s)
         if late:
             LOG.warning(

@@ -8,7 +8,6 @@ change a limit is an assignment and a wake-up.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns
@@ -20,7 +19,7 @@ from ..failure import Failure
 from ..stage import Chain, Stage
 from .build import Builder
 from .context import EpochContext
-from .epoch import SLOW_NS, Epoch
+from .epoch import LOG, SLOW_NS, Epoch, discard
 from .feed import Feed
 from .given import given_chain
 from .indices import GivenOrder
@@ -31,7 +30,6 @@ from .regions import Regions
 from .task import Entry, Task
 from .ticker import Ticker
 
-LOG = logging.getLogger("nbpipe")
 WAIT, OVER = "wait", "over"
 _LAST_TICK_S = 1.0  # a tick never takes so long: it holds no user code
 
@@ -94,6 +92,8 @@ class Scheduler:
             given: takes the place of the source's own order.
             stands: where the stages stand, for an epoch that goes on in its middle.
         """
+        if self.epoch is not None:  # an interrupt hit its start or its end
+            self.end_epoch(self.epoch)
         self.regions.prepare()
         epoch = self._build(number, given, stands)
         if isinstance(given, Feed):
@@ -106,29 +106,31 @@ class Scheduler:
                 lane.counters.first_ns = lane.counters.first_ns or now_ns
             self.epoch = epoch
             epoch.paused = self.paused
+            self._ticker.recover()
             self._limit_team()
             seat = self._wake(now_ns)
         self._start(seat)
         return epoch
 
     def end_epoch(self, epoch: Epoch) -> None:
-        """Let nothing of this epoch start any more, and close the iterators it left open."""
+        """Let nothing of this epoch start any more, and close the iterators it left open.
+
+        To end it again does what an interrupt left undone; not while the next one is in progress.
+        """
         now_ns = perf_counter_ns()
         with self.lock:
-            if epoch.over:
-                return
-            for lane in self.lanes.values():
-                lane.account(now_ns, lane.state)
-            if self.epoch is epoch:
-                self.sample(now_ns, last=True)
-            litter = epoch.end()
+            if not epoch.over:
+                for lane in self.lanes.values():
+                    lane.account(now_ns, lane.state)
+                if self.epoch is epoch:
+                    self.sample(now_ns, last=True)
+            epoch.end()
             if self.epoch is epoch:
                 self.epoch = None
             epoch.wake_consumer()
         self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
         self.regions.tell(lambda caller: caller.cancel())
-        for expansion in litter:
-            self._discard(expansion.close)
+        epoch.clear_up()
 
     def _limit_team(self) -> None:
         self._team.recover()
@@ -159,7 +161,7 @@ class Scheduler:
                     self._team.park(seat)
                 seat.work = following
             if task is not None and task.expansion is not None and task.node.epoch.over:
-                self._discard(task.expansion.close)
+                discard(task.expansion.close)
             if new_seat is not None:
                 self._team.start(new_seat)
             if remote is None:
@@ -318,6 +320,8 @@ class Scheduler:
         now_ns = perf_counter_ns()
         seat = None
         with self.lock:
+            if epoch.held is not None and not epoch.over:
+                return epoch.held
             if epoch.is_over:
                 return OVER
             direct = epoch.direct
@@ -381,10 +385,3 @@ class Scheduler:
         if killed:
             self._team.close(_LAST_TICK_S, seats)
         return sorted({work.node.lane.address for work in late if isinstance(work, Task)})
-
-    def _discard(self, close: Callable[[], None]) -> None:
-        """Close a user's iterator; what it raises has nobody to go to."""
-        try:
-            close()
-        except Exception:
-            LOG.warning("closing an iterator of an abandoned epoch failed", exc_info=True)

@@ -184,7 +184,7 @@ class AsyncStep(Step):
 
         attempts = 1
         while True:
-            if isinstance(error, asyncio.CancelledError) and self._context.ended.is_set():
+            if isinstance(error, asyncio.CancelledError) and self._context.ended.is_open:
                 raise error
             wait_s = self.wait_before_retry_s(attempts, error)
             if wait_s is None:

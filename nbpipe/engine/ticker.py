@@ -6,7 +6,7 @@ import threading
 from _thread import allocate_lock
 from collections.abc import Callable
 
-from ..threads import uninterrupted
+from ..threads import Latch, uninterrupted
 
 _PERIOD_S = 0.01
 
@@ -17,7 +17,7 @@ class Ticker:
     Attributes:
         asleep: nothing is looked after; `attend` wakes the thread.
 
-    `attend`, `sleep` and `dismiss` are called under the scheduler's lock.
+    `attend`, `recover`, `sleep` and `dismiss` are called under the scheduler's lock.
     """
 
     period_ns = int(_PERIOD_S * 1e9)
@@ -27,7 +27,7 @@ class Ticker:
         self._gate = allocate_lock()
         self._gate.acquire()
         self.asleep = False
-        self._leave = threading.Event()
+        self._leave = Latch()
         self._entering = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -38,6 +38,11 @@ class Ticker:
             if self._gate.locked():  # open where the thread had not noticed that it may sleep
                 self._gate.release()
 
+    def recover(self) -> None:
+        """Wake a thread that an interrupt of `attend` left asleep."""
+        if not self.asleep and self._gate.locked():
+            self._gate.release()
+
     def sleep(self) -> None:
         """Stop ticking when the tick in progress is over."""
         self.asleep = True
@@ -46,8 +51,6 @@ class Ticker:
         """Start the thread at the first epoch; called without the lock."""
         if self._thread is None:
             uninterrupted(self._start)
-        elif not self.asleep and self._gate.locked():  # an interrupt hit `attend`
-            self._gate.release()
 
     def _start(self) -> None:
         with self._entering:
@@ -59,12 +62,12 @@ class Ticker:
     def _serve(self) -> None:
         while not self._leave.wait(_PERIOD_S):
             self._tick()
-            while self.asleep and not self._leave.is_set():
+            while self.asleep and not self._leave.is_open:
                 self._gate.acquire()
 
     def dismiss(self) -> None:
         """Tell the thread to leave."""
-        self._leave.set()
+        self._leave.open()
         self.asleep = False
         if self._gate.locked():
             self._gate.release()

@@ -24,7 +24,8 @@ class Call:
     def __init__(self, job: Job, executor: str) -> None:
         self.job = job
         self.executor = executor
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._deadline_s: float | None = None
         self._ended = False
         self._abandoned = False
@@ -54,19 +55,19 @@ class Call:
             calls: how many follow one another without saying so.
         """
         if self.job.timeout_s is not None:
-            with self._changed:
+            with self._lock:
                 self._deadline_s = time.monotonic() + calls * self.job.timeout_s
                 self._changed.notify_all()
 
     def end(self, _: object = None) -> None:
         """Hear that the job is done."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
         """Wait no longer: nobody wants the answer any more."""
-        with self._changed:
+        with self._lock:
             self._abandoned = True
             self._changed.notify_all()
 
@@ -77,7 +78,7 @@ class Call:
             StageTimeoutError: a call took too long.
             StageError: the call was abandoned.
         """
-        with self._changed:
+        with self._lock:
             while not self._ended:
                 if self._abandoned:
                     raise self.error(StageError, "was abandoned: its epoch is over")
@@ -106,7 +107,8 @@ class Calls:
 
     def __init__(self, executor: str) -> None:
         self._executor = executor
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._calls: dict[Call, Future[Any] | None] = {}
         self._closed = False
 
@@ -118,37 +120,37 @@ class Calls:
             StageError: the caller is closed.
         """
         call = Call(job, self._executor)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise call.error(StageError, "did not begin: its run is closed")
             self._calls[call] = None
         try:
             yield call
         finally:
-            with self._changed:
+            with self._lock:
                 del self._calls[call]
                 self._changed.notify_all()
 
     def follow(self, call: Call, future: Future[Any]) -> None:
         """Note the future of a call; the call ends with it."""
-        with self._changed:
+        with self._lock:
             self._calls[call] = future
         future.add_done_callback(call.end)
 
     def futures(self) -> list[Future[Any]]:
         """Give the futures of the calls in progress."""
-        with self._changed:
+        with self._lock:
             return [future for future in self._calls.values() if future is not None]
 
     def abandon(self) -> None:
         """Wake every thread that waits."""
-        with self._changed:
+        with self._lock:
             for call in self._calls:
                 call.abandon()
 
     def close(self, timeout_s: float) -> list[str]:
         """Wait for the calls in progress, at most `timeout_s`; give the stages of the others."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.wait_for(lambda: not self._calls, timeout_s)
             late = {call.job.program.label for call in self._calls}

@@ -59,6 +59,7 @@ class EventLoop(Executor):
         self._called = False
         self._turning = False
         self._runners: dict[asyncio.Task[None], Runner] = {}
+        self._last: asyncio.Task[None] | None = None  # a loop does not keep its tasks alive
 
     def submit(self, work: Iterable[Work]) -> None:
         """Start work on the loop; called from any thread, without the scheduler's lock."""
@@ -157,14 +158,16 @@ class EventLoop(Executor):
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return []
-        import asyncio
-
-        ended = asyncio.run_coroutine_threadsafe(self._drain(), loop)
-        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+        with contextlib.suppress(RuntimeError):  # closed before
+            loop.call_soon_threadsafe(self._end, loop)
         thread.join(timeout_s)
         if not thread.is_alive():
             return []
         return [runner.work for runner in tuple(self._runners.values()) if runner.work is not None]
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._last = loop.create_task(self._drain())
+        self._last.add_done_callback(lambda _: loop.stop())
 
     async def _drain(self) -> None:
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it

@@ -149,7 +149,7 @@ class ProcessCaller(Caller):
         Whichever is free first is taken, so that nobody waits for a new worker in vain.
         """
         while True:
-            with self._changed:
+            with self._lock:
                 slot = self._next_idle(job, shipped)
             if not slot.rested() or slot.is_alive():
                 return slot
@@ -207,10 +207,10 @@ class ProcessCaller(Caller):
             slot.load(job, shipped)
         except BaseException as error:
             slot.usable = False
-            with self._changed:
+            with self._lock:
                 if self._waiting:
                     self._errors.append(error)
-        with self._changed:
+        with self._lock:
             self._starting -= 1
         self._give_back(slot)
 
@@ -272,7 +272,7 @@ class ProcessCaller(Caller):
     # -- the end --------------------------------------------------------------------------
     def close(self, timeout_s: float) -> list[str]:
         """End all workers; those still at work after `timeout_s` are killed."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             idle, self._idle = self._idle, []
@@ -295,13 +295,15 @@ class ProcessCaller(Caller):
     def _reap(self) -> None:
         """Wait for workers that were told to leave; kill those that do not."""
         with self._lock:
-            leaving, self._leaving = self._leaving, []
+            leaving = list(self._leaving)
             self._reaped = True
         deadline_s = monotonic() + LEAVE_S
         for worker in leaving:
             if worker.wait(max(0.0, deadline_s - monotonic())) is None:
                 worker.kill()
                 worker.wait(LEAVE_S)
+        with self._lock:
+            self._leaving = [worker for worker in self._leaving if worker not in leaving]
 
 
 def _resident_bytes(pid: int) -> int:

@@ -9,7 +9,6 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import monotonic
@@ -19,6 +18,7 @@ from ..errors import WorkerDiedError, WorkerStartError
 from ..executors.channel import BUDGET_BYTES, Channel
 from ..executors.launch import Worker, launch
 from ..executors.slot import LEAVE_S, how_it_ended
+from ..threads import Latch, uninterrupted
 from .handover import handed_over
 
 if TYPE_CHECKING:
@@ -32,6 +32,39 @@ _END = None
 
 class NoAnswerError(Exception):
     """The process has not answered in time, or is gone."""
+
+
+@final
+class Reply:
+    """An answer to come."""
+
+    def __init__(self) -> None:
+        self._arrived = Latch()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is an answer, or there will be none."""
+        return self._arrived.is_open
+
+    def give(self, value: Any, error: BaseException | None = None) -> None:
+        """Answer, or say why not."""
+        self._value, self._error = value, error
+        self._arrived.open()
+
+    def wait(self, timeout_s: float) -> Any:
+        """Wait for the answer.
+
+        Raises:
+            NoAnswerError: there was none in time.
+            Exception: what the process raised.
+        """
+        if not self._arrived.wait(timeout_s):
+            raise NoAnswerError
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 @final
@@ -60,16 +93,16 @@ class Link:
         self._connection: Connection | None = None
         self._control: Channel | None = None
         self._orders: SimpleQueue[Any] = SimpleQueue()
-        self._pending: dict[int, Future[Any]] = {}
+        self._pending: dict[int, Reply] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._started = threading.Event()
+        self._started = Latch()
         self._error: BaseException | None = None
         self._gone = self._closed = False
         self._delivery: Delivery | None = None
         self._teller = _thread(self._tell, "nbpipe-isolated-tell")
         self._hearer = _thread(self._hear, "nbpipe-isolated-hear")
-        self._teller.start()
+        uninterrupted(self._teller.start)
 
     # -- its life -------------------------------------------------------------------------
     @property
@@ -85,7 +118,7 @@ class Link:
     @property
     def listens(self) -> bool:
         """Whether the process has started and is there."""
-        return self._started.is_set() and not self._gone
+        return self._started.is_open and not self._gone
 
     def ready(self) -> Channel:
         """Wait until the process was started; give the way that items come.
@@ -146,19 +179,19 @@ class Link:
             NoAnswerError: there was no answer in time.
             Exception: what the process raised.
         """
-        return self.wait(self.asked(what, *arguments), timeout_s)
+        return self.asked(what, *arguments).wait(timeout_s)
 
-    def asked(self, what: str, *arguments: Any) -> Future[Any]:
+    def asked(self, what: str, *arguments: Any) -> Reply:
         """Have something answered; give the answer to come."""
-        future: Future[Any] = Future()
+        reply = Reply()
         number = next(self._numbers)
         with self._lock:
             if self._gone:
-                future.set_exception(NoAnswerError())
-                return future
-            self._pending[number] = future
+                reply.give(None, NoAnswerError())
+                return reply
+            self._pending[number] = reply
         self.tell("ask", number, what, *arguments)
-        return future
+        return reply
 
     def deliver(self, delivery: Delivery) -> None:
         """Let a delivery hear what becomes of it; that of the epoch before is over."""
@@ -166,15 +199,6 @@ class Link:
             self._delivery, gone = delivery, self._gone
         if gone:
             delivery.heard(delivery.ticket, 0)
-
-    def wait(self, future: Future[Any], timeout_s: float) -> Any:
-        """Wait for an answer; raises as `ask` does."""
-        try:
-            return future.result(timeout_s)
-        except TimeoutError as error:
-            if future.done():  # the process raised it
-                raise
-            raise NoAnswerError from error
 
     # -- the two threads ------------------------------------------------------------------
     def _tell(self) -> None:
@@ -187,7 +211,7 @@ class Link:
             self._lost()
             return
         finally:
-            self._started.set()
+            self._started.open()
         assert self._control is not None
         with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
             while (order := self._orders.get()) is not _END:
@@ -225,13 +249,13 @@ class Link:
 
     def _answered(self, kind: str, number: int, value: Any) -> None:
         with self._lock:
-            future = self._pending.pop(number, None)
-        if future is None:
+            reply = self._pending.pop(number, None)
+        if reply is None:
             return
         if kind == "error":
-            future.set_exception(value.unpack())
+            reply.give(None, value.unpack())
         else:
-            future.set_result(value)
+            reply.give(value)
 
     def _lost(self) -> None:
         """Take note that nothing more will be heard."""
@@ -241,8 +265,8 @@ class Link:
             delivery = self._delivery
         if delivery is not None:
             delivery.heard(delivery.ticket, 0)
-        for future in pending.values():
-            future.set_exception(NoAnswerError())
+        for reply in pending.values():
+            reply.give(None, NoAnswerError())
         if self._worker is not None and not self._closed:
             self._worker.kill()  # whoever waits for items hears of it
         self._orders.put(_END)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from concurrent.futures import Future
 from time import monotonic
-from typing import Any, final
+from typing import final
 
 from ..engine.epoch import Epoch
 from ..engine.failures import KEPT
@@ -28,7 +27,7 @@ from ..stage import Chain, Stage, addresses
 from .crossing import MOST, Crossing
 from .delivery import Delivery
 from .freight import Values, knobs_of, shipped, split, warn_of_size
-from .link import ANSWER_S, Link, NoAnswerError
+from .link import ANSWER_S, Link, NoAnswerError, Reply
 from .report import Past, Report, Workers, report_before, seen_s, shifted, together
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
@@ -77,7 +76,7 @@ class IsolatedMachine(Machine):
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
         self._told: Values = {}
-        self._question: tuple[float, Future[Any]] | None = None
+        self._question: tuple[float, Reply] | None = None
         self._looked_s = 0.0
         self._rows: list[Row] = []
         self._past = Past()
@@ -118,7 +117,7 @@ class IsolatedMachine(Machine):
     @property
     def _loaded(self) -> bool:
         """Whether there is somebody to ask."""
-        return self._link.listens and self._loading.done()
+        return self._link.listens and self._loading.arrived
 
     @property
     def pid(self) -> int:
@@ -185,7 +184,7 @@ class IsolatedMachine(Machine):
         told = self._link.asked("pause", paused)
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
-                self._link.wait(told, ANSWER_S)
+                told.wait(ANSWER_S)
 
     def renew(self) -> None:
         """Hear that functions may have changed: the next epoch begins with what they are then."""
@@ -213,15 +212,15 @@ class IsolatedMachine(Machine):
         since_s, question = self._asked()
         with contextlib.suppress(NoAnswerError):
             left_s = max(0.0, since_s + ANSWER_S - monotonic())
-            found: Report | None = self._link.wait(question, left_s)
+            found: Report | None = question.wait(left_s)
             if found is not None:
                 self._report, self._looked_s = found.following(self._report), monotonic()
         return self._report
 
-    def _asked(self) -> tuple[float, Future[Any]]:
+    def _asked(self) -> tuple[float, Reply]:
         """Give a question and its time: a new one, unless one waits for its answer for long."""
         known = self._question
-        if known is not None and not known[1].done() and monotonic() - known[0] > _FRESH_S:
+        if known is not None and not known[1].arrived and monotonic() - known[0] > _FRESH_S:
             return known
         question = self._link.asked("look", seen_s(self._report.failures))
         self._question = asked = monotonic(), question
