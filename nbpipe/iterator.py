@@ -76,7 +76,8 @@ class EpochIterator(Iterator[Any]):
                 entry = sink[0]
             except IndexError:
                 return self._next(epoch)[1]
-            epoch.held = entry  # until it is in the loop, whatever comes in between
+            epoch.holder = self._thread
+            epoch.held = entry  # until the loop has it, whatever comes in between
             del sink[0]
             if len(sink) == epoch.low:
                 self._scheduler.wake_threads()

@@ -419,3 +419,28 @@ def test_iterator_collected_in_a_worker_thread():
     for thread in threads:
         thread.join(10)
     assert (gone(), [t.name for t in threads if t.is_alive()]) == (None, [])
+
+
+def test_threads_that_share_an_iterator_get_each_item_once():
+    """Whoever comes next gets what is next; one that comes while another waits is refused."""
+    with nbpipe.source(range(3000)).map(abs, concurrency=2).start() as run:
+        items, got = iter(run), []
+
+        def take():
+            while (item := attempt()) is not None:
+                got.extend(item)
+
+        def attempt():
+            try:
+                return [next(items)]
+            except nbpipe.ConcurrentIterationError:
+                return []
+            except StopIteration:
+                return None
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(got) == list(range(3000))

@@ -6,7 +6,7 @@ Methods are called under the scheduler's lock unless said otherwise.
 from __future__ import annotations
 
 import logging
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
@@ -47,6 +47,7 @@ class Epoch:
         remote: those whose work is done on the event loop.
         sink: results that wait for the consumer.
         held: what the consumer took and does not have yet: an interrupt may come in between.
+        holder: the thread that took it.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
         error: what the consumer will see after the last item.
@@ -69,6 +70,7 @@ class Epoch:
         "exhausted",
         "gate",
         "held",
+        "holder",
         "last",
         "litter",
         "lot_since_ns",
@@ -105,6 +107,7 @@ class Epoch:
         self.closed_inputs: dict[int, list[Node]] = {}
         self.sink: deque[Entry] = deque()
         self.held: Entry | None = None
+        self.holder = 0
         self.last: Node | None = None
         self.over = False
         self.exhausted = False
@@ -268,7 +271,8 @@ class Epoch:
     def hand_out(self, now_ns: int) -> Entry | None:
         """Take what is next for the consumer, or note that it waits."""
         if self.sink and not self.paused:
-            self.held = entry = self.sink[0]
+            self.holder = get_ident()
+            self.held = entry = self.sink[0]  # from here no call: no interrupt can come in
             del self.sink[0]
             if self.memory is not None:
                 self.memory.release((entry,))
@@ -279,6 +283,10 @@ class Epoch:
         if self.direct:
             self._choose_pace(now_ns)
         return None
+
+    def kept(self) -> Entry | None:
+        """Give what this thread took when an interrupt came, or None."""
+        return None if self.over or self.holder != get_ident() else self.held
 
     def made_room(self, *, was_direct: bool) -> bool:
         """Say whether something may start because the consumer took an item."""

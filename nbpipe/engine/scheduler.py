@@ -320,8 +320,9 @@ class Scheduler:
         now_ns = perf_counter_ns()
         seat = None
         with self.lock:
-            if epoch.held is not None and not epoch.over:
-                return epoch.held
+            kept = epoch.kept()
+            if kept is not None:
+                return kept
             if epoch.is_over:
                 return OVER
             direct = epoch.direct
