@@ -51,10 +51,10 @@ class Rest:
         """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
         order = np.argsort(firsts, kind="stable")
         firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
-        met = int(np.searchsorted(firsts, start, side="right"))
-        while met and ends[met - 1] > start:
-            start = int(ends[met - 1])
-            met = int(np.searchsorted(firsts, start, side="right"))
+        reach = np.maximum(start, np.append(start, ends[:-1]))  # how far those before it go
+        beyond = firsts > reach
+        met = int(beyond.argmax()) if beyond.any() else len(firsts)
+        start = max(start, int(ends[met - 1])) if met else start
         firsts, ends = firsts[met:], ends[met:]
         apart = np.ones(len(firsts), bool)
         apart[1:] = firsts[1:] > ends[:-1]
