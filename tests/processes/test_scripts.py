@@ -1,5 +1,8 @@
 """Workers of scripts: without a guard, from standard input, interrupted, killed, forked."""
 
+import signal
+import threading
+
 import pytest
 
 from tests.processes.script import METHODS, Script, ran
@@ -248,6 +251,36 @@ def test_an_interrupt_of_the_whole_group(tmp_path, method):
         left = script.left()
     assert (code, err, left) == (0, "", [])
     assert out.splitlines() == ["True", "True", "True True"]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_interrupted_again_while_it_ends(tmp_path, pause_s):
+    """Whoever interrupts twice is in a hurry: the end is quiet, and takes the workers along."""
+    text = """
+        import threading
+        import nbpipe
+
+        pipe = nbpipe.source(range(9)).map(lambda n: threading.Event().wait(60), executor="process")
+        run = pipe.start()
+        threading.Timer(0.5, lambda: print("go", flush=True)).start()
+        for item in run:
+            pass
+    """
+    with Script(text, tmp_path) as script:
+        assert script.line() == "go"
+        script.interrupt()
+        threading.Event().wait(pause_s)
+        script.interrupt()
+        code, _, err = script.end()
+        left = script.left()
+    assert (code, left) == (-signal.SIGINT, [])
+    told = [line for line in err.splitlines() if not line.startswith((" ", "run closed"))]
+    assert set(told) <= {
+        "Traceback (most recent call last):",
+        "KeyboardInterrupt",
+        "",
+        "During handling of the above exception, another exception occurred:",
+    }
 
 
 def test_interrupts_while_workers_start(tmp_path):
