@@ -165,6 +165,17 @@ class _Own:
             server.disown()
         self.servers.clear()
 
+    def end(self) -> None:
+        """Hear that the interpreter ends.
+
+        Nothing is ended here: what else acts then may still wait for workers. The system closes
+        the lifeline when this process is gone.
+        """
+        try:
+            self.disown_servers()
+        except KeyboardInterrupt:  # nobody hears of it here
+            self.disown_servers()
+
     def disown(self) -> None:
         """Let go of everything in a forked process: it is the parent's.
 
@@ -179,9 +190,7 @@ class _Own:
 
 
 _own = _Own()
-# At the exit nothing is ended here: what else acts then may still wait for workers. The system
-# closes the lifeline when this process is gone.
-atexit.register(_own.disown_servers)
+atexit.register(_own.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own.disown)
 

@@ -257,9 +257,10 @@ def test_an_interrupt_of_the_whole_group(tmp_path, method):
 def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     """Whoever interrupts twice is in a hurry: the end is quiet, and takes the workers along."""
     text = """
-        import threading
+        import atexit, threading
         import nbpipe
 
+        atexit.register(print, "ending", flush=True)
         pipe = nbpipe.source(range(9)).map(lambda n: threading.Event().wait(60), executor="process")
         run = pipe.start()
         threading.Timer(0.5, lambda: print("go", flush=True)).start()
@@ -269,18 +270,14 @@ def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     with Script(text, tmp_path) as script:
         assert script.line() == "go"
         script.interrupt()
+        assert script.line() == "ending"
         threading.Event().wait(pause_s)
         script.interrupt()
         code, _, err = script.end()
         left = script.left()
     assert (code, left) == (-signal.SIGINT, [])
     told = [line for line in err.splitlines() if not line.startswith((" ", "run closed"))]
-    assert set(told) <= {
-        "Traceback (most recent call last):",
-        "KeyboardInterrupt",
-        "",
-        "During handling of the above exception, another exception occurred:",
-    }
+    assert told == ["Traceback (most recent call last):", "KeyboardInterrupt"]
 
 
 def test_interrupts_while_workers_start(tmp_path):
