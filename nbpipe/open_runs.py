@@ -19,8 +19,14 @@ class Open(Protocol):
 
 
 _open: weakref.WeakSet[Open] = weakref.WeakSet()
-add = _open.add
 discard = _open.discard
+
+
+def add(one: Open) -> None:
+    """Have a run closed when the interpreter ends, before all that was there when it began."""
+    _open.add(one)
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
 
 
 def _close_all() -> None:
@@ -37,6 +43,5 @@ def _after_fork() -> None:
         one.disown()
 
 
-atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -115,11 +115,7 @@ class Sender:
 
     async def _attempt(self, order: Order) -> Payload:
         program = await self._on_workers(order)
-        task = self._submit(order, program)
-        try:
-            answer = await task
-        finally:
-            task.release()  # a result stays on its worker for as long as it is wanted
+        answer = await _fetched(self._submit(order, program))
         if isinstance(answer, UnpicklableError):
             raise answer
         assert isinstance(answer, Payload)
@@ -155,6 +151,34 @@ class Sender:
         key = f"{order.name}-program-{uuid.uuid4().hex}"
         data = {key: order.program.data}
         return (await self._client.scatter(data, broadcast=True, asynchronous=True))[key]
+
+
+async def _fetched(task: Any) -> Any:
+    """Wait for the result of a task of Dask's, which stays on its worker only as long as that.
+
+    The client fetches the results of many tasks in one go. To cancel one of those who wait for it
+    would cancel it for all, and can leave the client unable to fetch any more. So a result that is
+    on its way arrives, also where nobody wants it any more.
+    """
+    arrival = asyncio.ensure_future(_awaited(task))
+    arrival.add_done_callback(_heard)
+    try:
+        return await asyncio.shield(arrival)
+    finally:
+        if arrival.done() or not task.done():
+            task.release()
+        else:
+            arrival.add_done_callback(lambda _: task.release())
+
+
+async def _awaited(task: Any) -> Any:
+    return await task
+
+
+def _heard(arrival: asyncio.Task[Any]) -> None:
+    """Take note of an error, which asyncio would complain of where nobody waits any more."""
+    if not arrival.cancelled():
+        arrival.exception()
 
 
 async def _registered(client: Client) -> None:

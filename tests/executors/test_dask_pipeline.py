@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ from tests.executors.clusters import (
     distributed,
     offload_thread,  # noqa: F401  a fixture
 )
-from tests.gates import delivered, drained
+from tests.gates import HANG_S, delivered, drained
 from tests.processes.marks import Bell, Gate
 
 RESTARTS_S = 40  # a machine that is busy takes this long to start workers again
@@ -160,6 +161,42 @@ def test_epoch_that_was_left_is_cancelled(executor):
             break
         got, error = delivered(run)
     assert (got, error.path) == ([2 * n for n in range(7)], 7)
+
+
+def test_results_on_their_way_when_an_epoch_is_left():
+    """To leave an epoch whose results are being fetched does not stop the client from fetching."""
+    with cluster(threads=4) as client:
+        permits = 5  # of the client, for fetching; private, but nothing else makes it wait
+
+        async def hold():
+            for _ in range(permits):
+                await client._gather_semaphore.acquire()
+
+        async def let_go():
+            for _ in range(permits):
+                client._gather_semaphore.release()
+
+        def are_done():
+            return [one.status for one in tuple(client.futures.values())] == ["finished"] * 4
+
+        chain = nbpipe.source(range(4)).map(abs, executor=client, concurrency=4)
+        with chain.start() as run:
+            assert drained(run) == list(range(4))
+            client.sync(hold)
+            items = iter(run)
+            until(are_done)
+            items.close()
+            client.sync(let_go)
+            assert drained(run) == list(range(4))
+        until(lambda: not client.futures)
+
+
+def until(condition):
+    """Wait until a condition holds."""
+    deadline_s = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline_s, condition
+        time.sleep(0.01)
 
 
 def test_function_that_changed_between_epochs():

@@ -260,9 +260,9 @@ def test_interrupted_again_while_it_ends(tmp_path, pause_s):
         import atexit, threading
         import nbpipe
 
-        atexit.register(print, "ending", flush=True)
         pipe = nbpipe.source(range(9)).map(lambda n: threading.Event().wait(60), executor="process")
         run = pipe.start()
+        atexit.register(print, "ending", flush=True)
         threading.Timer(0.5, lambda: print("go", flush=True)).start()
         for item in run:
             pass
