@@ -136,6 +136,10 @@ class EpochIterator(Iterator[Any]):
         begun_ns = perf_counter_ns()
         try:
             return (entry[0], opened(entry[1]))
+        except Exception:  # the loop hears of this item, and the next one follows
+            self._consumer.items += 1
+            self._epoch.held = None
+            raise
         finally:
             self._consumer.waited_ns += perf_counter_ns() - begun_ns
 

@@ -8,6 +8,7 @@ import pytest
 
 import nbpipe
 from tests.interrupts import interrupted_everywhere
+from tests.leaks import GRACE_S
 
 SWITCH_S = sys.getswitchinterval()
 
@@ -104,7 +105,7 @@ def left_behind():
     """Name the threads of nbpipe that do not end, and a switch interval that is not put back."""
     left = [t for t in threading.enumerate() if t.name.startswith("nbpipe")]
     for thread in left:
-        thread.join(2)
+        thread.join(GRACE_S)
     changed = [] if sys.getswitchinterval() == SWITCH_S else [sys.getswitchinterval()]
     return [thread.name for thread in left if thread.is_alive()] + changed
 

@@ -1,6 +1,7 @@
 """Batches on a fake device whose streams stand still: nothing is read too early or too late."""
 
 import random
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -474,6 +475,38 @@ def test_any_schedule_gives_every_batch_whole(seed):
         world.finish()
     del transfer.BACKENDS["fake"]
     assert (world.seen, world.wrong, bool(leaks(run))) == (list(range(2, 22)), [], False)
+
+
+@pytest.mark.parametrize(("error", "had"), [(KeyboardInterrupt, 3), (RuntimeError, 4)])
+def test_a_batch_whose_arrival_is_hit(world, monkeypatch, error, had):
+    """An interrupt while a batch arrives loses nothing; an error costs that batch alone."""
+    wait, me, hits = world.wait_event, threading.current_thread(), []
+
+    def hit(stream, event):
+        if threading.current_thread() is me:
+            hits.append(event)
+            if len(hits) == 4:
+                raise error
+        wait(stream, event)
+
+    monkeypatch.setattr(world, "wait_event", hit)
+    with numbers().to_device("fake").start() as run:
+        items, got = iter(run), []
+        with pytest.raises(error):
+            got.extend(taken(items, 4))
+        state = run.state_dict()
+        rest = list(items)
+        run.load_state_dict(state)
+        again = list(run)
+        world.finish()
+    wanted = list(range(had, ITEMS))
+    assert [tensor.block.data for tensor in rest] == wanted
+    assert [tensor.block.data for tensor in again] == wanted
+
+
+def taken(items, count):
+    """Give so many items."""
+    return [next(items) for _ in range(count)]
 
 
 def test_a_device_that_fails_by_itself_is_named(world, monkeypatch):
