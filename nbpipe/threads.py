@@ -21,7 +21,7 @@ def uninterrupted(function: Callable[[], object]) -> None:
     Raises:
         BaseException: what the function raised.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _thread.get_ident() != threading.main_thread().ident:
         function()
         return
     ended = _thread.allocate_lock()
