@@ -20,7 +20,7 @@ class _Interval:
     """Knows who has an epoch in progress, so that two runs do not undo each other."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holders: set[int] = set()
         self._before_s: float | None = None
 
@@ -48,7 +48,7 @@ class _Interval:
 
     def forget(self) -> None:
         """Begin anew in a forked process: its epochs stayed in the other one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holders = set()
 
 

@@ -66,7 +66,7 @@ class Knob:
         self.minimum = minimum
         self.maximum = maximum
         self.unit = unit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage may end its watch below us
         self._watchers: tuple[tuple[Watcher], ...] = ()
         self._last: KnobChange | None = None
         self._value = self._checked(value)

@@ -82,7 +82,7 @@ class Life:
         self._begun_at = Place(0)
         self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an iterator that is garbage may end below us
         self._beginning = threading.Lock()
         self._ending: _Ending | None = None
         self._finishing = threading.RLock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import logging
 import threading
 from typing import Protocol, final
@@ -25,23 +27,26 @@ class Feed(Protocol):
 class Publisher:
     """Lets feeds publish four times a second, while there is one that is wanted.
 
+    A feed that is garbage may be discarded in the midst of any method, by the thread that is in it.
+
     Args:
         tick_s: time between two looks [s].
     """
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._feeds: dict[int, Feed] = {}
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._wake = _thread.allocate_lock()  # an event has a lock that is not reentrant
+        self._wake.acquire()
 
     def add(self, feed: Feed) -> None:
         """Keep `feed` up to date from now on."""
         with self._lock:
             self._feeds[id(feed)] = feed
             if self._thread is None or not self._thread.is_alive():
-                self._wake.clear()
+                self._wake.acquire(blocking=False)
                 self._thread = threading.Thread(
                     target=self._loop, name="nbpipe-panels", daemon=True
                 )
@@ -52,20 +57,26 @@ class Publisher:
         with self._lock:
             self._feeds.pop(id(feed), None)
             if not self._feeds:
-                self._wake.set()
+                with contextlib.suppress(RuntimeError):  # it is open
+                    self._wake.release()
 
     def _loop(self) -> None:
         while True:
             with self._lock:
-                self._feeds = {key: feed for key, feed in self._feeds.items() if feed.wanted}
-                feeds = list(self._feeds.values())
+                feeds = self._wanted()
                 if not feeds:
                     self._thread = None
                     return
-            for feed in feeds:
-                self._publish(feed)
-            feeds.clear()
-            self._wake.wait(self._tick_s)
+            while feeds:
+                self._publish(feeds.pop(0))
+            self._wake.acquire(timeout=self._tick_s)
+
+    def _wanted(self) -> list[Feed]:
+        """Let go of the feeds at which nobody looks; give the others."""
+        for key, feed in self._feeds.copy().items():
+            if not feed.wanted:
+                self._feeds.pop(key, None)
+        return list(self._feeds.copy().values())
 
     def _publish(self, feed: Feed) -> None:
         try:

@@ -1,11 +1,13 @@
 """The thread that keeps open panels up to date."""
 
+import gc
 import logging
 import threading
 
 import pytest
 
 from nbpipe.widgets.publisher import Publisher
+from tests.gates import finished
 
 
 class Feed:
@@ -85,3 +87,36 @@ def test_no_feed_no_thread(publisher):
     if thread is not None:
         thread.join()
     assert publisher._thread is None
+
+
+class Garbage(Feed):
+    """A feed that is only found by the garbage collector, and discards itself then."""
+
+    def __init__(self, publisher):
+        super().__init__(-1)
+        self.publisher = publisher
+        self.itself = self
+
+    def __del__(self):
+        self.publisher.discard(self)
+
+
+class Collecting(Feed):
+    """A feed during whose look garbage is found."""
+
+    @property
+    def wanted(self):
+        Garbage(self.publisher)
+        gc.collect()
+        return super().wanted
+
+
+def test_garbage_may_be_discarded_anywhere(publisher):
+    """A collection while feeds are looked at, which discards one, holds nobody up."""
+    feeds = [Collecting(5), Collecting(9)]
+    for feed in feeds:
+        feed.publisher = publisher
+        publisher.add(feed)
+        publisher.add(Garbage(publisher))
+    finished(ended, publisher, *feeds, seconds=20)
+    assert [feed.published for feed in feeds] == [5, 9]
