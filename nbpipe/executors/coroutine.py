@@ -67,20 +67,27 @@ class EventLoop(Executor):
         with self._lock:
             if self._called:
                 return
-            self._called = True
             loop = self._loop or self._started()
+            self._called = True
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody wants it any more
             loop.call_soon_threadsafe(self._start_all)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it
 
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._serve, args=(self._loop,), name="nbpipe-event-loop", daemon=True
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(
+            target=self._serve, args=(loop,), name="nbpipe-event-loop", daemon=True
         )
-        self._thread.start()
-        return self._loop
+        self._loop = loop  # calls look for it
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads may be started
+            self._loop = None
+            loop.close()
+            raise
+        self._thread = thread
+        return loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it
