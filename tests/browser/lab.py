@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.request import urlopen
 
 import nbformat
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -159,11 +161,14 @@ class ServerLog:
         self._ready.set()
 
     def wait_address(self) -> str:
-        """Wait until the server has said its address."""
+        """Wait until the server has said its address, and listens there."""
+        end = time.monotonic() + START_S
         self._ready.wait(START_S)
-        if self._address is None:
-            raise RuntimeError("JupyterLab did not start:\n" + "".join(self._lines[-20:]))
-        return self._address
+        while self._address and time.monotonic() < end:  # it says it first
+            with suppress(OSError), urlopen(self._address, timeout=START_S):
+                return self._address
+            time.sleep(0.05)
+        raise RuntimeError("JupyterLab did not start:\n" + "".join(self._lines[-20:]))
 
     def close(self) -> None:
         """Wait for the end of the log."""

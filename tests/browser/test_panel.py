@@ -257,6 +257,7 @@ def test_kernel_that_dies(open_cells):
     )
     page.start_cell(2)
     page.panel().get_by_text("no word from the kernel").first.wait_for()
+    page.wait_idle()  # a server that is starting a kernel anew refuses to shut it down
     assert page.slider("slow").count() == 1
 
 

@@ -96,7 +96,10 @@ def test_kernel_that_ends_leaves_no_worker(open_cells, way):
         kernel.kill()
     else:
         getattr(page, way)()
-    assert (len(family) >= 4, alive(family)) == (True, [])
+    left = alive(family)
+    if way == "kill":
+        page.wait_idle()  # a server that is starting a kernel anew refuses to shut it down
+    assert (len(family) >= 4, left) == (True, [])
 
 
 def test_workers_print_under_the_cell(open_cells):
