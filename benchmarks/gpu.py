@@ -117,7 +117,8 @@ def measure(scene: Scene) -> dict[str, Numbers]:
         try:
             taken = scene.timed(peer, _nothing)
             beside = scene.timed(peer, step)
-        except ImportError:
+        except (ImportError, RuntimeError) as error:
+            say(f"{name:8}not measured: {error}")
             continue
         found[name] = {
             "bytes_per_s": whole_bytes / taken.elapsed_s,
@@ -137,6 +138,7 @@ def _medians(rounds: Sequence[dict[str, Numbers]]) -> dict[str, Numbers]:
     return {
         name: {key: median(one[name][key] for one in rounds) for key in rounds[0][name]}
         for name in rounds[0]
+        if all(name in one for one in rounds)
     }
 
 

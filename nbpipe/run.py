@@ -259,6 +259,7 @@ class Run(Observed):
             Whether the loop has ended.
 
         Raises:
+            ReentrantRunError: a stage of this run asks for it.
             BaseException: what `step` or a stage raised.
         """
         if timeout_s is not None:

@@ -1,5 +1,6 @@
 """What holds for every test: no leaks, no deadline, markers for torch and GPUs."""
 
+import gc
 import importlib.util
 from collections.abc import Iterator
 
@@ -46,3 +47,9 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over the tests themselves: a million objects."""
+    gc.collect()
+    gc.freeze()

@@ -35,12 +35,15 @@ class Ticker:
         """Start ticking, unless it is under way."""
         if self.asleep:
             self.asleep = False
-            if self._gate.locked():  # open where the thread had not noticed that it may sleep
-                self._gate.release()
+            self._wake()
 
     def recover(self) -> None:
         """Wake a thread that an interrupt of `attend` left asleep."""
-        if not self.asleep and self._gate.locked():
+        if not self.asleep:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._gate.locked():  # open where the thread had not noticed that it may sleep
             self._gate.release()
 
     def sleep(self) -> None:
@@ -69,8 +72,7 @@ class Ticker:
         """Tell the thread to leave."""
         self._leave.open()
         self.asleep = False
-        if self._gate.locked():
-            self._gate.release()
+        self._wake()
 
     def close(self, timeout_s: float) -> None:
         """Wait for the thread."""

@@ -107,7 +107,7 @@ class Collecting(Feed):
     @property
     def wanted(self):
         Garbage(self.publisher)
-        gc.collect()
+        gc.collect(0)  # the youngest alone: all that a long session holds takes a second
         return super().wanted
 
 
