@@ -173,8 +173,9 @@ class EventLoop(Executor):
         return [runner.work for runner in tuple(self._runners.values()) if runner.work is not None]
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._last = loop.create_task(self._drain())
-        self._last.add_done_callback(lambda _: loop.stop())
+        if self._last is None:  # an interrupted close is called again
+            self._last = loop.create_task(self._drain())
+            self._last.add_done_callback(lambda _: loop.stop())
 
     async def _drain(self) -> None:
         import asyncio  # it takes tens of milliseconds, and only some pipelines need it
