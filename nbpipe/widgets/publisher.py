@@ -27,7 +27,8 @@ class Feed(Protocol):
 class Publisher:
     """Lets feeds publish four times a second, while there is one that is wanted.
 
-    A feed that is garbage may be discarded in the midst of any method, by the thread that is in it.
+    A feed that is garbage may be discarded at any moment, by any thread: one that holds the lock,
+    or one that begins while another waits for it to begin.
 
     Args:
         tick_s: time between two looks [s].
@@ -35,7 +36,7 @@ class Publisher:
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._feeds: dict[int, Feed] = {}
         self._thread: threading.Thread | None = None
         self._wake = _thread.allocate_lock()  # an event has a lock that is not reentrant
@@ -43,26 +44,29 @@ class Publisher:
 
     def add(self, feed: Feed) -> None:
         """Keep `feed` up to date from now on."""
+        self._feeds[id(feed)] = feed
+        thread = None
         with self._lock:
-            self._feeds[id(feed)] = feed
             if self._thread is None or not self._thread.is_alive():
                 self._wake.acquire(blocking=False)
-                self._thread = threading.Thread(
+                thread = self._thread = threading.Thread(
                     target=self._loop, name="nbpipe-panels", daemon=True
                 )
-                self._thread.start()
+        if thread is not None:
+            thread.start()  # it waits for the thread, which may meet garbage as it begins
 
     def discard(self, feed: Feed) -> None:
         """Leave `feed` alone; without any feed the thread ends."""
-        with self._lock:
-            self._feeds.pop(id(feed), None)
-            if not self._feeds:
-                with contextlib.suppress(RuntimeError):  # it is open
-                    self._wake.release()
+        self._feeds.pop(id(feed), None)  # no lock: see above
+        if not self._feeds:
+            with contextlib.suppress(RuntimeError):  # it is open
+                self._wake.release()
 
     def _loop(self) -> None:
         while True:
             with self._lock:
+                if self._thread is not threading.current_thread():
+                    return  # another one was begun before this one was alive
                 feeds = self._wanted()
                 if not feeds:
                     self._thread = None

@@ -84,13 +84,7 @@ def test_the_stop_button(notebook):
 def test_a_cell_that_is_run_again(notebook):
     """The process of the run that the cell started before is gone."""
     code = "run = start(lambda n: n); _ = list(run); print(run._machine.pid)"
-    cell = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
-    pids = []
-    for _ in range(2):
-        request = notebook.send("execute_request", cell)
-        notebook.reply(request)
-        notebook.printed(request, "\n")
-        pids.append(int(notebook.output(request).splitlines()[-1]))
+    pids = [int(notebook.run(code).splitlines()[-1]) for _ in range(2)]
     assert (psutil.pid_exists(pids[0]), psutil.pid_exists(pids[1])) == (False, True)
 
 

@@ -7,13 +7,19 @@ from itertools import count, islice
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained, finished, quiet
+from tests.gates import HANG_S, delivered, drained, finished, quiet
 
 
 def placed(items, fn, **options):
     """Make a chain with one `flat_map` of processes named "fn"."""
     options = {"concurrency": 2, **options}
     return nbpipe.source(items).flat_map(fn, name="fn", executor="process", **options)
+
+
+def rested(run):
+    """Wait until no worker has anything to do: else the next epoch starts another one."""
+    for slot in tuple(run._machine.caller("fn")._slots):
+        assert slot.freed.wait(HANG_S)
 
 
 def test_children_in_order():
@@ -88,6 +94,7 @@ def test_an_abandoned_generator_is_closed(bell):
             finished(lambda items=items: list(islice(items, 20)))
             items.close()
             bell.wait()
+            rested(run)
             pids.append(run["fn"].pids)
     assert pids[0] == pids[1] == pids[2]
 

@@ -120,3 +120,18 @@ def test_garbage_may_be_discarded_anywhere(publisher):
         publisher.add(Garbage(publisher))
     finished(ended, publisher, *feeds, seconds=20)
     assert [feed.published for feed in feeds] == [5, 9]
+
+
+def test_garbage_may_be_discarded_by_a_thread_that_begins(publisher, monkeypatch):
+    """It is found before the thread has told that it began, while another one waits for that."""
+    began, feed = threading.Event.set, Feed(3)
+
+    def begin(event):
+        if publisher._thread and publisher._thread.ident == threading.get_ident():
+            publisher.discard(Feed(0))
+        began(event)
+
+    monkeypatch.setattr(threading.Event, "set", begin)
+    finished(publisher.add, feed)
+    finished(ended, publisher, feed)
+    assert feed.published == 3
