@@ -129,11 +129,9 @@ def test_prints_of_workers_appear_in_the_cell(notebook):
 def test_prints_on_standard_error(notebook):
     """Standard error is shown as such."""
     notebook.run("import sys\nrun = chain(lambda n: print(n, file=sys.stderr), count=3).start()")
-    cell = notebook.execute("got = list(run)")
-    notebook.reply(cell)
-    notebook.printed(cell, "2\n")
+    printed = notebook.run("got = list(run)")
     names = {one["content"]["name"] for one in notebook.heard if one["msg_type"] == "stream"}
-    assert (names, sorted(notebook.output(cell).split())) == ({"stderr"}, ["0", "1", "2"])
+    assert (names, sorted(printed.split())) == ({"stderr"}, ["0", "1", "2"])
 
 
 def test_an_exception_of_a_class_of_a_cell(notebook):
@@ -210,13 +208,7 @@ def test_the_stop_button_while_calls_are_slow(notebook):
 def test_a_cell_that_is_run_again(notebook):
     """The workers of the run that the cell started before are gone."""
     code = "run = chain(lambda n: n).start(); _ = list(run); print(run['fn'].pids)"
-    cell = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
-    pids = []
-    for _ in range(2):
-        request = notebook.send("execute_request", cell)
-        notebook.reply(request)
-        notebook.printed(request, ")\n")
-        pids.append(pids_in(notebook.output(request).splitlines()[-1]))
+    pids = [pids_in(notebook.run(code).splitlines()[-1]) for _ in range(2)]
     gone = [pid for pid in pids[0] if psutil.pid_exists(pid)]
     assert (gone, set(pids[0]) & set(pids[1])) == ([], set())
 
