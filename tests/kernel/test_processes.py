@@ -96,13 +96,14 @@ def test_a_redefinition_reaches_an_epoch_under_way(notebook):
     """While `train` runs in the background, a later cell's function reaches its workers."""
     notebook.run("def helper(n): return 'old'")
     notebook.run(
-        "seen, heard = [], threading.Event()\n"
+        "seen, began, heard = [], threading.Event(), threading.Event()\n"
         "def step(word):\n"
         "    seen.append(word)\n"
-        "    if word == 'new': heard.set()\n"
+        "    (heard if word == 'new' else began).set()\n"
         "def endless(): return iter(int, 1)\n"
         "run = nbpipe.source(endless).map(lambda n: helper(n), executor='process').start()\n"
-        "_ = run.train(step)"
+        "_ = run.train(step)\n"
+        "assert began.wait(15)"
     )
     notebook.run("def helper(n): return 'new'")
     assert notebook.run("print(heard.wait(15), seen[0]); run.stop()") == "True old\n"
