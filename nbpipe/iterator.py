@@ -206,8 +206,8 @@ class EpochIterator(Iterator[Any]):
     def _drop(self) -> None:
         if getattr(self, "_done", True) or self._life.forked:
             return
-        # Garbage may be found by a thread that holds a lock, or that another one waits for.
-        if get_ident() == self._thread and not self._scheduler.lock.locked():
-            self.close()
-        else:
+        scheduler = self._scheduler  # garbage may be found by a thread that holds its lock
+        if scheduler.lock.locked() or scheduler.is_own_thread(get_ident()):
             in_new_thread(self.close)
+        else:
+            self.close()
