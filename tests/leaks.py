@@ -1,10 +1,18 @@
-"""What a test may leave behind: threads, child processes, open files, shared memory."""
+"""What a test may leave behind: threads, child processes, open files, shared memory.
+
+The check runs twice a test, so it reads the kernel's own lists: of the children of each thread
+(`/proc/<pid>/task/*/children`), of open files, of `/dev/shm`.
+"""
+
+# Making `Path` objects would cost more than the reading.
+# ruff: noqa: PTH115, PTH123, PTH208
 
 import gc
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -19,12 +27,13 @@ KEPT_THREADS = ("IPythonHistorySaving", "pytest_timeout", "tqdm_monitor", "Dask-
 KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
 # Helper processes that are started once for all: of the standard library, and our fork server.
 KEPT_CHILDREN = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-    "nbpipe.executors.nursery import serve",
+    b"multiprocessing.resource_tracker",
+    b"multiprocessing.forkserver",
+    b"nbpipe.executors.nursery import serve",
 )
-SHARED_MEMORY = Path("/dev/shm")
-FILES = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
+SHARED_MEMORY = "/dev/shm"
+FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+HAS_CHILD_LISTS = bool(list(Path("/proc/self/task").glob("*/children")))
 
 
 @dataclass(frozen=True)
@@ -38,19 +47,20 @@ class Held:
 
     @classmethod
     def now(cls) -> "Held":
-        return cls(_threads(), _children(), _files(), _segments())
+        return cls(_threads(), frozenset(_children()), _files(), _segments())
 
 
 def find_leaks(before: Held) -> list[str]:
     """Name what is held now and was not `before`, after a grace for threads that are ending."""
-    if _leaks_since(before):
+    leaks = _leaks_since(before)
+    if leaks:
         gc.collect()
         _wait_ending(before)
         # An iterator that was dropped may close its run in a thread that nobody can join.
         until_s = time.monotonic() + GRACE_S
-        while _leaks_since(before) and time.monotonic() < until_s:
+        while (leaks := _leaks_since(before)) and time.monotonic() < until_s:
             threading.Event().wait(PAUSE_S)
-    return _leaks_since(before)
+    return leaks
 
 
 def _leaks_since(before: Held) -> list[str]:
@@ -69,8 +79,8 @@ def _wait_ending(before: Held) -> None:
     for thread in _threads() - before.threads:
         if thread.name.startswith("nbpipe") and thread is not threading.current_thread():
             thread.join(GRACE_S)
-    children = [process for process in _processes() if process.pid not in before.children]
-    psutil.wait_procs(children, timeout=GRACE_S)
+    ending = [pid for pid in _children() if pid not in before.children and psutil.pid_exists(pid)]
+    psutil.wait_procs([psutil.Process(pid) for pid in ending], timeout=GRACE_S)
 
 
 def _threads() -> frozenset[threading.Thread]:
@@ -82,43 +92,52 @@ def _threads() -> frozenset[threading.Thread]:
     )
 
 
-def _processes() -> list[psutil.Process]:
-    """Direct children; from the kernel's own list where there is one, which is fast."""
-    lists = list(Path("/proc/self/task").glob("*/children"))
-    if lists:
-        pids = [int(pid) for path in lists for pid in _read(path).split()]
-        found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    else:
-        found = psutil.Process().children()
-    servers = [process for process in found if _is_kept(process)]
-    others = [process for process in found if process not in servers]
-    return others + [worker for server in servers for worker in _children_of(server)]
+def _children() -> Iterator[int]:
+    """Yield the direct children; in place of a helper process, the children it has started."""
+    for pid in children_of(os.getpid()):
+        if _is_kept(pid):
+            yield from children_of(pid)
+        else:
+            yield pid
 
 
-def _children_of(process: psutil.Process) -> list[psutil.Process]:
+def children_of(pid: int) -> list[int]:
+    """List the processes that a process has started and that were not waited for yet."""
+    if not HAS_CHILD_LISTS:
+        return _children_by_parents(pid)
     try:
-        return process.children()
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it ended meanwhile
+        return []
+    return [
+        int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()
+    ]
+
+
+def _children_by_parents(pid: int) -> list[int]:
+    """List children where the kernel keeps no such list: ask every process for its parent."""
+    try:
+        return [process.pid for process in psutil.Process(pid).children()]
     except psutil.Error:
         return []
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # the thread ended meanwhile
-        return ""
-
-
-def _children() -> frozenset[int]:
-    return frozenset(process.pid for process in _processes())
-
-
-def _is_kept(process: psutil.Process) -> bool:
-    try:
-        command = " ".join(process.cmdline())
-    except psutil.Error:
-        return False
+def _is_kept(pid: int) -> bool:
+    if HAS_CHILD_LISTS:
+        command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ")
+    else:
+        command = (
+            " ".join(psutil.Process(pid).cmdline()).encode() if psutil.pid_exists(pid) else b""
+        )
     return any(name in command for name in KEPT_CHILDREN)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # gone by now, or another user's
+        return b""
 
 
 def _files() -> frozenset[tuple[int, str]]:
@@ -128,13 +147,13 @@ def _files() -> frozenset[tuple[int, str]]:
         kept.update(launch.held_files())  # the pipes to the fork server
     passing = ("socket:",) if _dask_is_open() else ()  # it connects and parts as it likes
     found = set()
-    for link in FILES.iterdir():
+    for name in os.listdir(FILES):
         try:
-            target = str(link.readlink())
+            target = os.readlink(f"{FILES}/{name}")
         except OSError:  # the listing itself, closed by now
             continue
-        if int(link.name) not in kept and not target.startswith((*KEPT_FILES, *passing)):
-            found.add((int(link.name), target))
+        if int(name) not in kept and not target.startswith((*KEPT_FILES, *passing)):
+            found.add((int(name), target))
     return frozenset(found)
 
 
@@ -145,7 +164,10 @@ def _dask_is_open() -> bool:
 
 def _segments() -> frozenset[str]:
     """Named segments; a semaphore of `multiprocessing` loses its name as soon as it is made."""
-    names = (path.name for path in SHARED_MEMORY.glob("*"))
+    try:
+        names = os.listdir(SHARED_MEMORY)
+    except OSError:  # another system
+        names = []
     return frozenset(name for name in names if not name.startswith("sem."))
 
 
@@ -154,12 +176,6 @@ def _used_elsewhere(segment: str) -> bool:
     own = {str(pid) for pid in (os.getpid(), *_children())}
     if segment.startswith("torch_"):  # it is named after the process that made it
         return segment.split("_")[1] not in own
-    others = [path for path in Path("/proc").glob("[0-9]*/maps") if path.parent.name not in own]
-    return any(f"{SHARED_MEMORY}/{segment}" in _text(path) for path in others)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # gone by now, or another user's
-        return ""
+    others = [pid for pid in os.listdir("/proc") if pid.isdigit() and pid not in own]
+    mapped = f"{SHARED_MEMORY}/{segment}".encode()
+    return any(mapped in _read(f"/proc/{pid}/maps") for pid in others)

@@ -7,9 +7,17 @@ import threading
 from multiprocessing.shared_memory import SharedMemory
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
+from tests.gates import HANG_S
 from tests.leaks import Held, find_leaks
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    """Wait no longer than a moment for what is left on purpose."""
+    monkeypatch.setattr("tests.leaks.GRACE_S", 0.01)
 
 
 def test_nothing_held_is_no_leak():
@@ -28,8 +36,9 @@ def test_thread_is_found_and_gone_when_it_ends():
     assert (found, find_leaks(before)) == (["thread 'left'"], [])
 
 
-def test_ending_thread_of_nbpipe_has_grace():
+def test_ending_thread_of_nbpipe_has_grace(monkeypatch):
     """A thread of nbpipe that is about to end is waited for."""
+    monkeypatch.setattr("tests.leaks.GRACE_S", HANG_S)
     before, gate = Held.now(), threading.Event()
     thread = threading.Thread(target=gate.wait, name="nbpipe-worker-1")
     thread.start()
@@ -46,9 +55,8 @@ def test_open_file_is_found():
     assert found == [f"open file {fd} of {__file__}"]
 
 
-def test_child_process_is_found(monkeypatch):
+def test_child_process_is_found():
     """A child process that goes on running is named."""
-    monkeypatch.setattr("tests.leaks.GRACE_S", 0.01)
     before = Held.now()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     found = find_leaks(before)
