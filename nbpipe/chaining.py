@@ -165,7 +165,7 @@ class Chaining:
             size: items in a batch, at least 1; with `cost`, the most that their costs sum to.
             drop_last: leave out a last batch that is not full.
             collate: function of a list of items; None stacks arrays and tensors, through dicts,
-                tuples, lists and dataclasses.
+                tuples, lists and dataclasses; numbers become an array, beside tensors a tensor.
             names: names for the fields of tuples; the batch becomes a dict.
             dtype: type that floating arrays and tensors are cast to.
             pad: value that fills ragged leading dimensions up to the longest.

@@ -32,10 +32,12 @@ def collate(
     | numpy array (...) | numpy array (B, ...) |
     | torch tensor (...) | torch tensor (B, ...), on the same device |
     | number, bool | numpy array (B,): int64, float64, bool; numpy scalars keep their dtype |
+    | number, bool in a sample that holds a tensor | torch tensor (B,) on the CPU, same dtypes |
     | dict, tuple, named tuple, list, dataclass | the same, of batches |
     | str, bytes, None and everything else | list of B |
 
-    A batch shares no memory with the arrays and tensors of its samples.
+    A batch shares no memory with the arrays and tensors of its samples. Arrays stay arrays beside
+    tensors, and so do numbers of a dtype that torch does not have.
 
     Args:
         samples: B samples, at least one.
@@ -54,7 +56,7 @@ def collate(
     if not samples:
         raise ArgumentError("a batch must have at least 1 sample, got none")
     check_options(names, pad=pad)
-    how = _How(_floating(dtype), pad)
+    how = _How(_floating(dtype), pad, _holds_tensor(samples[0], 0))
     if names is None:
         return _gather(samples, how, "sample", 0)
     columns = _columns(samples, tuple(names))
@@ -82,6 +84,17 @@ def check_options(names: Any = None, dtype: Any = None, pad: Any = None) -> None
 class _How:
     floating: str | None  # name of the dtype of all that is floating
     pad: Any
+    tensors: bool  # numbers become tensors
+
+
+def _holds_tensor(sample: Any, depth: int) -> bool:
+    """Tell whether a leaf of a sample is a torch tensor."""
+    if depth > MAX_DEPTH or sys.modules.get("torch") is None:
+        return False
+    kind = _kind(sample)
+    if kind in ("mapping", "sequence", "dataclass"):
+        return any(_holds_tensor(value, depth + 1) for _, value in children(sample) or ())
+    return kind == "tensor"
 
 
 def _gather(samples: list[Any], how: _How, where: str, depth: int) -> Any:
@@ -145,19 +158,35 @@ _KINDS: dict[type, str] = {
 # -- numbers, arrays, tensors -----------------------------------------------------------
 
 
-def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) -> NDArray[Any]:
+def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) -> Any:
     dtype: Any = None  # numpy's own scalars say it themselves
     if kinds <= {int, float}:
-        dtype = np.int64 if kinds == {int} else _numpy_floating(how)
+        dtype = np.int64 if kinds == {int} else np.float64
+    batch = _array_of_numbers(numbers, dtype, where)
+    floating = how.floating is not None and batch.dtype.kind == "f"
+    tensor = _tensor_or_none(batch) if how.tensors else None
+    if tensor is not None:
+        return tensor.to(_torch_floating(how, sys.modules["torch"])) if floating else tensor
+    return batch.astype(_numpy_floating(how), copy=False) if floating else batch
+
+
+def _array_of_numbers(numbers: list[Any], dtype: Any, where: str) -> NDArray[Any]:
     try:
         batch = np.array(numbers, dtype=dtype)
     except OverflowError as error:
         raise _too_large(numbers, where) from error
     if batch.dtype.kind == "O":
         raise _too_large(numbers, where)
-    if dtype is None and how.floating is not None and batch.dtype.kind == "f":
-        return batch.astype(_numpy_floating(how), copy=False)
     return batch
+
+
+def _tensor_or_none(batch: NDArray[Any]) -> Any:
+    """Return a tensor with the memory of `batch`; None: torch has no such dtype."""
+    torch: Any = sys.modules["torch"]
+    try:
+        return torch.from_numpy(batch)
+    except TypeError:
+        return None
 
 
 def _too_large(numbers: list[Any], where: str) -> ArgumentError:

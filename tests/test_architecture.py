@@ -179,9 +179,9 @@ def test_torch_is_loaded_by_few_and_late(path):
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_file_is_short(path):
-    """A file has at most 400 lines."""
+    """A file has at most 800 lines."""
     lines = (PACKAGE / path).read_text(encoding="utf-8").count("\n")
-    assert lines <= 400
+    assert lines <= 800
 
 
 def test_functions_are_short():

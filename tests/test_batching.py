@@ -248,3 +248,15 @@ def test_tensors():
     rows = list(nbpipe.source([{"x": batch}]).unbatch())
     assert (batch.tolist(), batch.dtype) == ([[0, 1, 0], [0, 1, 2]], torch.float32)
     assert [row["x"].tolist() for row in rows] == [[0, 1, 0], [0, 1, 2]]
+
+
+@pytest.mark.torch
+def test_a_batch_trains_as_it_comes():
+    """Images with labels that are ints are a batch for `cross_entropy`, and come apart again."""
+    import torch
+
+    pipe = nbpipe.source([(torch.zeros(3), label) for label in (0, 2)]).batch(2)
+    ((images, labels),) = pipe
+    loss = torch.nn.functional.cross_entropy(images, labels)
+    assert round(float(loss), 4) == 1.0986
+    assert [int(label) for _, label in pipe.unbatch()] == [0, 2]

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from nbpipe.collate import check_options, collate
 from nbpipe.errors import ArgumentError, ArgumentTypeError
+from nbpipe.tree import leaves
 
 
 class Pair(NamedTuple):
@@ -261,6 +262,7 @@ def test_tensors():
     single = collate([one], dtype=torch.float32)
     one[0] = 9
     assert stacked[0].tolist() == [[0, 1], [0, 1]]
+    assert stacked[1].tolist() == [1, 2]
     assert single.tolist() == [[0, 1]]
     padded = collate([torch.ones(1), torch.ones(2)], pad=-1, dtype="float16")
     assert (padded.dtype, padded.tolist()) == (torch.float16, [[1, -1], [1, 1]])
@@ -291,3 +293,60 @@ def test_tensors_that_do_not_fit():
         with pytest.raises(ArgumentError) as caught:
             collate(samples, **options)
         assert message in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Deep:
+    fields: Any
+    rate: float
+
+
+@pytest.mark.torch
+def test_numbers_beside_tensors_become_tensors():
+    """Numbers in a sample that holds a tensor anywhere are stacked to tensors, as torch does."""
+    import torch
+
+    tensor, numbers = torch.ones(2), [1, 1.5, True, 2j, np.float32(3), np.uint8(4), Colour.RED]
+    names = ["int64", "float64", "bool", "complex128", "float32", "uint8", "int64"]
+    for sample in (
+        (*numbers, tensor),
+        {"image": [tensor], **{str(at): number for at, number in enumerate(numbers)}},
+        Deep({"a": (tensor,), "b": numbers}, 0.5),
+    ):
+        given = [leaf for leaf in leaves(collate([sample] * 3)) if leaf.ndim == 1]
+        assert {type(leaf) for leaf in given} == {torch.Tensor}
+        assert [str(leaf.dtype) for leaf in given[:7]] == [f"torch.{name}" for name in names]
+        assert [leaf.tolist() for leaf in given[:7]] == [[number] * 3 for number in numbers]
+
+
+@pytest.mark.torch
+def test_what_stays_beside_tensors():
+    """Arrays, times, words and numbers that torch has no type for stay what they are."""
+    import torch
+
+    kept = (np.zeros(2), np.datetime64(0, "s"), "a", None, np.longdouble(1))
+    batch = collate([(torch.ones(1), *kept)] * 2)
+    assert same(batch[1:], collate([kept] * 2))
+    assert type(collate([(np.ones(1), 1)])[1]) is np.ndarray
+
+
+@pytest.mark.torch
+def test_options_of_numbers_beside_tensors():
+    """Names and a floating dtype hold for numbers beside tensors, one of torch's alone too."""
+    import torch
+
+    samples = [(torch.ones(1), 1, 0.5), (torch.ones(1), 2, 1.5)]
+    batch = collate(samples, names=("x", "y", "rate"), dtype="bfloat16")
+    assert [batch[name].dtype for name in batch] == [torch.bfloat16, torch.int64, torch.bfloat16]
+    assert [batch[name].tolist() for name in ("y", "rate")] == [[1, 2], [0.5, 1.5]]
+    mixed = collate([(torch.ones(1), 1), (torch.ones(1), 1.5)], dtype=torch.float32)
+    assert (mixed[1].dtype, mixed[1].tolist()) == (torch.float32, [1, 1.5])
+
+
+@pytest.mark.torch
+def test_numbers_too_large_beside_tensors():
+    """An int that no tensor holds is refused by its field."""
+    import torch
+
+    with pytest.raises(ArgumentError, match=r"sample\[1\]: ints must fit int64"):
+        collate([(torch.ones(1), 2**64)])

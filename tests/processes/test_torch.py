@@ -61,6 +61,17 @@ def test_tensors_come_whole(copy):
         assert [one[name].dtype for name in wanted] == [wanted[name].dtype for name in wanted]
 
 
+def test_batches_of_a_worker_are_those_of_a_thread():
+    """Numbers beside tensors are stacked to tensors in a worker, too."""
+    import torch
+
+    chain = placed(4, lambda n: {"x": torch.full((2,), n), "y": n, "rate": n / 2})
+    with chain.batch(4, executor="process").start() as run:
+        (batch,) = drained(run)
+    assert [type(leaf) for leaf in batch.values()] == [torch.Tensor] * 3
+    assert (batch["y"].tolist(), batch["rate"].tolist()) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
+
+
 def test_tensors_take_no_descriptors():
     """However many tensors are kept, no more files are open."""
     import torch
