@@ -10,7 +10,6 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "..", "nbpipe", "widgets", "static");
 const LIMIT_BYTES = 150_000; // it is sent whole for each widget
 const TARGET = ["chrome117", "firefox120", "safari17.4"];
-const SHEETS = ["panel", "head", "table", "meters", "knob", "export", "chart", "narrow"];
 
 /** A file of uPlot's. */
 function ofUplot(name) {
@@ -20,10 +19,10 @@ function ofUplot(name) {
 
 /** The rules of each sheet, uPlot's among them, act inside the panel only. */
 async function styleSheet() {
+  const css = (name) => readFile(join(HERE, "widgets", "css", name), "utf8");
   const foreign = await ofUplot("dist/uPlot.min.css");
-  const own = await Promise.all(
-    SHEETS.map((name) => readFile(join(HERE, "widgets", "css", `${name}.css`), "utf8")),
-  );
+  const names = Object.keys(JSON.parse(await css("sheets.json")));
+  const own = await Promise.all(names.map((name) => css(`${name}.css`)));
   const sheet = [`.nbpipe-panel {${foreign}}`, ...own].join("\n");
   return (await transform(sheet, { loader: "css", minify: true, target: TARGET })).code;
 }

@@ -3,7 +3,7 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     environment: "happy-dom",
-    include: ["*/test/**/*.test.ts"],
+    include: ["*/test/**/*.test.{ts,mjs}"],
     restoreMocks: true,
     unstubGlobals: true,
   },

@@ -44,6 +44,16 @@ def rates(run, times):
     rate = lambda ts: (len(ts) - 1) / (ts[-1] - ts[0])
     return rate(before), rate(after)
 """
+# By bar and part, the share [%] that is drawn, that is meant and that is said in words.
+MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(bar => {
+    const whole = bar.getBoundingClientRect().width;
+    const said = [...bar.getAttribute('aria-label').matchAll(/(\\d+)\\s%/g)].map(m => +m[1]);
+    return [...bar.children].map((part, place) => ({
+        drawn: 100 * part.getBoundingClientRect().width / whole,
+        meant: parseFloat(part.style.width),
+        said: said[place] ?? 0,
+    }));
+})"""
 
 
 class PanelPage(NotebookPage):
@@ -89,6 +99,11 @@ class PanelPage(NotebookPage):
     def field(self, name: str, number: int = 0) -> Locator:
         """Find a field of the panel's head."""
         return self.panel(number).locator(f"[data-field={name}]").first
+
+    def bars(self, number: int = 0) -> list[list[dict[str, float]]]:
+        """Measure the bars of a panel: what each part is drawn as and what it is said to be [%]."""
+        found: list[list[dict[str, float]]] = self.panel(number).evaluate(MEASURE)
+        return found
 
     def drag(self, slider: Locator, value: int) -> None:
         """Drag a slider to a value with the mouse."""

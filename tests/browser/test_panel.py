@@ -211,7 +211,7 @@ def test_stage_named_as_html_is_text(open_cells):
 
 
 def test_twelve_stages(open_cells):
-    """Twelve stages are all shown, with their controls, and can be turned."""
+    """Twelve stages are all shown, bars as wide as their shares, and can be turned."""
     page = open_cells(
         SETUP,
         "pipe = nbpipe.source(range(10**9), name='files')\n"
@@ -222,6 +222,10 @@ def test_twelve_stages(open_cells):
     start(page)
     page.nudge("stage_10")
     page.finish(2, "stop-twelve")
+    parts = [part for bar in page.bars() for part in bar]
+    swatches = page.panel().locator(".nbp-swatch").evaluate_all("all => all.map(one => one.offsetWidth)")
+    wrong = [p for p in parts if abs(p["drawn"] - p["meant"]) > 1 or abs(p["said"] - p["meant"]) > 1]
+    assert (len(parts), wrong, swatches) == (4 * 13, [], 4 * swatches[:1])
     sliders = page.panel().locator("input[type=range][data-knob=concurrency]").count()
     assert (sliders, page.number("stage_10").input_value()) == (11, "5")
 

@@ -17,7 +17,7 @@ export class ExportForm {
   private readonly path: HTMLInputElement;
   private readonly go = button({ class: "go", "data-op": "export-go" }, "Export");
   private readonly leave = button({ class: "leave", "data-op": "export-close" }, "Cancel");
-  private readonly busy = h("span", { class: "busy", role: "status" });
+  private readonly busy = h("span", { class: "writing", role: "status" });
   private readonly outcome: Outcome;
   private shown: Progress | undefined;
   private asked = false;

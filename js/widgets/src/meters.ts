@@ -84,7 +84,7 @@ export class Spark {
 
   constructor() {
     const box = `0 0 ${WIDTH} ${HEIGHT}`;
-    const attributes = { class: "cell spark", viewBox: box, preserveAspectRatio: "none" };
+    const attributes = { class: "cell spark sparkline", viewBox: box, preserveAspectRatio: "none" };
     this.el = svg("svg", { ...attributes, "aria-hidden": "true" }, this.area, this.line);
   }
 

@@ -38,7 +38,9 @@ export class Table {
     private readonly sections: Sections,
   ) {
     this.loop = new LoopRow(session);
-    const headings = HEADINGS.map(([field, label]) => h("span", { class: field }, label));
+    const headings = HEADINGS.map(([field, label]) =>
+      h("span", { class: `heading ${field}` }, label),
+    );
     this.head = h("div", { class: "headings", "aria-hidden": "true" }, ...headings);
     const meanings = MEANINGS.map(([part, meaning]) =>
       h("span", {}, h("i", { class: `swatch part ${part}` }), h("b", {}, part), ` ${meaning}`),

@@ -111,11 +111,11 @@ describe("the form", () => {
     begin();
     press(path(), "Enter");
     go().click();
-    expect([asked().length, shown.text(".nbp-busy"), go().getAttribute("aria-disabled")]).toEqual([
-      1,
-      "writing…",
-      "true",
-    ]);
+    expect([
+      asked().length,
+      shown.text(".nbp-writing"),
+      go().getAttribute("aria-disabled"),
+    ]).toEqual([1, "writing…", "true"]);
   });
 
   test("closes with Escape, and gives the focus back", () => {
@@ -153,7 +153,7 @@ describe("the form", () => {
     shown = new Shown(model);
     open.push(shown);
     frame();
-    const busy = shown.text(".nbp-busy");
+    const busy = shown.text(".nbp-writing");
     end({ path: "/loader.py" }, id);
     expect([busy, form().hidden, shown.text("[data-field=exported]")]).toEqual([
       "writing…",
@@ -177,7 +177,7 @@ describe("an export that is done", () => {
       shown.text("[data-field=exported]"),
       [...shown.el.querySelectorAll(".nbp-done li")].map((note) => note.textContent),
       shown.el.querySelector("img, .nbp-done b"),
-      shown.text(".nbp-busy"),
+      shown.text(".nbp-writing"),
     ]).toEqual(["/home/ada/<img src=x>/loader.py", ["<b>CACHE</b> begins empty"], null, ""]);
   });
 
@@ -188,7 +188,7 @@ describe("an export that is done", () => {
     end({ path: "/loader.py" }, id);
     model.receive({ type: "ack", id, ok: true, value: null });
     frame();
-    expect([shown.text("[data-field=exported]"), shown.text(".nbp-busy")]).toEqual([
+    expect([shown.text("[data-field=exported]"), shown.text(".nbp-writing")]).toEqual([
       "/loader.py",
       "",
     ]);
@@ -252,7 +252,7 @@ describe("a refusal", () => {
     press(path(), "Enter");
     model.ack(null, "path must be that of a module");
     frame();
-    expect([shown.text("[data-field=refusal]"), shown.text(".nbp-busy")]).toEqual([
+    expect([shown.text("[data-field=refusal]"), shown.text(".nbp-writing")]).toEqual([
       "path must be that of a module",
       "",
     ]);
