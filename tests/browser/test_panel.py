@@ -223,8 +223,12 @@ def test_twelve_stages(open_cells):
     page.nudge("stage_10")
     page.finish(2, "stop-twelve")
     parts = [part for bar in page.bars() for part in bar]
-    swatches = page.panel().locator(".nbp-swatch").evaluate_all("all => all.map(one => one.offsetWidth)")
-    wrong = [p for p in parts if abs(p["drawn"] - p["meant"]) > 1 or abs(p["said"] - p["meant"]) > 1]
+    swatches = (
+        page.panel().locator(".nbp-swatch").evaluate_all("all => all.map(one => one.offsetWidth)")
+    )
+    wrong = [
+        p for p in parts if abs(p["drawn"] - p["meant"]) > 1 or abs(p["said"] - p["meant"]) > 1
+    ]
     assert (len(parts), wrong, swatches) == (4 * 13, [], 4 * swatches[:1])
     sliders = page.panel().locator("input[type=range][data-knob=concurrency]").count()
     assert (sliders, page.number("stage_10").input_value()) == (11, "5")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nbpipe.view import history, snapshot
 from nbpipe.view.picture import averaged, picture_html
-from nbpipe.view.words import export_line, picture_text
+from nbpipe.view.words import export_line, loop_shares, picture_text, shares_of
 from tests.view.fakes import FAILURE, HOSTILE, FakeWatched, photographs
 
 TAGS = {
@@ -167,6 +167,18 @@ def test_rate_of_an_epoch_that_is_over():
     run.now = replace(run.now, state="finished", delivered=1563, elapsed_s=156.3)
     said = picture_text(snapshot(run)).splitlines()[1]
     assert "1,563/1,563 batches (100 %), 10 batches/s over 2 min 36 s" in said
+
+
+def test_bars_are_as_wide_as_their_shares():
+    """Each bar is drawn with the shares of its row, to a hundredth of its width."""
+    seen = snapshot(photographs())
+    bars = re.findall(r'<svg width="140".*?</svg>', picture_html(seen))
+    drawn = [
+        [int(width) for width in re.findall(r'<rect x="\d+" width="(\d+)"', one)] for one in bars
+    ]
+    shares = [*map(shares_of, seen["stages"]), loop_shares(seen)]
+    meant = [[100 * share for share in one.values() if share >= 0.005] for one in shares]
+    assert drawn == [pytest.approx(one, abs=1) for one in meant]
 
 
 @pytest.mark.parametrize(("state", "elapsed_s"), [("ready", 0.0), ("closed", 0.0)])
