@@ -1,19 +1,29 @@
-"""What holds for every test: no leaks, no deadline, markers for torch and GPUs."""
+"""What holds for every test: no leaks, no deadline, two tiers, markers for torch and GPUs."""
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
-from tests import post
+from tests import post, tiers
 from tests.leaks import Held, find_leaks
 
 collect_ignore = ["jobs"]  # run by hand: they need what the other tests do without
 
-hypothesis.settings.register_profile("nbpipe", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("nbpipe")
+# The same examples in every run; `NBPIPE_EXAMPLES=explore` looks for new ones.
+for name, examples in {"everyday": 25, "thorough": 100, "explore": 1000}.items():
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=name != "explore",
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work
+    )
+hypothesis.settings.load_profile(os.environ.get("NBPIPE_EXAMPLES", "everyday"))
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +37,15 @@ def no_leaks() -> Iterator[None]:
         pytest.fail("left behind: " + ", ".join(leaks), pytrace=False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Write down what tests take where that is asked for."""
+    if "NBPIPE_DURATIONS" in os.environ:
+        config.pluginmanager.register(tiers.Recorder())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that need torch where there is none; skip GPU tests without a GPU."""
+    """Tell the tiers apart; deselect tests that need torch where there is none, skip GPU tests."""
+    tiers.prepare(items, grouped=config.getoption("loadgroup", default=False))
     if importlib.util.find_spec("torch") is None:
         without = [item for item in items if _needs_torch(item)]
         config.hook.pytest_deselected(items=without)
