@@ -19,18 +19,27 @@ JS_FILES = $(shell find js -name node_modules -prune -o -type f -print)
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test js gate bench core core-tests format constraints clean
+.PHONY: help lab test test-all rest durations js gate bench core core-tests format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 lab: $(VENV)/.lab $(FRONT_END)  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
 	@PATH="$(abspath $(BIN)):$$PATH" jupyter-lab $(AS_ROOT) \
 	  --LabApp.default_url=/lab/tree/notebooks/01_quickstart.ipynb $(ARGS)
 
-test: $(VENV)/.dev $(FRONT_END)  ## run every check and print the time of each part
-	@$(BIN)/python tests/run_all.py $(ARGS)
+test: $(VENV)/.dev $(FRONT_END)  ## the everyday tests and checks: minutes (ARGS=ruff for a part)
+	@$(BIN)/python tests/run_all.py $(or $(ARGS),everyday)
+
+test-all: $(VENV)/.dev $(FRONT_END)  ## these, then all that is slow: every browser, kernel and notebook
+	@$(BIN)/python tests/run_all.py everyday rest
+
+rest: $(VENV)/.dev $(FRONT_END)  ## what `make test-all` runs after `make test`
+	@$(BIN)/python tests/run_all.py rest
+
+durations: $(VENV)/.dev $(FRONT_END)  ## write down what each test takes: on a machine without other work
+	@NBPIPE_DURATIONS=1 $(BIN)/python -m pytest -q -p no:nbval tests
 
 js: $(FRONT_END)  ## build the front end (needed before `pip install .` in a clone)
 
@@ -45,8 +54,9 @@ core:  ## run the tests that need no torch, e.g. with PYTHON=python3.12
 	$(MAKE) --no-print-directory core-tests VENV=.venv-core-$$version
 
 core-tests: $(VENV)/.core
-	@$(BIN)/python -m pytest -m "not torch and not browser" \
-	  --ignore=tests/browser --ignore=tests/kernel --doctest-ignore-import-errors $(ARGS)
+	@$(BIN)/python -m pytest -m "not torch and not slow" tests nbpipe \
+	  --ignore=tests/browser --ignore=tests/kernel \
+	  --doctest-modules --doctest-ignore-import-errors $(ARGS)
 
 format: $(VENV)/.dev  ## format the code and repair what ruff can
 	@$(BIN)/python -m ruff check --fix-only --quiet .

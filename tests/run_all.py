@@ -1,4 +1,8 @@
-"""Run every check of the repository, or the parts named, and print the time of each.
+"""Run the checks of a tier, or the parts named, and print the time of each.
+
+    run_all.py everyday         what a change usually breaks (`make test`)
+    run_all.py everyday rest    everything (`make test-all`)
+    run_all.py ruff mypy        some parts
 
 Two parts run side by side; each line says which part it comes from.
 """
@@ -13,29 +17,34 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb"))
 # The machine's Node comes first, else the one beside this Python.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-# What feeds a training loop: most of it loads torch.
-TRAINING = ("loader", "ranks", "resume", "resume_tools", "transfer")
-# The first takes half of the time; the others run beside it, one after the other.
-PARTS = {
-    "tests": [
-        "pytest",
-        "-q",
-        "tests",
-        *(f"--ignore=tests/{name}" for name in ("export", *TRAINING)),
-    ],
-    "js": ["npm", "run", "--silent", "check"],
-    "ruff": ["ruff", "check", "."],
-    "format": ["ruff", "format", "--check", "."],
-    "mypy": ["mypy"],
-    "doctests": ["pytest", "-q", "nbpipe"],
-    "export": ["pytest", "-q", "tests/export"],
-    "notebooks": ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"],
-    "training": ["pytest", "-q", *(f"tests/{name}" for name in TRAINING)],
-    "browser": ["pytest", "-q", "-m", "browser", "tests/browser"],
+PROCESSES = max(2, min(os.cpu_count() or 2, 6))
+PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
+SHARED_OUT = [*PYTEST, "-n", str(PROCESSES), "--dist", "loadgroup", "tests", "-m"]
+NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
+QUICKSTART, *NOTEBOOKS = sorted(
+    str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
+)
+# The first takes most of the time; the others run beside it, one after the other.
+TIERS = {
+    "everyday": {
+        "tests": [*SHARED_OUT, "not slow"],
+        "mypy": ["mypy"],
+        "quickstart": [*NBVAL, QUICKSTART],
+        "js": ["npm", "run", "--silent", "check"],
+        "ruff": ["ruff", "check", "."],
+        "format": ["ruff", "format", "--check", "."],
+        "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
+    },
+    "rest": {
+        # what is slow, and random examples once more: four times as many
+        "slow": [*SHARED_OUT, "slow or hypothesis"],
+        "notebooks": [*NBVAL, *NOTEBOOKS],
+    },
 }
+PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
+EXAMPLES = {"slow": "thorough"}  # profiles of tests/conftest.py
 AT_ONCE = 2
 GRACE_S = 20.0  # what Ctrl-C has reached ends kernels and browsers before it ends
 
@@ -44,7 +53,7 @@ def command_of(name: str) -> tuple[list[str], Path]:
     """Return the command of a part, and the folder to run it in."""
     if name == "js":
         return [shutil.which("npm", path=PATH) or "npm", *PARTS[name][1:]], ROOT / "js"
-    return [sys.executable, "-m", *PARTS[name], *(NOTEBOOKS if name == "notebooks" else [])], ROOT
+    return [sys.executable, "-m", *PARTS[name]], ROOT
 
 
 class Runner:
@@ -75,7 +84,7 @@ class Runner:
         command, folder = command_of(name)
         self._say(f"== {name}: {' '.join([Path(command[0]).name, *command[1:]])}")
         started_s = time.perf_counter()
-        process = self._start(command, folder)
+        process = self._start(command, folder, EXAMPLES.get(name, "everyday"))
         reader = threading.Thread(target=self._pass_on, args=(name, process), daemon=True)
         reader.start()
         code, seconds = process.wait(), time.perf_counter() - started_s
@@ -83,14 +92,14 @@ class Runner:
         self._say(f"== {name}: {'failed' if code else 'passed'} in {seconds:.1f} s")
         return code, seconds
 
-    def _start(self, command: list[str], folder: Path) -> subprocess.Popen[str]:
+    def _start(self, command: list[str], folder: Path, examples: str) -> subprocess.Popen[str]:
         with self._lock:
             if self._stopped:
                 raise KeyboardInterrupt
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=os.environ | {"PATH": PATH},
+                env={"NBPIPE_EXAMPLES": examples, **os.environ, "PATH": PATH},
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._alone else subprocess.PIPE,
                 stderr=None if self._alone else subprocess.STDOUT,
@@ -102,7 +111,7 @@ class Runner:
 
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            self._say(f"{name:<9} | {line.rstrip()}")
+            self._say(f"{name:<10} | {line.rstrip()}")
             if line.startswith(("FAILED ", "ERROR ")):
                 self.failed.append(line.rstrip()[:300])
 
@@ -123,24 +132,36 @@ class Runner:
 
 
 def main(names: list[str]) -> int:
-    """Run the parts, and print a table of them; return 1 if one failed."""
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        print(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    """Run tiers or parts, and print a table of them; return 1 if one failed, 2 on bad usage."""
+    unknown = [name for name in names if name not in {**TIERS, **PARTS}]
+    if unknown or not names:
+        what = f"no part {unknown[0]!r}" if unknown else "name what to run"
+        print(f"{what}; there are {', '.join(TIERS)}, or of them {', '.join(PARTS)}")
         return 2
+    results: dict[str, tuple[int, float]] = {}
     started_s = time.perf_counter()
-    try:
-        runner = Runner(names or list(PARTS))
-        results = runner.run()
-    except KeyboardInterrupt:
-        return 130
-    print(f"\n{'part':<12}{'result':<10}{'time':>8}")
-    for name, (code, seconds) in results.items():
-        print(f"{name:<12}{'failed' if code else 'passed':<10}{seconds:>6.1f} s")
-    print(f"{'all':<22}{time.perf_counter() - started_s:>6.1f} s")
-    for line in runner.failed:
+    parts = [name for name in names if name in PARTS]
+    rounds = [list(TIERS[name]) for name in TIERS if name in names] + ([parts] if parts else [])
+    failed: list[str] = []
+    for round_ in rounds:  # one tier after the other: the first answers first
+        runner = Runner(round_)
+        try:
+            results |= runner.run()
+        except KeyboardInterrupt:
+            return 130
+        failed += runner.failed
+        report(results, time.perf_counter() - started_s)
+    for line in failed:
         print(line)
     return int(any(code for code, _ in results.values()))
+
+
+def report(results: dict[str, tuple[int, float]], seconds: float) -> None:
+    """Print a table of the parts that have run so far."""
+    print(f"\n{'part':<12}{'result':<10}{'time':>8}")
+    for name, (code, took_s) in results.items():
+        print(f"{name:<12}{'failed' if code else 'passed':<10}{took_s:>6.1f} s")
+    print(f"{'all':<22}{seconds:>6.1f} s", flush=True)
 
 
 if __name__ == "__main__":

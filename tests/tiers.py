@@ -77,8 +77,9 @@ def _group_of(item: pytest.Item) -> str:
     """Return what tests share: one JupyterLab, one kernel of a version, what a file starts."""
     if item.get_closest_marker("browser"):
         return "browser"
-    way = getattr(item, "callspec", None) and item.callspec.params.get("way")
-    return f"ipykernel {way[0]}" if way else str(item.path)
+    if item.path.parent.name == "kernel" and hasattr(item, "callspec"):
+        return f"kernel {item.callspec.params.get('way')}"
+    return str(item.path)
 
 
 class Recorder:
