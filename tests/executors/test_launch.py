@@ -31,9 +31,10 @@ LEAVE = "tests.executors.launched:leave"
 METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
 
 
-@pytest.fixture(autouse=True)
-def server():
-    """End the fork server after each test."""
+@pytest.fixture
+def fresh():
+    """Begin without a fork server, and end the one that the test has changed."""
+    stop_server()
     yield
     stop_server()
 
@@ -154,7 +155,7 @@ def test_exit_code(method, way, code):
     assert left(worker) == code
 
 
-def test_exception_ends_a_worker_with_its_traceback(method, capfd):
+def test_exception_ends_a_worker_with_its_traceback(fresh, method, capfd):
     """A worker that fails outside of any job writes why."""
     worker = finished(launch, LEAVE, b"1 / 0")
     code = left(worker)
@@ -419,7 +420,7 @@ def test_forked_process_starts_its_own(forked):
     assert out == ["0 True", "0", "0 True"]
 
 
-def test_server_with_another_thread_forks_nothing(forked, monkeypatch, tmp_path):
+def test_server_with_another_thread_forks_nothing(fresh, forked, monkeypatch, tmp_path):
     """Where a module of the user starts a thread in every interpreter, workers are fresh ones."""
     (tmp_path / "sitecustomize.py").write_text(
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -464,7 +465,7 @@ def test_torch_loaded_later_is_found_by_later_workers(forked):
     assert out == ["False True True 1", "0", "0", "0"]
 
 
-def test_no_python_no_worker(method, monkeypatch):
+def test_no_python_no_worker(fresh, method, monkeypatch):
     """Where no Python can be started, the error says what was tried."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerStartError, match="/nowhere/python"):
@@ -472,7 +473,7 @@ def test_no_python_no_worker(method, monkeypatch):
     assert held_files()[2:] == ()
 
 
-def test_server_that_cannot_start(forked, monkeypatch):
+def test_server_that_cannot_start(fresh, forked, monkeypatch):
     """A fork server that ends at once is no reason to hang."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(WorkerStartError) as caught:

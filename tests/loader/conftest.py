@@ -2,9 +2,7 @@
 
 import pytest
 
-from nbpipe.executors.launch import stop_server
-from tests.gates import drained
-from tests.processes.conftest import START_S
+from tests.processes.conftest import start_server
 
 WAYS = {
     "inline": {"num_workers": 0},
@@ -15,13 +13,9 @@ WAYS = {
 
 @pytest.fixture(autouse=True, scope="package")
 def server():
-    """Start a fork server that has torch before the first test."""
+    """Have a fork server that has torch before the first test."""
     pytest.importorskip("torch")
-    import nbpipe
-
-    drained(nbpipe.source([0]).map(int, executor="process"), START_S)
-    yield
-    stop_server()
+    start_server()
 
 
 @pytest.fixture(params=WAYS)

@@ -4,7 +4,6 @@ import psutil
 import pytest
 
 import nbpipe
-from nbpipe.executors.launch import stop_server
 from tests.gates import drained
 from tests.leaks import GRACE_S
 from tests.processes.marks import Bell, Counter, Gate
@@ -14,14 +13,12 @@ START_S = 50.0
 
 @pytest.fixture(autouse=True, scope="module")
 def server():
-    """Start the fork server before the first test, so that none of them is taken to leave it."""
+    """Have a fork server before the first test, so that none of them is taken to leave it."""
     start_server()
-    yield
-    stop_server()
 
 
 def start_server():
-    """Start the fork server; it takes its time where torch was loaded."""
+    """Start the fork server where there is none; it lives as long as this process."""
     drained(nbpipe.source([0]).map(int, executor="process"), START_S)
 
 
