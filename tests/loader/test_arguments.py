@@ -138,7 +138,7 @@ SENT = [
 ]
 
 
-@pytest.mark.parametrize("options", SENT, ids=str)
+@pytest.mark.parametrize("options", SENT, ids=", ".join)
 def test_sent_to_another_process(options):
     """A loader can be pickled: what comes out gives the same batches."""
     loader = nbpipe.DataLoader(**{"dataset": Numbers(), **options})
