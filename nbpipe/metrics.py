@@ -25,7 +25,7 @@ _SMALL_BITS = 3  # durations of so few bits have no quarters
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """What one stage did, as plain numbers that no longer change.
+    """What one stage did, as plain values that no longer change.
 
     Attributes:
         items_in: items taken since the run started.
@@ -52,6 +52,10 @@ class StageStats:
         starting: those of them that have not done anything yet.
         memory_bytes: resident memory of these processes [bytes]; what they share is counted
             in each; 0 where it is not known.
+        oldest_s: time that the oldest call in progress has been running for [s]; 0 where none
+            is. Of stages that share workers, in the row of the last.
+        oldest_item: the item that this call works on, as messages name it, or "first to last"
+            of several; empty where that is not known.
     """
 
     items_in: int = 0
@@ -75,8 +79,10 @@ class StageStats:
     workers: int = 0
     starting: int = 0
     memory_bytes: int = 0
+    oldest_s: float = 0.0
+    oldest_item: str = ""
 
-    def as_dict(self) -> dict[str, int | float]:
+    def as_dict(self) -> dict[str, int | float | str]:
         """Give the fields as a dict, in their order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -88,7 +94,9 @@ class StageStats:
         return html_table(("", ""), self.table())
 
 
-def _worded(name: str, value: int | float) -> str:
+def _worded(name: str, value: int | float | str) -> str:
+    if isinstance(value, str):
+        return value
     if name.endswith("_per_s"):
         return format_rate(value)
     if name.endswith("_s"):

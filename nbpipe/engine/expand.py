@@ -77,6 +77,15 @@ class ExpandNode(Node):
         """Count the inputs of a task: those of a call were counted when it began."""
         return results if self.source else 0
 
+    def item_of(self, task: Task) -> str:
+        """Say which item is drawn from, or, of a source, the number of the one to come."""
+        expansion = task.expansion
+        if expansion is None:
+            return ""
+        if expansion.entry is not None:
+            return str(expansion.entry[0])
+        return str(expansion.drawn + len(task.results) - task.published)
+
     def has_input(self) -> bool:
         """Say whether anything could be drawn."""
         return bool(self.inbox) or any(not x.over and not x.held for x in self.live)

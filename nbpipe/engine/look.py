@@ -39,6 +39,24 @@ def look(scheduler: Scheduler, now_ns: int) -> list[tuple[Lane, int, int]]:
     ]
 
 
+def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
+    """Give for each lane with calls in progress the time of the oldest [ns], and its item.
+
+    Called under the lock.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for task in scheduler.at_work():
+        if not task.started_ns or task.ended_ns:
+            continue
+        node = task.node
+        lanes = (node.lane,) if node.shares_workers else (node.lane, *node.rest_lanes)
+        address = lanes[min(task.step, len(lanes) - 1)].address
+        age_ns = now_ns - max(task.started_ns, task.seen_ns)
+        if age_ns > found.get(address, (0, ""))[0]:
+            found[address] = age_ns, node.item_of(task)
+    return found
+
+
 def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
     """Give the stats of every stage that has a lane."""
     with scheduler.lock:
@@ -50,6 +68,10 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
             lane.address: lane.stats(now_ns, queued, running_ns)
             for lane, queued, running_ns in look(scheduler, now_ns)
         }
+        for address, (age_ns, item) in oldest(scheduler, now_ns).items():
+            rows[address] = dataclasses.replace(
+                rows[address], oldest_s=age_ns / 1e9, oldest_item=item
+            )
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
 
 

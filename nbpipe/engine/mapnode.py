@@ -185,6 +185,7 @@ class MapNode(Node):
         """Await the one call of a remote task."""
         step: AsyncStep = self.first  # type: ignore[assignment]
         entry = task.items.popleft()
+        task.path = entry[0]
         if not step.plain:
             result = await step.attempt(entry, task)
         else:

@@ -228,8 +228,13 @@ class Node(ABC):
         fresh = task.results[at:]
         if fresh and not self.epoch.over:
             task.published += len(fresh)
+            task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
         self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
+
+    def item_of(self, task: Task) -> str:
+        """Say which item a task works on, as its errors would; empty where that is not known."""
+        return "" if task.path is None else str(task.path)
 
     def inputs(self, results: int) -> int:
         """Give the number of inputs that `results` results of a task stand for."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ROUND_TRIP_NS = 10_000_000  # a job of several items should take about this long
 ROUND_TRIP_BYTES = 1 << 21  # nor should its results be larger: all are held at once
 DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
+_SEVERAL = 2  # items have a first and a last one
 _LOT = 4  # so many items at once are worth waiting for
 _BROKEN = (ExecutorBrokenError, WorkerStartError)
 
@@ -134,6 +135,15 @@ class RegionNode(MapNode):
             self.epoch.release(entries)
         return deque(((entries[0][0], entries),))
 
+    def item_of(self, task: Task) -> str:
+        """Say which items a task works on: those it was sent, but for what came back."""
+        left = task.sent[len(task.results) :]
+        if self.gather:
+            left = [single for entry in left for single in entry[1]]
+        if len(left) < _SEVERAL:
+            return str(left[0][0]) if left else ""
+        return f"{left[0][0]} to {left[-1][0]}"
+
     def inputs(self, results: int) -> int:
         """Count the inputs of a task: the worker did."""
         return 0
@@ -143,12 +153,14 @@ class RegionNode(MapNode):
         entries = list(task.items)
         if self.reads:
             entries = [(path, opened(value)) for path, value, *_ in entries]
+        task.sent = entries
         task.items.clear()
         tally = [[0, 0, 0] for _ in self.region.program.stages]
         task.tally = tally[:-1]
         try:
             self._call(task, entries, tally)
         finally:
+            task.sent = ()
             task.inputs = tally[-1][0]
             spent_ns = perf_counter_ns() - task.started_ns
             busy_ns = sum(row[2] for row in tally)

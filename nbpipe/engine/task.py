@@ -42,6 +42,10 @@ class Task:
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
+        path: of the entry that is worked on, where the work is done here.
+        step: place of the fused step that it is in; 0 for the node's own.
+        sent: the entries, where the work is done elsewhere.
+        seen_ns: when results were last handed on before the end; 0 where none were.
     """
 
     published = 0
@@ -55,6 +59,10 @@ class Task:
     watched = False
     tally: list[list[int]] | None = None
     expansion: Expansion | None = None
+    path: Path | None = None
+    step = 0
+    sent: Sequence[Entry] = ()
+    seen_ns = 0
 
     def __init__(self, node: Node, seq: int, items: deque[Entry], quota: int = 0) -> None:
         self.node = node
@@ -85,14 +93,16 @@ class Task:
         if self.tally is None:
             self.tally = [[0, 0, 0] for _ in steps]
         for row, step in zip(self.tally, steps, strict=True):
+            self.step += 1
             begun = perf_counter_ns()
             entry = step.apply(entry, self)
             row[2] += perf_counter_ns() - begun
             row[0] += 1
             if type(entry) is not tuple:
                 self.irregular = True
-                return entry
+                break
             row[1] += 1
+        self.step = 0
         return entry
 
 
@@ -156,8 +166,9 @@ def run_plain(task: Task, step: Step) -> None:
             entry = take()
         except IndexError:  # done, or the rest was taken back
             return
+        task.path = path = entry[0]
         try:
-            give((entry[0], call(entry[1])))
+            give((path, call(entry[1])))
         except BaseException as error:
             task.irregular = True
             failed = step.recover(entry, error, task)
@@ -174,6 +185,7 @@ def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
             entry = take()
         except IndexError:
             return
+        task.path = entry[0]
         result = apply(entry, task)
         if rest and type(result) is tuple:
             result = task.through(result, rest)

@@ -207,3 +207,58 @@ def test_number_of_epochs_does_not_grow_what_is_kept():
         kept = run._scheduler.lanes["a"].counters.readings
         assert len(kept) <= kept.maxlen
         assert len(run._scheduler.lanes) == 2
+
+
+def held_source(gate):
+    """Give a chain whose source hangs before its third item."""
+
+    def items():
+        yield from (0, 1)
+        gate.wait()
+        yield 2
+
+    return nbpipe.source(items, name="held")
+
+
+def held_inline(gate):
+    """Give a chain with an inline stage that hangs, fused with the one before it."""
+    chain = nbpipe.source(range(5)).map(lambda n: n, name="above")
+    return chain.map(
+        stage("thread", gate=lambda n: gate if n == 2 else None), executor="inline", name="held"
+    )
+
+
+def held_expansion(gate):
+    """Give a chain with a stage that hangs between the children of an item."""
+
+    def expand(n):
+        yield n
+        if n == 2:
+            gate.wait()
+
+    return nbpipe.source(range(5)).flat_map(expand, name="held")
+
+
+def held_stream(gate):
+    """Give a chain with a stage that sees the items one after the other."""
+    cost = stage("thread", gate=lambda n: gate if n == 2 else None)
+    return nbpipe.source(range(5)).batch(9, cost=cost, collate=list, name="held")
+
+
+@pytest.mark.parametrize("chain", [held_source, held_inline, held_expansion, held_stream])
+def test_oldest_call_is_named_in_every_kind_of_stage(chain):
+    """The row of the stage that a call hangs in, and no other, says on which item it is."""
+    gate = Gate()
+    with chain(gate).start() as run:
+        reader = threading.Thread(target=drained, args=(run,), daemon=True)
+        reader.start()
+        finished(lambda: _until(lambda: run.stats()["held"].oldest_item == "2"))
+        rows = run.stats()
+        gate.open()
+        reader.join()
+    assert [name for name, row in rows.items() if row.oldest_item] == ["held"]
+
+
+def _until(holds):
+    while not holds():
+        threading.Event().wait(0.001)

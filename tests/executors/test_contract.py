@@ -359,6 +359,33 @@ def test_busy_time_of_a_cancelled_call_that_never_began(kind):
     assert busy_ns <= 4 * (time.perf_counter_ns() - begun_ns)
 
 
+@for_each(KINDS)
+def test_the_oldest_call_and_its_item_are_known(kind):
+    """Stats say how long the oldest call has been running, and which item it works on."""
+    gate = Gate()
+    fn = stage(kind, gate=lambda item: gate if item == 3 else None)
+    with started(mapped(source(9), kind, fn, concurrency=2), kind) as run:
+        got = threading.Thread(target=drained, args=(run,), daemon=True)
+        got.start()
+        row = finished(_at_item, run, 3)
+        later = run.stats()["work"].oldest_s
+        gate.open()
+        got.join()
+        after = run.stats()["work"]
+    assert 0 < row.oldest_s <= later
+    assert (after.oldest_s, after.oldest_item) == (0.0, "")
+
+
+def _at_item(run, item):
+    """Wait until the oldest call works on an item; give the stats of its stage."""
+    while True:
+        row = run.stats()["work"]
+        first, _, last = row.oldest_item.partition(" to ")
+        if first and int(first) <= item <= int(last or first):
+            return row
+        threading.Event().wait(0.001)
+
+
 @for_each(["thread", "coroutine", "process", "loky", *ISOLATED])
 def test_close_names_the_stage_that_does_not_end(kind, caplog):
     """A stage still inside user code is named; a thread is left alone, a process killed.
