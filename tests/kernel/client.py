@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -173,6 +175,17 @@ class Client:
         """Create a subshell; return its id."""
         request = self.send("create_subshell_request", {}, channel="control")
         return self.reply(request)["content"]["subshell_id"]
+
+
+@contextmanager
+def running(*arguments: str, python_path: str = "") -> Iterator[Client]:
+    """Run a kernel for a block, in a folder of its own; `Client` says what may be given."""
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        client = Client(Path(folder), python_path, *arguments)
+        try:
+            yield client
+        finally:
+            client.close()
 
 
 def parent(message: Message) -> str | None:

@@ -1,17 +1,20 @@
 """One kernel of each version of ipykernel, shared by the tests of that version."""
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from tests.kernel.client import Client
-from tests.kernel.versions import VERSIONS, InstallError, has_subshells, path_of
+from tests.kernel.client import Client, running
+from tests.kernel.versions import INSTALLED, VERSIONS, InstallError, has_subshells, path_of
 
 PREPARE = "from tests.kernel.cells import *"
 WAYS = [
-    pytest.param((version, subshell), id=f"{version}{'-subshell' * subshell}")
+    pytest.param(
+        (version, subshell),
+        id=f"{version}{'-subshell' * subshell}",
+        marks=[] if version == INSTALLED else pytest.mark.slow,
+    )
     for version in VERSIONS
     for subshell in (False, True)
     if has_subshells(version) or not subshell
@@ -20,6 +23,12 @@ WAYS = [
 BY_SUBSHELL = [way for way in WAYS if way.values[0][1]]
 # Elsewhere the event loop of a cell that awaits keeps messages until the cell ends.
 AWAITED = [way for way in WAYS if way.values[0][1] or not "7.0" <= way.values[0][0] < "7.4"]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what talks to a kernel."""
+    if "kernels" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.kernel)
 
 
 class Talk:
@@ -61,21 +70,44 @@ def way(request) -> tuple[str, bool]:
 
 
 @pytest.fixture(scope="session")
-def kernel(way) -> Iterator[Talk]:
-    """Run a kernel of each version."""
+def kernels() -> Iterator[Callable[[str], Client]]:
+    """Give a function that gives the kernel of a version; it is started by the first call."""
+    started: dict[str, Client] = {}
+    with ExitStack() as stack:
+
+        def give(version: str) -> Client:
+            if version not in started:
+                path, missing = find(version)
+                if missing:
+                    pytest.fail(missing, pytrace=False)
+                started[version] = stack.enter_context(running(python_path=path))
+            return started[version]
+
+        yield give
+
+
+@pytest.fixture(scope="session")
+def kernel(way, kernels) -> Talk:
+    """Give a kernel of each version."""
     version, subshell = way
-    path, missing = find(version)
-    if missing:
-        pytest.fail(missing, pytrace=False)
-    with tempfile.TemporaryDirectory(prefix="k") as folder:
-        client = Client(Path(folder), path)
-        try:
-            talk = Talk(client, version)
-            client.run(PREPARE)
-            talk.subshell = client.create_subshell() if subshell else None
-            yield talk
-        finally:
-            client.close()
+    talk = Talk(kernels(version), version)
+    talk.client.run(PREPARE)
+    talk.subshell = talk.client.create_subshell() if subshell else None
+    return talk
+
+
+@pytest.fixture(scope="session")
+def client(kernels) -> Client:
+    """Give the kernel of the version that is installed."""
+    return kernels(INSTALLED)
+
+
+@pytest.fixture
+def notebook(client) -> Iterator[Client]:
+    """Return the kernel that is installed, with no run left of other tests."""
+    client.heard.clear()
+    yield client
+    client.run("if 'run' in globals(): run.close()")
 
 
 @pytest.fixture
