@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import FrontEndMissingError, MissingExtraError
-from .run import Run
+from .loader_run import LoaderRun
 from .view.bundle import bundle
 from .view.snapshot import Snapshot, snapshot, snapshot_key
+from .watch import Watched
 from .widgets import panel_of
 
 if TYPE_CHECKING:
@@ -59,26 +60,28 @@ class RunDisplay:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._places: weakref.WeakKeyDictionary[Run, list[str]] = weakref.WeakKeyDictionary()
-        self._shown: weakref.WeakKeyDictionary[Run, Snapshot] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
+        self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
-    def show(self, run: Run) -> None:
+    def show(self, run: Watched) -> None:
         """Show a run where the running cell shows things."""
         panel, place = _panel(run), uuid.uuid4().hex
         if panel is not None:
             panel.settled = self.keep
+            if isinstance(run, LoaderRun):
+                run.shown.add(panel)
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._publisher.publish(data, transient={}, update=False)
         self._places.setdefault(run, []).append(place)
         self._keep(run, snapshot(run), [place], update=False)
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: Watched) -> None:
         """Bring the pictures of a run up to date, where it has changed."""
         before, now = self._shown.get(run), snapshot(run)
         if before is None or snapshot_key(before) != snapshot_key(now):
             self._keep(run, now, self._places.get(run, []), update=True)
 
-    def _keep(self, run: Run, now: Snapshot, places: list[str], *, update: bool) -> None:
+    def _keep(self, run: Watched, now: Snapshot, places: list[str], *, update: bool) -> None:
         self._shown[run] = now
         data = bundle(run, now)
         data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
@@ -91,7 +94,7 @@ class RunDisplay:
             self.keep(run)
 
 
-def _panel(run: Run) -> Panel | None:
+def _panel(run: Watched) -> Panel | None:
     if run.closed:
         return None
     try:

@@ -18,11 +18,13 @@ from .display import RunDisplay
 from .export.history import History
 from .kernel import Pump
 from .knobs import Knob
+from .loader_run import LoaderRun, made
 from .run import Run, started
 from .stage import CONSUMER
 from .text import shortened
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
+_LOADER = ("nbpipe.loader", "DataLoader")  # it is imported when it is used
 _Turn = tuple[int, int]  # epochs started, items handed out
 
 
@@ -62,8 +64,12 @@ def load_ipython_extension(ip: Any) -> None:
     rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip))
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
-    ip.display_formatter.ipython_display_formatter.for_type(Run, display.show)
+    formatter = ip.display_formatter.ipython_display_formatter
+    for kind in (Run, LoaderRun):
+        formatter.for_type(kind, display.show)
+    formatter.for_type_by_name(*_LOADER, lambda loader: display.show(loader.run))
     started.append(rules.adopt)
+    made.append(rules.answer)
     request = _request(ip)
     History.of(ip).listen(None if request is None else request[1])
     if request is not None:
@@ -76,8 +82,10 @@ def unload_ipython_extension(ip: Any) -> None:
     if rules is not None:
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
-        ip.display_formatter.ipython_display_formatter.pop(Run, None)
+        for kind in (Run, LoaderRun, ".".join(_LOADER)):
+            ip.display_formatter.ipython_display_formatter.pop(kind, None)
         started.remove(rules.adopt)
+        made.remove(rules.answer)
         History.of(ip).rest()
 
 
@@ -178,6 +186,11 @@ class CellRules:
         for line in self._lost_values(run):
             if execution is not None:  # else there is no cell to tell it in
                 _tell(line)
+
+    def answer(self, run: LoaderRun) -> None:
+        """Hear that a loader was made; its controls are answered between two of its batches."""
+        if self._pump is not None:
+            run.between_waits = self._pump.poll
 
     def _lost_values(self, run: Run) -> list[str]:
         lines = []

@@ -12,10 +12,20 @@ from typing import Any, SupportsIndex, final
 from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
 from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
-from .loader_chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain
+from .loader_chain import (
+    READ,
+    Order,
+    Recipe,
+    batches_here,
+    begun,
+    chain_of,
+    split_chain,
+    with_knobs,
+)
 from .loader_draws import Drawn, Draws
 from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
 from .loader_places import Places, placed, prepared
+from .loader_run import LoaderRun
 from .loader_standing import Standing
 from .loader_state import Mark, Progress, parted
 from .operations import flag, function, seconds, whole
@@ -151,12 +161,13 @@ class DataLoader(Standing):
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
         self._knobs: Mapping[str, Knob] | None = None
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._run: Run | None = None
         self._team: Team | None = None  # the workers that stay
         self._places = Places(
             self.dataset, self._samples, reads=self._reads, in_order=self.in_order
         )
+        self._live = LoaderRun(self, in_batches=self._samples.batched)
         self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
+        self._live.follow(self._pipeline)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _FIXED and name in self.__dict__:
@@ -218,9 +229,9 @@ class DataLoader(Standing):
         return self._pipeline
 
     @property
-    def run(self) -> Run | None:
-        """The run of the last epoch that had workers, or None."""
-        return self._run
+    def run(self) -> LoaderRun:
+        """The run of this loader, from the start: one for all of its epochs."""
+        return self._live
 
     def _recipe(self, seed: int, order: Order | None, mark: Mark | None) -> Recipe:
         data = self._torch.utils.data
@@ -249,7 +260,7 @@ class DataLoader(Standing):
         recipe = self._recipe(seed, order, mark)
         if recipe.count and self._splits:
             return split_chain(recipe)
-        pipe = chain_of(recipe)
+        pipe = with_knobs(chain_of(recipe), self._live.knobs)
         if recipe.count and self._knobs is None:
             self._knobs = pipe["fetch"].knobs
         return pipe
@@ -291,13 +302,24 @@ class DataLoader(Standing):
         progress = places.started(mark, indices, here=not self.num_workers)
         given = prepared(indices, mark)
         if not self.num_workers:
+            self._show_here()
             given = begun(given) if goes_on else given  # while torch's generator is as it was
             batches = batches_here(self._recipe(seeded[0], None, mark), given, mark.rest)
             epoch = LoaderEpoch(self, batches, progress)
         else:
             epoch = (team or self._open(mark)).epoch(self, begun(given), progress)
+        epoch.here = self._live.began(epoch, progress.run, progress.delivered)
         places.progress = progress
         return epoch
+
+    def _show_here(self) -> None:
+        """Let the chain be that of an epoch in the calling thread."""
+        if any(
+            stage.name == "fetch" and stage.executor == "inline" for stage in self._pipeline.stages
+        ):
+            return
+        self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
+        self._live.follow(self._pipeline)
 
     def _check_timeout(self) -> None:
         if self.timeout and not self.num_workers:
@@ -313,7 +335,8 @@ class DataLoader(Standing):
         order = None if self._reads else Order(self._samples.indices)
         seed = mark.seed or 0
         self._pipeline = self._build(seed, order, mark)
-        self._run = run = self._pipeline.start(seed=seed)
+        self._live.follow(self._pipeline)
+        run = self._pipeline.start(seed=seed)
         self._runs.add(run)
         placed(run, mark)
         if self.timeout:
@@ -330,7 +353,14 @@ class DataLoader(Standing):
         if progress.delivered:
             raise parted(progress.mark)
         self._splits = True
-        return self._open(progress.mark).epoch(self, None, progress)
+        team = self._open(progress.mark)
+        epoch = team.epoch(self, None, progress)
+        self._live.moved(run, team.run)
+        return epoch
+
+    def ended(self) -> None:
+        """Hear that an epoch is over."""
+        self._live.ended()
 
     def yielded(self, count: int) -> None:
         """Hear how many batches of an epoch came; warn where the dataset said otherwise."""
@@ -373,6 +403,9 @@ class DataLoader(Standing):
         )
         others = {name: getattr(self, name) for name in names.split()}
         return functools.partial(type(self), self.dataset, **order, **others), ()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return self._live._repr_mimebundle_()
 
     def __repr__(self) -> str:
         workers = f", workers={self.workers!r}" if self.num_workers else ""

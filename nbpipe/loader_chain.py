@@ -16,7 +16,7 @@ from .loader_workers import Workers
 from .pipeline import Pipeline
 from .rest import Rest
 from .source import source
-from .stage import Stage
+from .stage import Stage, addresses
 
 READ = "read"
 _AHEAD = 2  # lists of indices, or of samples that were read once, ready for the workers
@@ -196,6 +196,31 @@ def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
     if recipe.pin is None:
         return pipe
     return pipe.map(recipe.pin, name="pin", prefetch=1)
+
+
+def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:
+    """Give the stages of a chain the knobs that those of the same address had before."""
+    book = {id(stage): address for address, stage in addresses(pipe.chain).items()}
+    return Pipeline(
+        tuple(_with_knobs(stage, known.get(book[id(stage)], {})) for stage in pipe.chain)
+    )
+
+
+def _with_knobs(stage: Stage, known: Mapping[str, Knob]) -> Stage:
+    shared = {name: known[name] for name in stage.knobs if name in known}
+    if all(stage.knobs[name] is knob for name, knob in shared.items()):
+        return stage
+    return Stage(
+        stage.spec,
+        name=stage.name,
+        named=stage.named,
+        executor=stage.executor,
+        inputs=stage.inputs,
+        placement=stage.placement,
+        shared={**stage.knobs, **shared},
+        given=stage.given,
+        made_at=stage.made_at,
+    )
 
 
 def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, Protocol, final
 
+from .engine.life import CANCELLED, FAILED, FINISHED
 from .errors import StageError, StageTimeoutError
 from .loader_chain import Order
+from .loader_here import HereEpoch
 from .loader_places import Seeded
 from .loader_state import Progress
 from .loader_workers import WantsWorkersError
@@ -58,6 +60,9 @@ class Loader(Protocol):
     def split(self, run: Run, progress: Progress) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker."""
 
+    def ended(self) -> None:
+        """Hear that an epoch is over."""
+
     def yielded(self, count: int) -> None:
         """Hear how many batches of an epoch came."""
 
@@ -77,6 +82,8 @@ class LoaderEpoch(Iterator[Any]):
 
     Attributes:
         over: no more batches will come.
+        dropped: nobody holds it any more, and it is being closed.
+        here: is told what happens, where the calling thread makes the batches; else None.
     """
 
     def __init__(
@@ -88,7 +95,8 @@ class LoaderEpoch(Iterator[Any]):
         *,
         closes: bool = False,
     ) -> None:
-        self.over = False
+        self.over = self.dropped = False
+        self.here: HereEpoch | None = None
         self._loader = loader
         self._items = items
         self._run = run
@@ -106,6 +114,10 @@ class LoaderEpoch(Iterator[Any]):
         if self.over:
             raise StopIteration
         self._progress.asked = True
+        if self.here is not None:
+            batch = self._next_here(self.here)
+            self._loader.yielded(self._progress.deliver())
+            return batch
         patience = None if self._run is None else self._run.between_waits
         if isinstance(patience, Patience):
             patience.begin()
@@ -121,6 +133,22 @@ class LoaderEpoch(Iterator[Any]):
             self._loader.yielded(self._progress.deliver())
             return batch
         return self._failed(failure)  # not in the handler: it would stand in the error's context
+
+    def _next_here(self, here: HereEpoch) -> Any:
+        """Make the next batch."""
+        try:
+            here.ask()
+            batch = next(self._items)
+        except StopIteration:
+            self._progress.finished = True
+            here.end(FINISHED)
+            self.close()
+            raise
+        except BaseException as error:
+            here.end(FAILED, error)
+            raise
+        here.made()
+        return batch
 
     def _failed(self, failure: StageError) -> Any:
         """Begin again where a dataset wants to be split; else raise what was raised there."""
@@ -145,11 +173,14 @@ class LoaderEpoch(Iterator[Any]):
         if self.over:
             return
         self.over = True
+        if self.here is not None:
+            self.here.end(CANCELLED)
         if self._run is not None and self._closes:
             close_run(self._run, _GRACE_S)
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
+        self._loader.ended()
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -158,6 +189,7 @@ class LoaderEpoch(Iterator[Any]):
         return self
 
     def __del__(self) -> None:
+        self.dropped = True
         if not getattr(self, "over", True) and self._closes:
             in_new_thread(self.close)  # garbage may be found where a lock is held
 

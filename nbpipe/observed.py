@@ -64,6 +64,11 @@ class Observed:
         return self._life.outcome == STOPPED
 
     @property
+    def outcome(self) -> str:
+        """How the last epoch ended: "finished", "stopped", "cancelled", "failed"; or "ready"."""
+        return self._life.outcome
+
+    @property
     def paused(self) -> bool:
         """Whether the run is paused."""
         return self._scheduler.paused

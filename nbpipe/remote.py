@@ -77,28 +77,36 @@ class Remote:
     def __init__(self, run: Watched, *, by: str = "panel") -> None:
         self._run = weakref.ref(run)
         self._by = by
-        self._knobs = {
-            (shortened(plain(address), NAME), name): knob  # as the snapshot calls the stage
-            for address, stage in run.stages.items()
-            for name, knob in stage.knobs.items()
-        }
+        self._knobs: dict[tuple[str, str], Knob] = {}
         self._place: dict[int, tuple[str, str]] = {}
-        for place, knob in self._knobs.items():
-            self._place.setdefault(id(knob), place)  # stages may share one: it is the first's
+        self._unwatch: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._done: list[_Done] = []  # what `undo` takes back
         self._undoing = threading.local()
+        self._follow(run)
         self._last = snapshot(run)
-        knobs = {id(knob): knob for knob in self._knobs.values()}
-        self._unwatch = [knob.watch(_noting(self, knob)) for knob in knobs.values()]
+
+    def _follow(self, run: Watched) -> None:
+        """Watch the knobs of the run; another epoch of a loader may have others."""
+        with self._lock:
+            for address, stage in run.stages.items():
+                for name, knob in stage.knobs.items():
+                    place = shortened(plain(address), NAME), name  # as the snapshot calls it
+                    if self._knobs.get(place) is knob:
+                        continue
+                    self._knobs[place] = knob
+                    if id(knob) not in self._place:  # stages may share one: it is the first's
+                        self._place[id(knob)] = place
+                        self._unwatch.append(knob.watch(_noting(self, knob)))
 
     # -- looking in -----------------------------------------------------------------------
     def snapshot(self) -> Snapshot:
         """Look at the run; one that is gone looks as it did last, and closed."""
         run = self._run()
         if run is None:
-            self._last = {**self._last, "state": "closed"}
+            self._last = {**self._last, "state": "closed", "left_s": None}
         else:
+            self._follow(run)
             self._last = snapshot(run)
         shown = self._last
         shown["undo"] = self._undo_target()

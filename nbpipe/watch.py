@@ -53,6 +53,7 @@ class Status:
     limit_bytes: int | None
     links: Mapping[str, str] = field(default_factory=dict)
     resumed: int = 0
+    by_loop: bool = False
 
 
 class Written(Protocol):

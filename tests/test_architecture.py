@@ -33,7 +33,8 @@ FLOORS = (
     (
         "on_device calls appending appending_orders chaining peek pipeline source joins progress "
         "loading debug mapped loader_workers fetching loader_arguments loader_draws loader_state "
-        "loader_places loader_chain loader_epoch loader_standing loader __init__"
+        "loader_places loader_chain loader_here loader_run loader_epoch loader_standing loader "
+        "__init__"
     ),
     "display ipython lab cli __main__",
 )

@@ -122,7 +122,7 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
         own = case.stages[load.host].executor == "process"
         return Diagnosis(load.address, text, _NEARER if own else _FULL_CLUSTER)
     if load.knob is None:
-        return Diagnosis(load.address, text, _without_knob(load))
+        return Diagnosis(load.address, text, _without_knob(case, load))
     return _with_knob(case, load, load.knob, text)
 
 
@@ -141,9 +141,14 @@ _NEARER = (
 )
 
 
-def _without_knob(load: Load) -> str:
+def _without_knob(case: Case, load: Load) -> str:
     """Say what helps a stage that makes one call at a time."""
     stage = load.stage
+    if case.status.by_loop:
+        return (
+            "the loop makes its batches itself, one at a time: set num_workers=2, and they are "
+            "made beside it from the next epoch on"
+        )
     if stage.op == "source":
         return (
             "the source is read by one call at a time: let it give paths or indices, and load "

@@ -18,7 +18,7 @@ from ..view.history import HistoryPart, history
 from ..view.snapshot import Snapshot, snapshot_key
 from ..watch import Watched
 from .bundle import front_end
-from .publisher import publisher
+from .publisher import TICK_S, publisher
 
 _KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
 _NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": []}
@@ -72,6 +72,16 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         going = shown["state"] in _GOING
         comes_to_rest = before is not None and before["state"] in _GOING and not going
         if comes_to_rest or (going and monotonic() - self._settled_s > _KEEP_S):
+            self._settle()
+
+    def rest(self) -> None:
+        """Hear that the run has come to rest; it may be gone before it is looked at again."""
+        self._remote.snapshot()
+        if monotonic() - self._settled_s < TICK_S:
+            return
+        if self.wanted:
+            self.publish()
+        else:
             self._settle()
 
     def _settle(self) -> None:

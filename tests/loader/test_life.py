@@ -31,27 +31,20 @@ def ended(pids):
     return psutil.wait_procs(left, GRACE_S)[1] == []
 
 
-def test_workers_end_with_the_epoch(placed):
-    """After the last batch the run is closed."""
-    loader = nbpipe.DataLoader(Numbers(), 4, **placed)
-    before = loader.run
-    list(loader)
-    assert (before, loader.run.closed) == (None, True)
+def test_workers_end_with_the_epoch():
+    """After the last batch no worker is left."""
+    loader = nbpipe.DataLoader(Workers(), 4, num_workers=2, collate_fn=list)
+    assert ended(pids(loader))
 
 
-def test_leaving_the_loop_ends_the_workers(placed):
-    """Leaving the loop early ends the run."""
-    loader = nbpipe.DataLoader(Numbers(10_000), 4, **placed)
-    for _ in loader:
+def test_leaving_the_loop_ends_the_workers():
+    """Leaving the loop early ends the workers."""
+    loader = nbpipe.DataLoader(Workers(10_000), 4, num_workers=2, collate_fn=list)
+    for batch in loader:
+        pid = batch[0][4]
         break
     gc.collect()
-    finished(lambda: _wait_closed(loader.run))
-    assert loader.run.closed
-
-
-def _wait_closed(run):
-    run.close()  # waits for whoever closes it
-    return run.closed
+    assert ended({pid})
 
 
 def test_leaving_kills_a_busy_worker(tmp_path):

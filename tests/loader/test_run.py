@@ -1,0 +1,222 @@
+"""The run of a loader: one for all epochs, there from the start, and how it is shown."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import nbpipe  # noqa: E402
+from nbpipe.display import WIDGET_VIEW, RunDisplay  # noqa: E402
+from nbpipe.remote import Remote  # noqa: E402
+from nbpipe.view.snapshot import snapshot  # noqa: E402
+from tests.loader.conftest import WAYS  # noqa: E402
+from tests.loader.datasets import Made, Numbers  # noqa: E402
+from tests.test_display import Outputs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+THREADS = WAYS["thread"]
+
+
+def broken(n):
+    """Make a sample; the fifth cannot be made."""
+    if n == 4:
+        raise KeyError("no fourth")
+    return n
+
+
+def where(run):
+    """Say where a run is."""
+    status = run.status()
+    return status.state, status.epoch, status.delivered, status.total
+
+
+def test_there_is_one_run_from_the_start(way):
+    """The run is there before the first epoch, and stays the same."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    run = loader.run
+    found = [where(run)]
+    for _ in range(2):
+        found += [where(run) for _ in loader]
+        found.append(where(run))
+    steps = [("running", 1), ("running", 2), ("running", 3), ("finished", 3)]
+    epochs = [(state, epoch, done, 3) for epoch in range(2) for state, done in steps]
+    assert found == [("ready", 0, 0, 3), *epochs]
+    assert loader.run is run
+
+
+def test_stats_count_all_epochs(way):
+    """Counts go on from epoch to epoch, also where the workers are others."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    counts = []
+    for workers in (way["num_workers"], 0, 1):
+        loader.num_workers = workers
+        list(loader)
+        stats = loader.run.stats()
+        counts.append((stats["fetch"].items_out, stats["consumer"].items_out))
+    assert counts == [(3, 3), (6, 6), (9, 9)]
+
+
+def test_history_is_that_of_all_epochs(way):
+    """Each epoch leaves rows under its own number, the times in order."""
+    loader = nbpipe.DataLoader(Made(torch.tensor, 6), 2, **way)
+    for _ in range(3):
+        for _ in loader:
+            threading.Event().wait(0.01)  # an epoch of more than 10 ms leaves a row
+    rows = loader.run.history()
+    times = [row["time_s"] for row in rows]
+    assert ([*dict.fromkeys(row["epoch"] for row in rows)], times) == ([0, 1, 2], sorted(times))
+
+
+def test_how_an_epoch_ended(way):
+    """The run says that an epoch was left, or why it failed."""
+    loader = nbpipe.DataLoader(Made(broken, 6), 2, **way)
+    for _ in loader:
+        break
+    found = [where(loader.run)[:3]]
+    with pytest.raises(KeyError):
+        list(loader)
+    found.append(where(loader.run)[:3])
+    assert found == [("cancelled", 0, 1), ("failed", 1, 2)]
+    assert "no fourth" in loader.run.status().error
+
+
+def test_stop_ends_the_epoch(way):
+    """`stop()` ends the epoch as if it were exhausted; the next one is whole."""
+    loader = nbpipe.DataLoader(Numbers(100), 2, **way)
+    had = 0
+    for had, _ in enumerate(loader, 1):  # noqa: B007
+        loader.run.stop()
+    assert (had, where(loader.run)[0], len(list(loader))) == (1, "stopped", 50)
+
+
+def test_pause_and_resume(way):
+    """A run that is paused waits, answering its front end, until it goes on."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    run, states = loader.run, []
+
+    def answer():
+        if run.paused:
+            states.append(where(run)[0])
+            run.resume()
+
+    run.between_waits = answer
+    epoch = iter(loader)
+    next(epoch)
+    run.pause()
+    if way["num_workers"]:
+        run.resume()
+    rest = len(list(epoch))
+    assert (rest, states) == (2, [] if way["num_workers"] else ["paused"])
+
+
+def test_newest_of_two_iterators_is_shown(way):
+    """A second iterator is an epoch of its own; when it ends, the first one is shown again."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    found = [where(loader.run)[:3]]
+    list(second)
+    found.append(where(loader.run)[:3])
+    list(first)
+    found.append(where(loader.run)[0])
+    assert found == [("running", 1, 0), ("running", 0, 1), "finished"]
+
+
+def test_tuned_knobs_stay(way):
+    """A knob that was turned holds for the epochs to come, and its change is an event."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    list(loader)
+    loader.run["indices"].prefetch = 7
+    list(loader)
+    run = loader.run
+    turned = [(change.knob, change.old, change.new) for change in run.events]
+    assert (run["indices"].prefetch, turned) == (7, [("indices.prefetch", 2, 7)])
+
+
+def test_panel_turns_knobs_that_come_later():
+    """A panel that was opened without workers reaches the knobs of workers that came later."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, workers="thread")
+    remote = Remote(loader.run)
+    loader.num_workers = 1
+    list(loader)
+    remote.snapshot()
+    ack = remote.handle({"op": "set", "id": 1, "stage": "fetch", "knob": "concurrency", "value": 3})
+    undone = remote.handle({"op": "undo", "id": 2})
+    remote.close()
+    assert (ack["ok"], undone["ok"], loader.num_workers) == (True, True, 1)
+
+
+def test_loader_draws_itself(way):
+    """Outside a notebook a loader is drawn as its run is, before the first epoch, too."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    before = loader._repr_mimebundle_()
+    list(loader)
+    after = loader._repr_mimebundle_()
+    found = [
+        "ready, epoch 0, 0/3 batches" in before["text/plain"],
+        "finished, epoch 0, 3/3 batches (100 %)" in after["text/plain"],
+        "fetch" in after["text/html"],
+    ]
+    assert found == [True, True, True]
+
+
+def test_display_follows_all_epochs(way):
+    """What is shown before the first epoch is brought up to date at the end of each one."""
+    pytest.importorskip("anywidget")
+    outputs = Outputs()
+    display = RunDisplay(outputs)
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    display.show(loader.run)
+    found = [WIDGET_VIEW in outputs.shown[0].data]
+    for _ in range(2):
+        list(loader)
+        display.keep_all()
+        found.append(outputs.shown[-1].data["text/plain"].partition("batches")[0].split("\n")[1])
+    assert found == [True, "finished, epoch 0, 3/3 ", "finished, epoch 1, 3/3 "]
+
+
+def test_loader_without_workers_is_told_to_have_some():
+    """Where the loop makes its batches itself, the advice is `num_workers`."""
+    loader = nbpipe.DataLoader(Made(torch.tensor, 6), 2, collate_fn=slow)
+    list(loader)
+    assert "num_workers=2" in loader.run.diagnose().advice
+
+
+def slow(samples):
+    """Make a batch, which takes a while."""
+    threading.Event().wait(0.01)
+    return samples
+
+
+def test_run_holds_no_loader():
+    """The run, and what shows it, let the loader go; then it is closed."""
+    loader = nbpipe.DataLoader(Numbers(6), 2)
+    run, reference = loader.run, weakref.ref(loader)
+    list(loader)
+    del loader
+    gc.collect()
+    shown = snapshot(run)
+    assert (reference(), run.closed, shown["state"], shown["delivered"]) == (
+        None,
+        True,
+        "closed",
+        3,
+    )
+    with pytest.raises(nbpipe.RunClosedError):
+        iter(run)
+
+
+def test_iterating_the_run_is_iterating_the_loader(way):
+    """`for batch in loader.run` is the loader's next epoch."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    run = loader.run
+    got = [batch.tolist() for batch in run]
+    assert (got, len(run), repr(run)) == (
+        [[0, 1], [2, 3], [4, 5]],
+        3,
+        f"LoaderRun({run.title}; open)",
+    )
