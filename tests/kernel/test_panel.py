@@ -81,3 +81,39 @@ def test_a_stopped_epoch_ends_its_cell(talk, panel):
     ack = ask(talk, panel, {"op": "stop", "id": 1})
     reply = talk.client.reply(cell)
     assert (ack["ok"], reply["content"]["status"]) == (True, "ok")
+
+
+LOADER = """
+loader = nbpipe.DataLoader([0, 1, 2], 1)
+id_of = lambda: print("id", panel.panel_of(loader.run).model_id)
+loader
+"""
+LOADED = """
+for number, batch in enumerate(loader):
+    if number == 0:
+        loader.run.pause()
+        print("begun", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_loader_is_shown_and_answers_in_mid_epoch(talk, panel):
+    """A loader without workers shows its panel as a cell's last line, which acts in mid-epoch."""
+    shown = talk.client.execute(LOADER)
+    talk.client.reply(shown)
+    loaders = talk.client.run("id_of()").split()[-1]
+    cell = talk.begin(LOADED)
+    ack = ask(talk, loaders, {"op": "resume", "id": 1})
+    talk.client.reply(cell)
+    talk.client.run("panel.panel_of(loader.run).close()")
+    kinds = [
+        kind
+        for one in talk.client.heard
+        if parent(one) == shown and one["msg_type"] == "display_data"
+        for kind in one["content"]["data"]
+    ]
+    assert (ack["ok"], kinds) == (
+        True,
+        ["application/vnd.jupyter.widget-view+json", "text/plain", "text/html", "text/plain"],
+    )
