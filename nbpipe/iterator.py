@@ -18,7 +18,7 @@ from .errors import ConcurrentIterationError, LengthUnknownError
 from .executors.inflight import opened
 from .lengths import length
 from .stage import Chain, has_device
-from .threads import in_new_thread
+from .threads import holds, in_new_thread
 
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
@@ -207,7 +207,7 @@ class EpochIterator(Iterator[Any]):
         if getattr(self, "_done", True) or self._life.forked:
             return
         scheduler = self._scheduler  # garbage may be found by a thread that holds its lock
-        if scheduler.lock.locked() or scheduler.is_own_thread(get_ident()):
+        if holds(scheduler.lock) or scheduler.is_own_thread(get_ident()):
             in_new_thread(self.close)
         else:
             self.close()

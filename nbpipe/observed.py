@@ -116,7 +116,8 @@ class Observed:
         """
         now_ns = self._life.ended_ns or perf_counter_ns()
         rows = self._machine.stats(now_ns)
-        rows[CONSUMER] = self._record.consumer.stats(now_ns)
+        with self._scheduler.lock:
+            rows[CONSUMER] = self._record.consumer.stats(now_ns)
         return RunStats(rows)
 
     def history(self) -> list[Row]:

@@ -14,7 +14,7 @@ from .pipeline import Pipeline
 from .run import Run
 from .stage import CONSUMER
 from .stats import worker_count
-from .threads import in_new_thread
+from .threads import holds, in_new_thread
 from .units import format_rate, format_seconds, format_share
 
 _EVERY_S = 2.0  # a line at most as often as this [s]
@@ -166,7 +166,7 @@ class Progress(Iterator[Any]):
         run = self._run if not getattr(self, "_done", True) else None
         if run is None or run._life.forked:
             return
-        if run._scheduler.lock.locked():  # perhaps by this very thread, which collects garbage
+        if holds(run._scheduler.lock):  # this very thread collects garbage there
             in_new_thread(self.close)
         else:
             self.close()

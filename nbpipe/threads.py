@@ -53,6 +53,11 @@ def in_new_thread(function: Callable[[], object]) -> None:
         return
 
 
+def holds(lock: threading.RLock) -> bool:
+    """Tell whether this very thread is inside a lock: what garbage runs may be there, below us."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]
+
+
 class Latch:
     """Opens once, for all who wait.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import copy
 import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+import types
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -87,8 +90,10 @@ def copy_arrays(tree: Any) -> Any:
 def size_bytes(value: Any) -> int:
     """Estimate the memory that `value` holds [bytes], at a bounded cost; never raises.
 
-    Arrays and tensors count their elements, strings and bytes their length, containers the sum
-    of what they hold. Long or large nestings are sampled evenly and scaled up.
+    Arrays and tensors count their elements, strings and bytes their length, images their pixels,
+    tables their columns, containers (lists, tuples, sets, dicts, dataclasses) the sum of what they
+    hold. Long or large nestings are sampled evenly and scaled up. Every other object counts as one
+    word: nothing of it is looked at, since that may do work, or run the user's own code.
     """
     kind = type(value)
     if kind is np.ndarray and value.dtype.kind != "O":
@@ -230,32 +235,87 @@ def _size(value: Any, budget: list[int], depth: int) -> int:
     if kind is dict:
         some = list(itertools.islice(value.values(), _SAMPLE))
         return _scaled(some, len(value), budget, depth)
-    return _object_size(value, budget, depth)
+    return _object_size(value, kind, budget, depth)
 
 
-def _object_size(value: Any, budget: list[int], depth: int) -> int:
-    if isinstance(value, str | bytes | bytearray):
-        return len(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
-        return int(value.nbytes) + _scaled(value.reshape(-1), value.size, budget, depth)
-    nbytes = getattr(value, "nbytes", None)
-    if nbytes is not None:
-        return int(nbytes)
-    held = value if isinstance(value, set | frozenset) else _values(value)
-    if held is not None:
-        return _scaled(list(itertools.islice(held, _SAMPLE)), len(held), budget, depth)
-    bands = getattr(value, "getbands", None)  # a PIL image: its pixels lie outside the object
-    return sys.getsizeof(value) if bands is None else value.width * value.height * len(bands())
+def _object_size(value: Any, kind: Any, budget: list[int], depth: int) -> int:
+    """Measure what is no plain container, by what its known base says: never by its own code."""
+    if issubclass(kind, np.ndarray):
+        elements = int(_NBYTES(value))
+        if kind is np.ndarray:  # of objects
+            return elements + _scaled(value.reshape(-1), value.size, budget, depth)
+        return elements
+    for text in _SEQUENCES:
+        if issubclass(kind, text):
+            return int(text.__len__(value))
+    for base, values in _CONTAINERS:
+        if issubclass(kind, base):
+            some = list(itertools.islice(values(value), _SAMPLE))
+            return _scaled(some, base.__len__(value), budget, depth)
+    if issubclass(kind, _WRAPPED):  # from `collections`, around a plain container
+        return _size(_stored(value).get("data"), budget, depth + 1)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, getattr(torch, "Tensor", ())):
+        with torch._C.DisableTorchFunctionSubclass():  # whatever the class says of itself
+            return int(torch.Tensor.nbytes.__get__(value))
+    measured = _measured_by(kind)
+    if measured is not None:
+        return int(measured(value))
+    names = _field_names(kind)
+    if names is None:
+        return _WORD_BYTES
+    held = _fields_held(value, kind, names)
+    return _scaled(held, len(held), budget, depth)
 
 
-def _values(node: Any) -> Collection[Any] | None:
-    """Give what a node holds, without its keys; None for a leaf."""
-    if isinstance(node, Mapping):
-        return node.values()
-    if isinstance(node, list | tuple):
-        return node
-    pairs = children(node)
-    return None if pairs is None else [value for _, value in pairs]
+def _fields_held(value: Any, kind: Any, names: tuple[str, ...]) -> list[Any]:
+    """Give the values of a dataclass that are stored; what its properties compute is not."""
+    slots = _slots_of(kind)
+    stored = _stored(value) if getattr(kind, "__dictoffset__", 0) else {}
+    held = [stored[name] for name in names if name in stored]
+    for name in names:
+        if name in slots:
+            with contextlib.suppress(AttributeError):  # not set
+                held.append(slots[name].__get__(value))
+    return held
+
+
+def _stored(value: Any) -> dict[str, Any]:
+    held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    return held
+
+
+@functools.lru_cache(maxsize=256)
+def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
+    """Give the slots of a class by their names."""
+    return {
+        name: slot
+        for base in reversed(kind.__mro__)
+        for name, slot in vars(base).items()
+        if type(slot) is types.MemberDescriptorType
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _measured_by(kind: type) -> Callable[[Any], int] | None:
+    """Give what measures the objects of a library that says how large they are."""
+    return _LIBRARIES.get(kind.__module__.partition(".")[0])
+
+
+def _nbytes(value: Any) -> int:
+    return int(getattr(value, "nbytes", _WORD_BYTES))
+
+
+def _image_bytes(image: Any) -> int:
+    """Give the bytes of an image's pixels, which lie outside the object."""
+    bands = getattr(image, "getbands", None)
+    return _WORD_BYTES if bands is None else image.width * image.height * len(bands())
+
+
+def _frame_bytes(table: Any) -> int:
+    """Give the bytes of a table's columns; of objects in them, those of the references."""
+    usage = getattr(table, "memory_usage", None)
+    return _WORD_BYTES if usage is None else int(np.sum(usage(deep=False)))
 
 
 def _scaled(values: Any, count: int, budget: list[int], depth: int) -> int:
@@ -284,3 +344,21 @@ _SIZES: dict[type, int] = {
     complex: _NUMBER_BYTES,
 }
 _PLAIN_LEAVES = frozenset({np.ndarray, str, bytes, *_SIZES})
+_NBYTES: Any = np.ndarray.nbytes.__get__
+_SEQUENCES: tuple[Any, ...] = (str, bytes, bytearray)
+_WRAPPED = (collections.UserDict, collections.UserList)
+_CONTAINERS: tuple[tuple[Any, Any], ...] = (  # with what iterates over their values
+    (tuple, tuple.__iter__),
+    (list, list.__iter__),
+    (dict, dict.values),
+    (set, set.__iter__),
+    (frozenset, frozenset.__iter__),
+)
+_LIBRARIES: dict[str, Callable[[Any], int]] = {  # by the top package of a class
+    "builtins": lambda value: value.nbytes if type(value) is memoryview else _WORD_BYTES,
+    "numpy": lambda value: value.nbytes if isinstance(value, np.generic) else _WORD_BYTES,
+    "PIL": _image_bytes,
+    "pandas": _frame_bytes,
+    "pyarrow": _nbytes,
+    __package__: _nbytes,  # batches on their way to a device
+}

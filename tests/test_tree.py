@@ -1,4 +1,5 @@
 import functools
+import sys
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -267,28 +268,93 @@ def test_size_of_object_array():
 
 def test_size_is_estimated_at_a_bounded_cost():
     """A large nesting is sampled: few of its values are looked at, and the estimate is near."""
-    seen = []
-
-    class Counted:
-        @property
-        def nbytes(self):
-            seen.append(1)
-            return 10
-
-    tree = [[[Counted()] * 100 for _ in range(100)] for _ in range(100)]
-    assert 5e6 < size_bytes(tree) < 2e7
-    assert len(seen) < 1000
+    calls = []
+    tree = [[[bytearray(10)] * 100 for _ in range(100)] for _ in range(100)]
+    sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
+    try:
+        size = size_bytes(tree)
+    finally:
+        sys.setprofile(None)
+    assert 5e6 < size < 2e7
+    assert len(calls) < 4000
 
 
 def test_size_never_raises():
     """What cannot be measured still has a size."""
+    rows = Frozen(b"xy")
+    object.__delattr__(rows, "label")
+    cyclic = Sample(None)
+    cyclic.image = cyclic
+    assert size_bytes(rows) == 2
+    assert size_bytes(cyclic) > 0
 
-    class Broken:
-        @property
-        def nbytes(self):
-            raise RuntimeError
 
-    assert size_bytes([Broken(), b"x"]) > 0
+class Guarded:
+    """Fails the test when anything of it is asked."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+
+for _name in ("len", "iter", "bool", "eq", "hash", "repr", "sizeof"):
+    setattr(Guarded, f"__{_name}__", lambda self: self.touched)
+
+
+class GuardedDict(dict):
+    """The same, as a dict."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+    __len__ = __iter__ = values = items = keys = lambda self: self.touched
+
+
+class GuardedArray(np.ndarray):
+    """An array that computes its size itself."""
+
+    @property
+    def nbytes(self):
+        raise AssertionError
+
+
+@dataclass
+class Computing:
+    """A dataclass with a field that a property stands in front of."""
+
+    rows: Any
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (Guarded, 8),
+        (lambda: [Guarded(), b"x"], 9),
+        (lambda: GuardedDict(a=b"xyz"), 3),
+        (lambda: np.zeros(3).view(GuardedArray), 24),
+        (lambda: Computing(b"xyz"), 3),
+        (lambda: UserDict(a=b"xyz"), 3),
+        (lambda: OrderedDict(a=b"xyz"), 3),
+    ],
+)
+def test_size_asks_nothing_of_an_object(make, size):
+    """A size comes from what is known of a class's base, never from the user's own code."""
+    assert size_bytes(make()) == size
+
+
+@pytest.mark.torch
+def test_size_of_a_tensor_with_a_class_of_its_own():
+    """A tensor counts its elements, and its class is not asked."""
+    import torch
+
+    class Picture(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_):
+            raise AssertionError
+
+    assert size_bytes([torch.zeros(4).as_subclass(Picture)]) == 16
 
 
 def test_size_of_an_image():

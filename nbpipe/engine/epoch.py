@@ -5,6 +5,7 @@ Methods are called under the scheduler's lock unless said otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from _thread import allocate_lock, get_ident
 from collections import deque
@@ -14,7 +15,6 @@ from typing import Protocol
 
 from ..failure import Failure
 from ..rest import Rest
-from ..tree import size_bytes
 from .context import EpochContext
 from .join import PumpNode
 from .memory import Memory
@@ -54,6 +54,8 @@ class Epoch:
         urgent: the error does not wait for earlier items.
         changed: a node was opened, fed or ended; the choice of work has to look again.
         litter: iterators and files that are left open and have to be closed, outside the lock.
+        dropped: items, and what else is of the user, that nothing needs any more: the last
+            reference to an object may run code of the user, so it goes outside the lock.
         delivered: gives the number of items that the consumer has had.
         gate: held while the consumer has to wait.
         direct: the consumer may take from `sink` without the lock: the last stage is cheap.
@@ -66,6 +68,7 @@ class Epoch:
         "context",
         "delivered",
         "direct",
+        "dropped",
         "error",
         "exhausted",
         "gate",
@@ -84,7 +87,6 @@ class Epoch:
         "remember",
         "remote",
         "sink",
-        "size_bytes",
         "urgent",
         "waiting",
         "waits_since_ns",
@@ -100,7 +102,6 @@ class Epoch:
         self.context = context
         self.memory = memory
         self.remember = remember
-        self.size_bytes = size_bytes
         self.order: list[Node] = []
         self.pumps: list[PumpNode] = []
         self.remote: list[Node] = []
@@ -115,6 +116,7 @@ class Epoch:
         self.urgent = False
         self.changed = False
         self.litter: list[Closable] = []
+        self.dropped: list[object] = []
         self.now_ns = perf_counter_ns()
         self.waiting = False
         self.direct = False
@@ -199,6 +201,8 @@ class Epoch:
                 if node.inbox or node.active_without_input:
                     task = node.take(now_ns)
                     if task is not None:
+                        if self.memory is not None:
+                            self.memory.began(node)
                         return task
             if not self.changed:
                 return None
@@ -208,17 +212,28 @@ class Epoch:
         memory = self.memory
         if memory is None:
             return True
-        return memory.admits(node, self.order, waits=self.waiting and not self.sink)
+        return memory.admits(node, waits=self.waiting and not self.sink)
 
     def affordable(self, node: Node) -> int:
         """Give the number of results that the byte budget has places for, at least 1."""
         memory = self.memory
-        return CHUNK_MAX if memory is None else memory.affordable(node, self.order)
+        return CHUNK_MAX if memory is None else memory.affordable(node)
 
     def release(self, entries: Iterable[Entry]) -> None:
         """Count entries that left a buffer."""
         if self.memory is not None:
             self.memory.release(entries)
+
+    def drop(self, queue: deque[Entry]) -> None:
+        """Let go of all that waits in a queue; others may be taking from it."""
+        while queue:
+            with contextlib.suppress(IndexError):
+                self.dropped.append(queue.popleft())
+
+    def take_dropped(self) -> list[object]:
+        """Give what was dropped: it goes when the caller, outside the lock, lets go of it."""
+        dropped, self.dropped = self.dropped, []
+        return dropped
 
     # -- where it stands ------------------------------------------------------------------
     def stands(self, rest: Rest) -> Stages:
@@ -272,6 +287,8 @@ class Epoch:
         """Take what is next for the consumer, or note that it waits."""
         if self.sink and not self.paused:
             self.holder = get_ident()
+            if self.held is not None:  # another thread was interrupted before it had it
+                self.dropped.append(self.held)
             self.held = entry = self.sink[0]  # from here no call: no interrupt can come in
             del self.sink[0]
             if self.memory is not None:

@@ -211,17 +211,20 @@ class ExpandNode(Node):
 
     def _next_in_order(self, now_ns: int) -> None:
         if not self.ordered:
-            for x in self.live:
-                if x.over and not x.held:
-                    self.children.end(x.seq)
-            self.live = [x for x in self.live if not x.over or x.held]
+            for x in [x for x in self.live if x.over and not x.held]:
+                self.children.end(x.seq)
+                self.live.remove(x)
+                self.epoch.dropped.append(x)
             return
         while self.live and not self.done and self.live[0].over and not self.live[0].held:
-            self.children.end(self.live.pop(0).seq)
+            ended = self.live.pop(0)
+            self.epoch.dropped.append(ended)
+            self.children.end(ended.seq)
             if self.live and self.live[0].buffer:
                 following = self.live[0]
                 self.buffered -= len(following.buffer)
                 results, following.buffer = following.buffer, []
+                self.epoch.dropped.append(results)
                 self._hand_on(following, results, now_ns, irregular=following.irregular)
 
     def _hand_on(
@@ -260,6 +263,13 @@ class ExpandNode(Node):
     def exhausted(self) -> bool:
         """Say whether every expansion came to its end."""
         return not self.inbox and not self.live
+
+    def let_go(self) -> None:
+        """Hold no items any more, nor results that wait for others."""
+        super().let_go()
+        for x in self.live:
+            self.epoch.dropped.append(x.buffer)
+            x.buffer = []
 
     def halt(self) -> None:
         """Stop, and have the open iterators closed."""

@@ -16,7 +16,7 @@ from ..rest import Rest
 from .lane import Lane
 from .node import Node
 from .noting import Stages
-from .task import Entry, Task
+from .task import SIZED, Entry, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -111,6 +111,14 @@ def from_input(entry: Entry, number: int) -> Entry:
     return ((number, *path) if isinstance(path, tuple) else (number, path), *entry[1:])
 
 
+def _joined(row: tuple[Entry, ...]) -> Entry:
+    """Make one entry of a row; its size is the sum, where they have one."""
+    values = tuple(entry[1] for entry in row)
+    if len(row[0]) < SIZED:
+        return (row[0][0], values)
+    return (row[0][0], values, sum(entry[2] for entry in row))
+
+
 def cut_others(node: PumpNode, ended: int) -> None:
     """Note that only one input was asked for its end."""
     for number, above in enumerate(node.upstream):
@@ -136,7 +144,7 @@ class ZipMover(Mover):
         rows = [tuple(queue.popleft() for queue in queues) for _ in range(count)]
         for row in rows:
             node.epoch.release(row)
-        return [(row[0][0], tuple(entry[1] for entry in row)) for row in rows]
+        return [_joined(row) for row in rows]
 
     def rest_above(
         self, node: PumpNode, below: Mapping[int, Rest], stages: Stages

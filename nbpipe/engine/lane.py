@@ -95,6 +95,12 @@ class Lane:
         each += away_ns // count
         self.cost_ns = each if each > self.cost_ns else 0.8 * self.cost_ns + 0.2 * each
 
+    def measured(self, size_bytes: int, now_ns: int) -> None:
+        """Take note of the size of one result."""
+        self.measured_ns = now_ns
+        before = self.item_bytes
+        self.item_bytes = 0.9 * before + 0.1 * size_bytes if before else size_bytes
+
     def stats(self, now_ns: int, queued: int, running_ns: int) -> StageStats:
         """Read the counters."""
         self.account(now_ns, self.state)

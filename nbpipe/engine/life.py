@@ -11,6 +11,7 @@ from .. import gil
 from ..checkpoint import Place, unreadable
 from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError, StateError
 from ..rest import Rest
+from ..threads import holds, in_new_thread
 from ..watch import Status
 from .epoch import LOG, Epoch
 from .failures import one_line
@@ -197,7 +198,8 @@ class Life:
 
     def _begin(self, now_ns: int) -> None:
         consumer = self.record.consumer
-        self.record.begin(now_ns)
+        with self.scheduler.lock:
+            self.record.begin(now_ns)
         self.outcome, self.error = CANCELLED, None
         self.begun_ns, self.ended_ns = now_ns, 0
         self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
@@ -206,6 +208,9 @@ class Life:
         self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
     ) -> None:
         """End an epoch, however far it got; ending it again does nothing."""
+        if holds(self.scheduler.lock):  # garbage asks for it, in the midst of something
+            in_new_thread(lambda: self.end(epoch, outcome, error))
+            return
         left = None
         if self.epoch is epoch and outcome in (CANCELLED, FAILED):
             left = self._place_left(epoch)
@@ -227,7 +232,8 @@ class Life:
             ending = self._ending
             if ending is None:
                 return
-            self.record.end(self.ended_ns)
+            with self.scheduler.lock:
+                self.record.end(self.ended_ns)
             gil.restore(self)
             if ending.given is not None:  # first: whoever waits in `load` is to hear of the end
                 ending.given.close(ending.error)
@@ -249,6 +255,9 @@ class Life:
 
     def close(self, timeout_s: float) -> None:
         """End everything; warn of stages that are still inside user code."""
+        if holds(self.scheduler.lock):
+            in_new_thread(lambda: self.close(timeout_s))
+            return
         self.closed = True
         epoch = self.epoch
         if epoch is not None:

@@ -57,22 +57,46 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
     return found
 
 
+def rows_of(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
+    """Give the stats of every stage that has a lane; under the lock."""
+    catch_up(scheduler)
+    return {
+        lane.address: lane.stats(now_ns, queued, running_ns)
+        for lane, queued, running_ns in look(scheduler, now_ns)
+    }
+
+
 def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
-    """Give the stats of every stage that has a lane."""
+    """Give the stats of every stage that has a lane.
+
+    Between epochs they are those at the end of the last one, whatever is turned since then; the
+    limits in force and the calls in progress are those of now.
+    """
     with scheduler.lock:
+        lanes = scheduler.lanes.values()
         if scheduler.epoch is None:
-            for lane in scheduler.lanes.values():
+            for lane in lanes:
                 lane.skip_time(now_ns)
-        catch_up(scheduler)
-        rows = {
-            lane.address: lane.stats(now_ns, queued, running_ns)
-            for lane, queued, running_ns in look(scheduler, now_ns)
-        }
+        if scheduler.epoch is None and scheduler.past:
+            rows = {lane.address: _as_now(scheduler.past[lane.address], lane) for lane in lanes}
+        else:
+            rows = rows_of(scheduler, now_ns)
         for address, (age_ns, item) in oldest(scheduler, now_ns).items():
             rows[address] = dataclasses.replace(
                 rows[address], oldest_s=age_ns / 1e9, oldest_item=item
             )
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
+
+
+def _as_now(past: StageStats, lane: Lane) -> StageStats:
+    """Give the stats of an epoch that is over, with what else can still change."""
+    return dataclasses.replace(
+        past,
+        running=lane.active,
+        concurrency=lane.concurrency,
+        queued=0,
+        prefetch=lane.prefetch,
+    )
 
 
 def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:

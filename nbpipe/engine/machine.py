@@ -171,7 +171,8 @@ class LocalMachine(Machine):
 
     def failures(self) -> tuple[Failure, ...]:
         """Give the last failed items."""
-        return tuple(self._record.failures)
+        with self.scheduler.lock:
+            return tuple(self._record.failures)
 
     def caller(self, address: str) -> Caller | None:
         """Give what serves a stage from outside the run's threads."""
@@ -180,7 +181,8 @@ class LocalMachine(Machine):
     @property
     def cpu_cores(self) -> float | None:
         """Processor time of this process over the last seconds [cores]."""
-        return self._record.cpu_cores
+        with self.scheduler.lock:
+            return self._record.cpu_cores
 
     @property
     def held_bytes(self) -> int | None:

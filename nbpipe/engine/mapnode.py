@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..rest import Rest
 from .lane import BLOCKED, STARVED, Lane
 from .logs import Arrivals, Drops
-from .node import BOOKING_NS, MEASURE_NS, Node
+from .node import BOOKING_NS, Node
 from .noting import Stages
 from .task import Entry, Task, run_plain, run_steps
 
@@ -153,8 +153,8 @@ class MapNode(Node):
         slow = lane.cost_ns > BOOKING_NS
         if slow or now_ns - lane.since_ns > BOOKING_NS:
             lane.account(now_ns, lane.state)
-            if now_ns - lane.measured_ns > MEASURE_NS:
-                self.measure(results[-1], now_ns)
+        if task.result_bytes is not None:
+            lane.measured(task.result_bytes, now_ns)
         count = len(results)
         lane.active -= 1
         self.running -= 1
@@ -237,6 +237,7 @@ class MapNode(Node):
             if self.done or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)
+            self.epoch.dropped.append(results)  # what is taken from `out` meanwhile ends with it
 
     def _emit(self, seq: int, results: list[Any], now_ns: int, *, irregular: bool) -> None:
         self.reserved -= len(results)
@@ -264,12 +265,12 @@ class MapNode(Node):
     def let_go(self) -> None:
         """Hold no items any more, nor results that wait for others."""
         super().let_go()
-        self.ready.clear()
-        self.returned.clear()
+        self.epoch.dropped += [self.ready, self.returned]
+        self.ready, self.returned = {}, []
 
     def exhausted(self) -> bool:
         """Say whether all input was handed on."""
         if len(self.inbox) < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.release(self.inbox)
-            self.inbox.clear()  # a batch that holds a failed item cannot be made either
+            self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
         return not self.inbox and not self.reserved

@@ -1,6 +1,7 @@
 """Memory: a budget for the bytes held in all buffers of a run.
 
-Called under the scheduler's lock. Entries carry their size as a third element while they wait.
+Called under the scheduler's lock. Entries carry their size as a third element while they wait:
+they were measured by the thread that made them.
 """
 
 from __future__ import annotations
@@ -8,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..tree import size_bytes
-from .task import Entry
+from .task import SIZED, Entry
 
 if TYPE_CHECKING:
     from .node import Node
 
 _SHRINKS = 1.1  # a stage whose results are at most this much larger than its input
-
-
-_SIZED = 3  # elements of an entry that carries its size
 
 
 class Memory:
@@ -27,30 +24,46 @@ class Memory:
         limit_bytes: the budget [bytes].
     """
 
-    __slots__ = ("held_bytes", "limit_bytes")
+    __slots__ = ("_making_bytes", "_running", "held_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
+        self._making_bytes = 0.0  # estimated, of the results that places are reserved for
+        self._running = 0  # tasks
 
-    def hold(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Measure entries that go into a buffer."""
-        sized = [(path, value, size_bytes(value)) for path, value, *_ in entries]
-        self.held_bytes += sum(entry[2] for entry in sized)
-        return sized
+    def hold(self, entries: Iterable[Entry]) -> None:
+        """Count entries that go into a buffer."""
+        self.held_bytes += _bytes_of(entries)
 
     def release(self, entries: Iterable[Entry]) -> None:
         """Count entries that left a buffer."""
-        self.held_bytes -= sum(entry[2] for entry in entries if len(entry) == _SIZED)
+        self.held_bytes -= _bytes_of(entries)
 
-    def affordable(self, node: Node, nodes: Iterable[Node]) -> int:
+    def began(self, node: Node) -> None:
+        """Hear that a task of `node` was taken."""
+        self._running += 1
+        self.note(node)
+
+    def ended(self, node: Node) -> None:
+        """Hear that a task of `node` was settled."""
+        self._running -= 1
+        self.note(node)
+
+    def note(self, node: Node) -> None:
+        """Hear that the places which `node` has reserved may be others now."""
+        promised_bytes = 0.0 if node.done else node.reserved * node.lane.item_bytes
+        self._making_bytes += promised_bytes - node.promised_bytes
+        node.promised_bytes = promised_bytes
+
+    def affordable(self, node: Node) -> int:
         """Give the number of results of `node` that there is place for, at least 1."""
         if not node.lane.item_bytes:
             return 1
-        left = self.limit_bytes - self.held_bytes - _being_made(nodes)
+        left = self.limit_bytes - self.held_bytes - self._making_bytes
         return max(1, int(left / node.lane.item_bytes))
 
-    def admits(self, node: Node, nodes: Iterable[Node], *, waits: bool) -> bool:
+    def admits(self, node: Node, *, waits: bool) -> bool:
         """Say whether a call of `node` may start.
 
         A stage that does not make items larger may always start: it empties a buffer. Others
@@ -62,15 +75,14 @@ class Memory:
         grows = not node.upstream or lane.item_bytes > _SHRINKS * input_bytes(node)
         if not grows:
             return True
-        making = _being_made(nodes)
-        idle = all(n.lane.active == 0 for n in nodes)
         if not lane.item_bytes and lane.active:
             return False  # measure one item first
-        return self.held_bytes + making + lane.item_bytes <= self.limit_bytes or (idle and waits)
+        wanted_bytes = self.held_bytes + self._making_bytes + lane.item_bytes
+        return wanted_bytes <= self.limit_bytes or (waits and not self._running)
 
 
-def _being_made(nodes: Iterable[Node]) -> float:
-    return sum(node.reserved * node.lane.item_bytes for node in nodes)
+def _bytes_of(entries: Iterable[Entry]) -> int:
+    return sum(entry[2] for entry in entries if len(entry) == SIZED)
 
 
 def input_bytes(node: Node) -> float:

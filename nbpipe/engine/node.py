@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
 CHUNK_MAX = 64
 BOOKING_NS = 100_000  # slot-time of cheap stages is booked no more often than this
-MEASURE_NS = 100_000  # a result is measured no more often than this
 
 
 class Node(ABC):
@@ -39,6 +38,7 @@ class Node(ABC):
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         chunk_ns: time that a chunk of cheap items should take [ns].
+        promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
         cut: the stages below end whether or not this node has more; it was not seen whole.
@@ -61,6 +61,7 @@ class Node(ABC):
         "lane",
         "ordered",
         "out",
+        "promised_bytes",
         "remote",
         "reserved",
         "rest",
@@ -97,6 +98,7 @@ class Node(ABC):
         self.downstream: Node | None = None
         self.gathers = 0
         self.reserved = 0
+        self.promised_bytes = 0.0
         self.running = 0
         self.seq_out = 0
         self.input_over = False
@@ -211,8 +213,8 @@ class Node(ABC):
         if task.retried:
             for one in (lane, *self.rest_lanes):
                 one.counters.retries += task.retried.count(one.address)
-        if done and now_ns - lane.measured_ns > MEASURE_NS:
-            self.measure(results[-1], now_ns)
+        if task.result_bytes is not None:
+            lane.measured(task.result_bytes, now_ns)
         if self.epoch.over:
             return
         at, task.published = task.published, done
@@ -257,14 +259,6 @@ class Node(ABC):
             spent += busy_ns
         return spent
 
-    def measure(self, result: Any, now_ns: int) -> None:
-        """Measure one result, for the bytes that a stage hands on."""
-        lane = self.lane
-        lane.measured_ns = now_ns
-        if type(result) is tuple:
-            size = self.epoch.size_bytes(result[1])
-            lane.item_bytes = size if not lane.item_bytes else 0.9 * lane.item_bytes + 0.1 * size
-
     def emit(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
         """Put results into `out`, in the order given; drop what was dropped or failed."""
         entries: Sequence[Entry] = results
@@ -274,9 +268,9 @@ class Node(ABC):
         elif self.budget is not None:
             error = self.budget.see(len(results))
         if entries:
-            memory = self.epoch.memory
-            sized = entries if memory is None else memory.hold(entries)
-            self.put_plain(sized, len(entries), now_ns)
+            if self.epoch.memory is not None:
+                self.epoch.memory.hold(entries)
+            self.put_plain(entries, len(entries), now_ns)
         if error is not None:
             self.fail(error)
 
@@ -377,11 +371,11 @@ class Node(ABC):
 
     def let_go(self) -> None:
         """Hold no items any more: whoever keeps the epoch must not keep them."""
-        self.out.clear()
+        self.epoch.drop(self.out)
 
     def halt(self) -> None:
         """Stop: nothing of this node is needed any more; drop what waits."""
         self.halted = True
         self.epoch.changed = True
         self.epoch.release(self.inbox)
-        self.inbox.clear()
+        self.epoch.drop(self.inbox)

@@ -36,7 +36,7 @@ _EVENTS_KEPT = 10_000
 
 
 class Consumer:
-    """How long the training loop waited for data.
+    """How long the training loop waited for data; its methods are called under the lock.
 
     Attributes:
         items: items handed out; written by the consuming thread alone.
@@ -44,7 +44,7 @@ class Consumer:
         waits_since_ns: beginning of the wait in progress, or 0.
     """
 
-    __slots__ = ("_since_ns", "counters", "items", "waited_ns", "waits_since_ns")
+    __slots__ = ("_past", "_since_ns", "counters", "items", "waited_ns", "waits_since_ns")
 
     def __init__(self) -> None:
         self.items = 0
@@ -52,10 +52,12 @@ class Consumer:
         self.waits_since_ns = 0
         self.counters = Counters()
         self._since_ns = 0
+        self._past: StageStats | None = None  # at the end of the last epoch
 
     def begin(self, now_ns: int) -> None:
         """Hear that an epoch begins."""
         self._since_ns = now_ns
+        self._past = None
         if not self.counters.first_ns:
             self.counters.first_ns = now_ns
 
@@ -71,12 +73,15 @@ class Consumer:
         counters.items_in = counters.items_out = self.items
 
     def end(self, now_ns: int) -> None:
-        """Hear that the epoch is over."""
-        self.settle(now_ns)
-        self._since_ns = 0
+        """Hear that the epoch is over; again does nothing."""
+        if self._past is None:
+            self._past = self.stats(now_ns)
+            self._since_ns = 0
 
     def stats(self, now_ns: int) -> StageStats:
-        """Read the counters."""
+        """Read the counters; between epochs, as they were at the end of the last one."""
+        if self._past is not None:
+            return self._past
         self.settle(now_ns)
         return stats_of(
             self.counters,

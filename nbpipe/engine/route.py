@@ -101,7 +101,7 @@ class SplitMover(Mover):
                 return []
             entry = queue.popleft()
             node.epoch.release((entry,))
-            outlet.emit(((entry[0], value),), node.epoch.now_ns)
+            outlet.emit(((entry[0], value, *entry[2:]),), node.epoch.now_ns)
             self.order.append((branch, entry[0]))
             self._draws.note(branch)
             node.epoch.changed = True

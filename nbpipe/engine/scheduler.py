@@ -16,7 +16,9 @@ from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..failure import Failure
+from ..metrics import StageStats
 from ..stage import Chain, Stage
+from ..threads import holds, in_new_thread
 from .build import Builder
 from .context import EpochContext
 from .epoch import LOG, SLOW_NS, Epoch, discard
@@ -24,6 +26,7 @@ from .feed import Feed
 from .given import given_chain
 from .indices import GivenOrder
 from .lane import BLOCKED, Lane
+from .look import rows_of
 from .memory import Memory
 from .noting import Stages
 from .regions import Regions
@@ -42,10 +45,11 @@ class Scheduler:
         epoch: the epoch in progress, or None.
         paused: nothing may start.
         memory_bytes: budget for what all buffers hold [bytes], or None.
+        past: stats of all stages at the end of the last epoch; empty before.
     """
 
     def __init__(self, chain: Chain, *, seed: int, memory_bytes: int | None) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # garbage that is found below us may look at the run
         self.lanes: dict[str, Lane] = {}
         self.epoch: Epoch | None = None
         self.paused = False
@@ -54,6 +58,7 @@ class Scheduler:
         self._chain = chain
         self._seed = seed
         self.memory_bytes = memory_bytes
+        self.past: dict[str, StageStats] = {}
         self._next_sample_ns = 0
         self._team = ThreadTeam(self)
         self._loop = EventLoop(self)
@@ -124,13 +129,16 @@ class Scheduler:
                     lane.account(now_ns, lane.state)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
+                    self.past = rows_of(self, now_ns)
             epoch.end()
             if self.epoch is epoch:
                 self.epoch = None
             epoch.wake_consumer()
+            dropped = epoch.take_dropped()
         self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
         self.regions.tell(lambda caller: caller.cancel())
         epoch.clear_up()
+        del dropped
 
     def _limit_team(self) -> None:
         self._team.recover()
@@ -142,7 +150,7 @@ class Scheduler:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
         while True:
-            new_seat = remote = following = None
+            new_seat = remote = following = dropped = None
             with self.lock:
                 if task is None:
                     self._team.woken(seat)
@@ -157,9 +165,12 @@ class Scheduler:
                         new_seat, remote = self._taken(following, now_ns)
                     if epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
+                    if epoch.dropped:
+                        dropped = epoch.take_dropped()
                 if following is None and not seat.dismissed:
                     self._team.park(seat)
                 seat.work = following
+            del dropped
             if task is not None and task.expansion is not None and task.node.epoch.over:
                 discard(task.expansion.close)
             if new_seat is not None:
@@ -195,10 +206,13 @@ class Scheduler:
         """Hand in a call of the event loop and take the next ones; called in its thread."""
         assert isinstance(done, Task)
         done.ended_ns = now_ns = perf_counter_ns()
+        done.measure()
         with self.lock:
             self._settle(done, now_ns)
             following = self._take_remote(now_ns)
             self._note_remote(following)
+            dropped = self._take_dropped()
+        del dropped
         return following
 
     def end_turn(self) -> None:
@@ -208,7 +222,13 @@ class Scheduler:
             if self.epoch is not None:
                 self.epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
+            dropped = self._take_dropped()
+        del dropped
         self._start(seat)
+
+    def _take_dropped(self) -> list[object]:
+        """Give what the epoch in progress dropped; let go of it without the lock."""
+        return [] if self.epoch is None else self.epoch.take_dropped()
 
     def _take_remote(self, now_ns: int) -> list[Task]:
         taken: list[Task] = []
@@ -236,6 +256,8 @@ class Scheduler:
         node.settle(task)
         if epoch.over:
             return
+        if epoch.memory is not None:
+            epoch.memory.ended(node)
         if epoch.pumps:
             epoch.pump(now_ns)
         if now_ns >= self._next_sample_ns:
@@ -273,6 +295,8 @@ class Scheduler:
                     and now_ns - task.started_ns > self._ticker.period_ns // 2
                 ):
                     task.node.harvest(task, now_ns)
+                    if task.node.epoch.memory is not None:
+                        task.node.epoch.memory.note(task.node)
             epoch = self.epoch
             if epoch is not None and not epoch.over:
                 if epoch.pumps:
@@ -282,24 +306,38 @@ class Scheduler:
             if not any(task.watched for task in self.at_work()):
                 self._note_states(now_ns)
                 self._ticker.sleep()
+            dropped = self._take_dropped()
+        del dropped
         self._start(seat)
 
     # -- live changes, from any thread ----------------------------------------------------
     def refresh(self) -> None:
         """Take over the knobs' values and wake whoever may go on."""
+        if holds(self.lock):  # garbage has turned a knob, in the midst of something
+            in_new_thread(self.refresh)
+            return
         now_ns = perf_counter_ns()
         with self.lock:
             for lane in self.lanes.values():
-                lane.account(now_ns, lane.state)
+                if self.epoch is None:
+                    lane.skip_time(now_ns)
+                else:
+                    lane.account(now_ns, lane.state)
                 lane.read_knobs()
             self._limit_team()
             self._note_states(now_ns)
             seat = self._wake(now_ns)
+            dropped = self._take_dropped()
+        del dropped
         self._start(seat)
         self.regions.tell(lambda caller: caller.trim())
 
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
+        if holds(self.lock):
+            self.paused = paused
+            in_new_thread(lambda: self.pause(paused=self.paused))
+            return
         now_ns = perf_counter_ns()
         with self.lock:
             self.paused = paused
@@ -307,6 +345,8 @@ class Scheduler:
                 self.epoch.set_paused(paused)
             self._note_states(now_ns)
             seat = self._wake(now_ns)
+            dropped = self._take_dropped()
+        del dropped
         self._start(seat)
 
     def _note_states(self, now_ns: int) -> None:
@@ -318,7 +358,7 @@ class Scheduler:
     def next_entry(self, epoch: Epoch) -> Entry | str:
         """Take what is next; WAIT: wait at the epoch's gate and ask again; OVER: it is."""
         now_ns = perf_counter_ns()
-        seat = None
+        seat = dropped = None
         with self.lock:
             kept = epoch.kept()
             if kept is not None:
@@ -329,6 +369,9 @@ class Scheduler:
             entry = epoch.hand_out(now_ns)
             if entry is None or epoch.made_room(was_direct=direct):
                 seat = self._room_made(epoch, now_ns)
+            if epoch.dropped:
+                dropped = epoch.take_dropped()
+        del dropped
         self._start(seat)
         return WAIT if entry is None else entry
 
@@ -344,6 +387,8 @@ class Scheduler:
         now_ns = perf_counter_ns()
         with self.lock:
             seat = None if self.epoch is None else self._room_made(self.epoch, now_ns)
+            dropped = self._take_dropped()
+        del dropped
         self._start(seat)
 
     # -- looking in -----------------------------------------------------------------------
@@ -363,7 +408,7 @@ class Scheduler:
 
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.epoch = None
 
     def is_own_thread(self, ident: int) -> bool:

@@ -216,7 +216,7 @@ class StreamNode(Node):
         if not self.input_over and not self.done:
             self.epoch.halt(self.upstream)
             self.epoch.release(self.inbox)
-            self.inbox.clear()
+            self.epoch.drop(self.inbox)
             self.input_over = self.epoch.changed = True
 
     def end_of_input(self, error: BaseException | None) -> None:

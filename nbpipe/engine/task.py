@@ -8,11 +8,12 @@ one result for each: an entry, None for an item that is dropped, or a `Failed`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..seeding import Path
+from ..tree import size_bytes
 
 if TYPE_CHECKING:
     from ..rest import Rest
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
     from .steps import Step
 
 Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
+SIZED = 3  # elements of an entry that carries its size
+MEASURE_NS = 100_000  # a result of a stage is measured no more often than this
+
+
+class Sized(list[Any]):
+    """Results that are measured as they come, in the thread that made them."""
+
+    def append(self, result: Any) -> None:
+        """Measure a result and keep it."""
+        super().append(_sized(result))
+
+    def extend(self, results: Iterable[Any]) -> None:
+        """Measure results and keep them."""
+        super().extend([_sized(result) for result in results])
+
+
+def _sized(result: Any) -> Any:
+    """Give an entry with its size; one that passed through a stage unchanged has it."""
+    if type(result) is not tuple or len(result) == SIZED:
+        return result
+    return (*result, size_bytes(result[1]))
 
 
 class Task:
@@ -46,6 +68,7 @@ class Task:
         step: place of the fused step that it is in; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
         seen_ns: when results were last handed on before the end; 0 where none were.
+        result_bytes: size of one result, where one was measured [bytes].
     """
 
     published = 0
@@ -58,6 +81,7 @@ class Task:
     cheap = False
     watched = False
     tally: list[list[int]] | None = None
+    result_bytes: int | None = None
     expansion: Expansion | None = None
     path: Path | None = None
     step = 0
@@ -70,7 +94,7 @@ class Task:
         self.items = items
         self.count = len(items)
         self.quota = quota
-        self.results: list[Any] = []
+        self.results: list[Any] = [] if node.epoch.memory is None else Sized()
 
     @property
     def several(self) -> bool:
@@ -81,12 +105,21 @@ class Task:
         """Do the work in this thread."""
         self.started_ns = perf_counter_ns()
         self.node.work(self)
-        self.ended_ns = perf_counter_ns()
+        self.ended_ns = now_ns = perf_counter_ns()
+        if now_ns - self.node.lane.measured_ns > MEASURE_NS:
+            self.measure()
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Give the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
         return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
+
+    def measure(self) -> None:
+        """Measure a result, for the bytes that a stage hands on; called without the lock."""
+        result = self.results[-1] if self.results else None
+        if type(result) is tuple:
+            sized = len(result) == SIZED
+            self.result_bytes = result[2] if sized else size_bytes(result[1])
 
     def through(self, entry: Any, steps: Sequence[Step]) -> Any:
         """Send an entry through fused steps, timing each."""

@@ -54,7 +54,7 @@ class ProcessCaller(Caller):
         self._max_items = max_items
         self._budget_bytes = budget_bytes or _TOTAL_BYTES // _RING_SHARE
         self._blocks = Blocks()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is found below us may look at the run
         self._changed = threading.Condition(self._lock)
         self._errors: list[BaseException] = []  # of workers that could not be started
         self._shipping = threading.Lock()

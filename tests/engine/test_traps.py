@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
@@ -224,7 +225,8 @@ def test_dropped_item_is_announced_before_it_is_handed_on():
             if type(result) is not tuple and not task.irregular:
                 early.append(result)
 
-    task = Task(None, 0, deque([(0, 0), (1, 1)]))
+    node = SimpleNamespace(epoch=SimpleNamespace(memory=None))
+    task = Task(node, 0, deque([(0, 0), (1, 1)]))
     task.results = Results()
     run_steps(task, Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True), ())
     assert (early, list(task.results)) == ([], [None, (1, 1)])

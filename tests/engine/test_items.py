@@ -1,0 +1,293 @@
+"""What the engine does with the items of a user: it hands them on, and nothing else."""
+
+import gc
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import nbpipe
+from nbpipe.threads import holds
+from tests.gates import Gate, delivered, finished
+
+
+class Prickly:
+    """Notes whatever is asked of it."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, number=0):
+        object.__setattr__(self, "number", number)
+
+    def __getattribute__(self, name):
+        if not name.startswith("__"):
+            Prickly.asked.append(name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name):
+        Prickly.asked.append(name)
+        raise AttributeError(name)
+
+
+def _asked(name):
+    def ask(self, *_):
+        Prickly.asked.append(name)
+        raise RuntimeError(name)
+
+    return ask
+
+
+for _name in ("eq", "hash", "len", "iter", "bool", "repr", "sizeof", "contains", "getitem", "lt"):
+    setattr(Prickly, f"__{_name}__", _asked(f"__{_name}__"))
+
+
+class PricklyMapping(Prickly, Mapping):
+    """The same, and a mapping: what holds an archive open looks like this."""
+
+    keys = values = items = _asked("values")
+
+
+CHAINS = {
+    "map": lambda chain: chain,
+    "filter": lambda chain: chain.filter(lambda item: True),
+    "shuffle": lambda chain: chain.shuffle(buffer_size=5),
+    "take": lambda chain: chain.take(10),
+    "window": lambda chain: chain.window(3),
+    "batch": lambda chain: chain.batch(4, collate=list),
+    "flat_map": lambda chain: chain.flat_map(lambda item: [item, item], concurrency=2),
+    "enumerate": lambda chain: chain.enumerate(),
+    "route": lambda chain: chain.route(lambda item: 0, {0: lambda part: part.map(lambda x: x)}),
+    "zip": lambda chain: nbpipe.zip(chain, nbpipe.source(range(20))),
+    "repeat": lambda chain: chain.repeat(2),
+}
+
+
+def looked(chain, **options):
+    """Iterate a chain and look at its stats meanwhile; give what was asked of its items."""
+    del Prickly.asked[:]
+    with chain.start(**options) as run:
+        for _ in run:
+            run.stats()
+    return set(Prickly.asked)
+
+
+@pytest.mark.parametrize("kind", [Prickly, PricklyMapping])
+@pytest.mark.parametrize("memory", [None, "1 MB"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_nothing_is_asked_of_an_item(name, kind, memory):
+    """No stage of the engine's own calls anything of an object that it does not know."""
+    chain = CHAINS[name](nbpipe.source(range(20)).map(kind))
+    assert looked(chain, memory=memory) == set()
+
+
+@pytest.mark.parametrize("memory", [None, "1 MB"])
+def test_an_archive_is_not_read(tmp_path, monkeypatch, memory):
+    """What `np.load` gives for an archive passes on as it is: no array is decompressed."""
+    np.savez_compressed(tmp_path / "one.npz", a=np.zeros(9), b=np.ones(9))
+    read = []
+    archive = type(np.load(tmp_path / "one.npz"))
+    ask = archive.__getitem__
+    monkeypatch.setattr(
+        archive, "__getitem__", lambda self, key: read.append(key) or ask(self, key)
+    )
+    chain = nbpipe.source([tmp_path / "one.npz"] * 40).map(np.load)
+    with chain.start(memory=memory) as run:
+        for archive in run:
+            run.stats()
+            archive.close()
+    assert read == []
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Let no garbage of before end in the midst of a test: it may end anywhere."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Guest:
+    """An item that is looked for where it ends: is the run's lock held there?"""
+
+    run = None
+    ended: ClassVar[list[bool]] = []
+
+    def __init__(self, number=0):
+        self.number = number
+
+    def __del__(self):
+        if Guest.run is not None:
+            Guest.ended.append(holds(Guest.run._scheduler.lock))
+
+
+def left(chain, taken=None, *, act=None, **options):
+    """Iterate a chain, leave it after some items, and give whether items ended under the lock."""
+    with chain.start(**options) as run:
+        Guest.run = run
+        del Guest.ended[:]
+        try:
+            items = iter(run)
+            for _ in items if taken is None else range(taken):
+                if taken is not None:
+                    next(items)
+            if act is not None:
+                act(run, items)
+            items.close()
+        except nbpipe.errors.NbpipeError:
+            pass
+        finally:
+            Guest.run = None
+    return Guest.ended
+
+
+def guests(count=60, **options):
+    """Give a chain of guests."""
+    return nbpipe.source(range(count)).map(Guest, **options)
+
+
+def fails(guest):
+    """Refuse every third guest."""
+    if guest.number % 3 == 2:
+        raise ValueError(guest.number)
+    return guest
+
+
+def late(gates):
+    """Give a function that keeps guest 0 until guest 5 was there: results come out of order."""
+
+    def keep(guest):
+        if guest.number == 5:
+            gates.open()
+        if guest.number == 0:
+            gates.wait()
+        return guest
+
+    return keep
+
+
+def late_children(gates):
+    """The same, for a function that gives several items."""
+
+    def children(number):
+        if number == 5:
+            gates.open()
+        if number == 0:
+            gates.wait()
+        guest = Guest(number)
+        yield Guest(number)
+        yield guest
+
+    return children
+
+
+def lowered(run, items):
+    """Lower the knobs of the last stage in the midst of an epoch."""
+    stage = list(run.stages.values())[-1]
+    stage.prefetch = 1
+    stage.concurrency = 1
+    next(items)
+
+
+LEFT = {
+    "break": lambda: left(guests(prefetch=20), 1),
+    "stop": lambda: left(guests(prefetch=20), 1, act=lambda run, _: run.stop()),
+    "close": lambda: left(guests(prefetch=20), 1, act=lambda run, _: run.close()),
+    "next epoch": lambda: left(guests(prefetch=20), 1, act=lambda run, _: list(run)),
+    "lowered knob": lambda: left(guests(concurrency=4, prefetch=20), 2, act=lowered),
+    "take": lambda: left(guests(prefetch=20).take(3)),
+    "filter": lambda: left(guests().filter(lambda guest: guest.number % 2)),
+    "skip": lambda: left(guests().skip(7)),
+    "shard": lambda: left(guests().shard(0, 4)),
+    "failed": lambda: left(guests(concurrency=2).map(fails, concurrency=2)),
+    "failed, out of order": lambda: left(guests().map(fails, concurrency=2, ordered=False)),
+    "skipped": lambda: left(guests().map(fails, concurrency=4, on_error="skip")),
+    "over the budget": lambda: left(
+        guests().map(fails, concurrency=4, on_error="skip", max_failures=5)
+    ),
+    "out of order": lambda: left(guests().map(late(Gate()), concurrency=4, prefetch=20)),
+    "children": lambda: left(
+        nbpipe.source(range(20)).flat_map(late_children(Gate()), concurrency=8, prefetch=20)
+    ),
+    "children, left": lambda: left(guests().flat_map(lambda guest: [guest] * 3, prefetch=9), 2),
+    "shuffle": lambda: left(guests().shuffle(buffer_size=9), 2),
+    "window": lambda: left(guests().window(3), 2),
+    "last batch": lambda: left(guests().batch(25, drop_last=True, collate=list)),
+    "zip": lambda: left(nbpipe.zip(guests(), guests(5), strict=False)),
+    "concat": lambda: left(nbpipe.concat(guests(5), guests(5)), 6),
+    "route": lambda: left(
+        guests().route(lambda guest: guest.number % 2, {0: lambda c: c, 1: lambda c: c.map(fails)})
+    ),
+    "repeat": lambda: left(guests(5).repeat(3), 12),
+    "memory": lambda: left(guests(prefetch=20), 1, memory="1 MB"),
+    "inline": lambda: left(guests().map(fails, executor="inline", on_error="skip"), 5),
+}
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("name", LEFT)
+def test_no_item_ends_under_the_lock(name):
+    """What is let go is dropped where its `__del__` may do what it likes."""
+    ended = finished(LEFT[name])
+    assert ended
+    assert not any(ended)
+
+
+def test_an_item_looks_at_the_run_as_it_ends():
+    """A `__del__` that asks for the stats of its run does not hang the loop that is left."""
+    found = []
+
+    class Curious:
+        def __init__(self, number):
+            self.number = number
+
+        def __del__(self):
+            found.append(run.stats()["Curious"].items_out)
+
+    def leave():
+        for _ in run:
+            break
+
+    with nbpipe.source(range(50)).map(Curious, prefetch=20).start() as run:
+        finished(leave)
+        assert found
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda run: run.stats(),
+        lambda run: run.status(),
+        lambda run: run.history(),
+        lambda run: run.failures(),
+        lambda run: run.state_dict(),
+        lambda run: setattr(run["same"], "concurrency", 3),
+        lambda run: run.pause() or run.resume(),
+        lambda run: run.stop(),
+        lambda run: run.close(),
+    ],
+)
+def test_garbage_that_is_found_under_the_lock(act):
+    """A collection may come at any moment: what it runs can use the run, and does not hang."""
+    found = []
+
+    class Garbage:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            act(run)
+            found.append(1)
+
+    def collect():
+        items = iter(run)
+        next(items)
+        Garbage()
+        with run._scheduler.lock:
+            gc.collect()
+        delivered(items)
+
+    with nbpipe.source(range(50)).map(lambda item: item, name="same").start() as run:
+        finished(collect)
+    assert found == [1]
