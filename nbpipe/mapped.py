@@ -20,20 +20,25 @@ from typing import Any, final
 
 import numpy as np
 
-from .executors.pickling import Pickler
+from .executors.storages import SharingPickler, is_shared
 
 LARGE_BYTES = 1 << 20  # smaller arrays go along with the rest
 _ALIGNED = 64
 _tokens = itertools.count()  # a number of a file is used again, a token is not
 
 
-class _Pickler(Pickler):
+class _Pickler(SharingPickler):
     """Offers the memory of tensors, as numpy does that of arrays; of a view only what it shows."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is pickled."""
         torch: Any = sys.modules.get("torch")
-        if torch is not None and type(obj) is torch.Tensor and _is_plain(torch, obj):
+        if (
+            torch is not None
+            and type(obj) is torch.Tensor
+            and _is_plain(torch, obj)
+            and not is_shared(obj)
+        ):
             flat = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
             return _tensor, (PickleBuffer(flat), obj.dtype, tuple(obj.shape), obj.requires_grad)
         return super().reducer_override(obj)
@@ -112,11 +117,14 @@ class Packer:
     def __init__(self) -> None:
         self._buffers: list[memoryview] = []  # kept: another array must not get their address
         self._kept: list[Memory] = []  # the one before, too: a worker may be opening it
+        self._storages: list[Any] = []  # shared with the workers, who look for them here
 
     def pack(self, value: object) -> tuple[Any, ...]:
         """Give what `unpack` takes."""
         sink, buffers = io.BytesIO(), _Buffers()
-        _Pickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None).dump(value)
+        pickler = _Pickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
+        pickler.dump(value)
+        self._storages = list(pickler.storages.values())
         if not buffers.kept:
             return (sink.getvalue(), None)
         if not self._kept or _places(buffers.kept) != _places(self._buffers):
@@ -126,7 +134,7 @@ class Packer:
 
     def release(self) -> None:
         """Let go of the memory: no worker is left that could want it."""
-        self._buffers, self._kept = [], []
+        self._buffers, self._kept, self._storages = [], [], []
 
 
 class _Buffers:

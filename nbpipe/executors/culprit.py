@@ -11,8 +11,10 @@ from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, NamedTuple
 
 from ..text import shortened
+from ..tree import is_tensor
 from .parts import Part, parts_of
 from .pickling import CACHED, pickled_bytes
+from .storages import SharingPickler, is_shared
 
 _DEPTH = 12  # levels that a search goes down
 _OWN = __name__.partition(".")[0]
@@ -24,6 +26,7 @@ _INSIDE = ("attribute", "item", "state")
 _OTHERWISE = "create it inside the function, or per worker with worker_init"
 _CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
 _GPU = "capture tensor.cpu(), and let to_device() move batches"
+_SHARED = "share a copy of it: tensor.clone().share_memory_()"
 _RUN = "let the function take what it needs as values: a pipeline lives in the process it runs in"
 _NOTEBOOK = "a worker has no notebook: take what the function needs out of it before"
 _WAYS_OUT = {  # by module and class; the first that fits
@@ -127,13 +130,15 @@ def _is_whole(value: object) -> bool:
     module = type(value).__module__
     if module in _LOOKED_INTO or isinstance(value, _CALLABLES):
         return False
+    if is_tensor(value):
+        return True
     top = module.partition(".")[0]
     return top in sys.stdlib_module_names or (top == _OWN and type(value).__name__ in _ALIVE)
 
 
 def _error(value: object) -> BaseException | None:
     try:
-        pickled_bytes(value)
+        pickled_bytes(value, pickler=SharingPickler)
     except Exception as error:
         return error
     return None
@@ -202,6 +207,8 @@ def way_out(value: object) -> str:
         return _WAYS_OUT[kind.__name__]
     if getattr(value, "is_cuda", False) is True:
         return _GPU
+    if is_shared(value):
+        return _SHARED
     name = f"{kind.__module__}.{kind.__qualname__}"
     known = next((way for start, way in _WAYS_OUT.items() if name.startswith(start)), None)
     if known is None and name.endswith(_CONNECTIONS):

@@ -57,10 +57,12 @@ def dumps(
     return sink.kept.getvalue()
 
 
-def pickled_bytes(value: object, limit_bytes: int | None = None) -> int:
+def pickled_bytes(
+    value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
+) -> int:
     """Count the bytes of `value` pickled, without keeping them; raises as `dumps` does."""
     sink = _Sink(limit_bytes)
-    Pickler(sink).dump(value)
+    (pickler or Pickler)(sink).dump(value)
     return sink.size_bytes
 
 

@@ -179,7 +179,7 @@ class Cargo:
         """
         with self._lock:
             if self._shipped is None or self._program is not program:
-                self._shipped = ship(program, stage=program.label)
+                self._shipped = ship(program, stage=program.label, afar=True)
                 self._program = program
             return self._shipped
 

@@ -6,7 +6,7 @@ import functools
 import logging
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ from ..tree import is_tensor
 from ..units import format_bytes
 from .culprit import describe_culprit, find_culprit
 from .parts import Part, parts_of
-from .pickling import CACHED, TooLargeError, dumps, pickled_bytes
+from .pickling import CACHED, Pickler, TooLargeError, dumps, pickled_bytes
+from .storages import SharingPickler, is_shared
 
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
@@ -29,6 +30,7 @@ _DEPTH = 8  # helpers that call helpers
 _CODE = (FunctionType, MethodType, functools.partial, type, CACHED)
 
 _warned: set[tuple[str, tuple[Captured, ...]]] = set()
+_copied: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,13 @@ class Shipped:
         digest: the same for the same functions with the same data, in one process.
         data: for `load`.
         size_bytes: length of `data` [bytes].
+        storages: shared memory of torch that `data` only names; held until it was loaded.
     """
 
     digest: str
     data: bytes
     size_bytes: int
+    storages: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 class Captured(NamedTuple):
@@ -62,21 +66,42 @@ class Captured(NamedTuple):
     type_name: str
 
 
-def ship(value: object, *, stage: str) -> Shipped:
+def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     """Pickle a program for other processes.
 
     Args:
         value: an object that holds the functions.
         stage: address of the stage, for errors.
+        afar: they may be on other machines, which share no memory: tensors go as copies.
 
     Raises:
         UnpicklableError: part of it cannot be pickled; the message names it.
     """
+    picklers: list[SharingPickler] = []
+
+    def pickler(sink: object) -> Pickler:
+        picklers.append(SharingPickler(sink, by_place=not afar))
+        return picklers[-1]
+
     try:
-        data = dumps(value)
+        data = dumps(value, pickler=pickler)
     except Exception as error:
         raise _refusal(value, stage, error) from error
-    return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data))
+    storages = tuple(picklers[-1].storages.values())
+    if storages and afar:
+        _warn_of_copies(stage)
+    return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
+
+
+def _warn_of_copies(stage: str) -> None:
+    """Say once that what is written to shared memory elsewhere is not seen here."""
+    if stage not in _copied:
+        _copied.add(stage)
+        LOG.warning(
+            "stage %r captures tensors in shared memory, which its executor's workers get as "
+            "copies: what they write to them is not seen here; executor='process' shares them",
+            stage,
+        )
 
 
 def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
@@ -122,6 +147,8 @@ def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[
 def _size_bytes(value: Any) -> int:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return int(value.nbytes)
+    if is_tensor(value) and is_shared(value):
+        return 0  # it stays where it is
     if is_tensor(value) and hasattr(value, "untyped_storage"):
         return int(value.untyped_storage().nbytes())  # a view takes all of it along
     if isinstance(value, str | bytes | bytearray):

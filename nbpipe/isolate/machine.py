@@ -75,6 +75,7 @@ class IsolatedMachine(Machine):
         self._lock = threading.Lock()
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
+        self._storages: tuple[object, ...] = ()
         self._told: Values = {}
         self._question: tuple[float, Reply] | None = None
         self._looked_s = 0.0
@@ -94,6 +95,7 @@ class IsolatedMachine(Machine):
     def _load(self, link: Link, freight: Shipped) -> None:
         self._program += 1
         self._digest = freight.digest
+        self._storages = freight.storages  # held until they were opened over there
         self._told = values = self._values()
         order = (self._program, freight.data, values, self._seed, self.limit_bytes)
         self._loading = link.asked("load", *order)
@@ -196,6 +198,7 @@ class IsolatedMachine(Machine):
             self._closed = True
         self._look()
         self._link.close(timeout_s)
+        self._storages = ()
         return [late for late in self.scheduler.close(timeout_s) if late != HIDDEN]
 
     def disown(self) -> None:

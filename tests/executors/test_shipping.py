@@ -685,3 +685,74 @@ def test_view_of_a_tensor_takes_all_of_it_along():
     held = torch.zeros(1000, 1000)[:2]
     sent = len(pickle.dumps(held))
     assert (captured(enclosing(held))[0].size_bytes, sent > 4_000_000) == (4_000_000, True)
+
+
+@pytest.mark.torch
+def test_shared_memory_is_the_same_whatever_is_in_it():
+    """What is written to shared memory changes no digest; other memory is another program."""
+    import torch
+
+    rows = torch.zeros(1000).share_memory_()
+
+    def first(n):
+        return float(rows[n])
+
+    before = ship(first, stage="first")
+    rows.fill_(3)
+    assert (ship(first, stage="first").digest, load(before.data)(0)) == (before.digest, 3)
+    assert {(one.name, one.size_bytes) for one in captured(first)} == {("rows", 0)}
+    rows = torch.zeros(1000).share_memory_()
+    assert ship(first, stage="first").digest != before.digest
+
+
+@pytest.mark.torch
+def test_shared_memory_is_held_until_it_is_opened():
+    """A program that was shipped finds its memory though nobody else holds it any more."""
+    import torch
+
+    rows = torch.ones(10).share_memory_()
+    shipped = ship({"rows": rows, "bare": rows.untyped_storage()}, stage="fn")
+    del rows
+    loaded = load(shipped.data)
+    assert loaded["rows"].is_shared()
+    assert (loaded["rows"].sum(), loaded["bare"].data_ptr()) == (10, loaded["rows"].data_ptr())
+
+
+@pytest.mark.torch
+def test_shared_memory_that_nobody_can_open(tmp_path):
+    """A tensor of a file that was deleted is refused, with the way out."""
+    import torch
+
+    rows = torch.from_file(str(tmp_path / "rows"), shared=True, size=8)
+    (tmp_path / "rows").unlink()
+    with pytest.raises(UnpicklableError, match="must be there, or open") as caught:
+        ship(lambda n: rows[n], stage="fn")
+    assert "uses the variable 'rows' (torch.Tensor)" in str(caught.value)
+    assert "tensor.clone().share_memory_()" in str(caught.value)
+
+
+@pytest.mark.torch
+def test_memory_that_is_not_shared_is_copied(tmp_path):
+    """A file that was mapped privately is this process's own: it goes along as it is here."""
+    import torch
+
+    (tmp_path / "rows").write_bytes(bytes(32))
+    rows = torch.from_file(str(tmp_path / "rows"), shared=False, size=8)
+    rows.fill_(1)
+    loaded = load(ship({"rows": rows}, stage="fn").data)
+    rows.fill_(2)
+    assert loaded["rows"].tolist() == [1] * 8
+
+
+@pytest.mark.torch
+def test_workers_elsewhere_get_copies(caplog):
+    """Where workers may be on other machines shared memory is copied, and a line says so once."""
+    import torch
+
+    rows = torch.zeros(4).share_memory_()
+    for _ in range(2):
+        loaded = load(ship({"rows": rows}, stage="far", afar=True).data)
+    loaded["rows"].fill_(1)
+    assert rows.tolist() == [0] * 4
+    (record,) = caplog.records
+    assert "stage 'far' captures tensors in shared memory" in record.message

@@ -1,10 +1,14 @@
 """torch in workers: tensors that come and go, one thread, numbers by the item."""
 
 import ast
+import functools
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+import nbpipe
 from nbpipe.executors.surroundings import seed_item
 from tests.gates import drained
 from tests.processes.chain import placed
@@ -17,9 +21,13 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True, scope="module")
 def server(server):
-    """Load torch before the first test: the fork server starts anew with it."""
+    """Load torch before the first test: the fork server starts anew with it.
+
+    The process that names shared memory for torch starts once, and ends with this one.
+    """
     import torch
 
+    named(lambda: torch.zeros(1).share_memory_())
     start_server()
     return torch
 
@@ -139,3 +147,149 @@ def test_torch_that_only_a_worker_loads(tmp_path):
     for threads, seed, number in ast.literal_eval(out[6:]):
         seed_item(seed)
         assert (threads, number) == (1, float(torch.rand(1)))
+
+
+class Cache:
+    """Keeps rows in memory that processes share."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.first = rows[0]
+
+    def fill(self, n):
+        """Write a row, if nobody has, and give who wrote it."""
+        if not self.rows[n, 1]:
+            self.rows[n] = torch_of(n + 1)
+        return int(self.rows[n, 0]), int(self.rows[n, 1])
+
+
+def torch_of(n):
+    """Give a row: a number, and who made it."""
+    import torch
+
+    return torch.tensor([n, os.getpid()])
+
+
+def keeping(how, rows):
+    """Give a function that fills `rows`, which it reaches in one way or another."""
+    cache = Cache(rows)
+
+    def fill(n, cache=None):
+        return (cache or held["cache"]).fill(n)
+
+    held = {"cache": cache}
+    other = functools.partial(fill, cache=cache)
+    return {"method": cache.fill, "closure": fill, "partial": other}[how]
+
+
+def named(make):
+    """Make tensors in shared memory that has a name."""
+    from torch import multiprocessing
+
+    before = multiprocessing.get_sharing_strategy()
+    multiprocessing.set_sharing_strategy("file_system")
+    try:
+        return make()
+    finally:
+        multiprocessing.set_sharing_strategy(before)
+
+
+@pytest.fixture(params=["open", "named", "file"])
+def make_rows(request, tmp_path):
+    """Give what makes rows of zeros in memory that torch shares in one way or another."""
+    return functools.partial(zeros, request.param, tmp_path / "rows")
+
+
+def zeros(kind, path):
+    """Make rows of zeros in shared memory: an open file's, a named one's, one of a folder."""
+    import torch
+
+    def make():
+        return torch.zeros(8, 2, dtype=torch.int64).share_memory_()
+
+    if kind == "file":
+        return torch.from_file(str(path), shared=True, size=16, dtype=torch.int64).view(8, 2)
+    return named(make) if kind == "named" else make()
+
+
+@pytest.mark.parametrize("how", ["method", "closure", "partial"])
+def test_shared_tensors_stay_shared(make_rows, how):
+    """What workers write to shared memory is there in the next epoch, and in this process."""
+    rows = make_rows()
+    with placed(8, keeping(how, rows)).start() as run:
+        first = drained(run)
+        assert rows.tolist() == [list(row) for row in first]
+        run["fn"].concurrency = 4  # late workers find what the first ones wrote
+        assert drained(run) == first
+    assert [row[0] for row in first] == [*range(1, 9)]
+    assert os.getpid() not in {row[1] for row in first}
+
+
+def test_shared_tensors_outlive_a_worker(make_rows):
+    """A worker that is killed, and those in its place, write to the same memory."""
+    rows = make_rows()
+
+    def work(n):
+        rows[n] += 1
+        if n == 3 and rows[3, 0] < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with placed(8, work).start() as run:
+        drained(run)
+    assert rows[3].tolist() == [3, 3]
+    assert rows[:, 0].sum() == 10
+
+
+def test_views_of_shared_memory_are_one_memory():
+    """However many tensors show parts of it, a worker opens shared memory once."""
+    import torch
+
+    whole = torch.zeros(300, 4).share_memory_()
+    views = [*whole, torch.nn.Parameter(whole), whole.T]
+
+    def work(n):
+        views[n].add_(1)
+        return len(list(FILES.iterdir())), views[300].tolist() == views[301].T.tolist()
+
+    with placed(1, lambda n: len(list(FILES.iterdir()))).start() as run:
+        (few,) = drained(run)
+    with placed(300, work, concurrency=1).start() as run:
+        got = drained(run)
+    assert whole.unique().tolist() == [1]
+    assert {alike for _, alike in got} == {True}
+    assert max(count for count, _ in got) < few + 20
+
+
+def test_shared_tensors_of_a_run_in_a_process_of_its_own(make_rows):
+    """Threads and workers of an isolated run write to the memory of this process."""
+    rows = make_rows()
+
+    def mark(n):
+        rows[n, 1] = -1
+        return n
+
+    def count(n):
+        rows[n, 0] = n + 1
+        return n
+
+    chain = nbpipe.source(range(8)).map(mark).map(count, executor="process")
+    with chain.start(isolate=True) as run:
+        drained(run)
+    assert rows.tolist() == [[n + 1, -1] for n in range(8)]
+
+
+def test_shared_tensors_of_a_loader(make_rows):
+    """A dataset that fills a cache in its first epoch reads it in the second."""
+    rows = make_rows()
+
+    class Dataset:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, n):
+            return Cache(rows).fill(n)[0]
+
+    loader = nbpipe.DataLoader(Dataset(), 4, num_workers=2)
+    first, second = ([batch.tolist() for batch in loader] for _ in range(2))
+    assert first == second == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert rows[:, 0].tolist() == [*range(1, 9)]
