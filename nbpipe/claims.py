@@ -6,8 +6,8 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator
-from typing import Any, Protocol, final
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from .rest import Rest
 from .seeding import Path
 
 _BLOCK = 4096  # rows picked at once
-_opened: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+_opened: dict[int, _Opened] = {}  # by identity: a store need not be hashable
 _lock = threading.Lock()
 
 
@@ -105,7 +105,7 @@ class ClaimOrder(Order):
         """Name the cursor; an epoch that this process reads again gets another one."""
         key = f"nbpipe/{self._key}/{self._child.length}"
         with _lock:
-            counts = _opened.setdefault(store, Counter())
+            counts = _counts(store)
             counts[key] += 1
             return f"{key}/{counts[key]}"
 
@@ -127,6 +127,33 @@ class ClaimOrder(Order):
             self.claimed[-1] = (self.claimed[-1][0], stop)
         else:
             self.claimed.append((start, stop))
+
+
+class _Opened(NamedTuple):
+    """The cursors that this process has opened in a store."""
+
+    store: Callable[[], Store | None]
+    counts: Counter[str]
+
+
+def _counts(store: Store) -> Counter[str]:
+    """Return how often each cursor of a store was opened; one that is forgotten is let go."""
+    known = _opened.get(id(store))
+    if known is None or known.store() is not store:
+        known = _opened[id(store)] = _Opened(_referred(store, id(store)), Counter())
+    return known.counts
+
+
+def _referred(store: Store, number: int) -> Callable[[], Store | None]:
+    def forget(gone: object, opened: dict[int, _Opened] = _opened) -> None:
+        known = opened.get(number)
+        if known is not None and known.store is gone:
+            del opened[number]
+
+    try:
+        return weakref.ref(store, forget)
+    except TypeError:  # with slots: it is kept, as nothing else tells that it is gone
+        return lambda: store
 
 
 def default_store() -> Store:

@@ -1,7 +1,10 @@
 """Claims in one process: ranks are runs that share a store."""
 
+import gc
 import itertools
 import threading
+import weakref
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -184,6 +187,48 @@ def test_claimed_rows_have_no_random_access(calls):
     order = ClaimOrder(ItemsOrder(range(10), 10), 4, LocalStore(), "train")
     with pytest.raises(ArgumentError, match="claimed rows must be read"):
         order.run(1) if calls == "run" else order.pick(np.arange(2))
+
+
+@dataclass
+class EqualStore:
+    """A store that cannot be hashed, equal to any that holds the same."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, key, amount):
+        """Add to a number; give the sum."""
+        self.numbers[key] = self.numbers.get(key, 0) + amount
+        return self.numbers[key]
+
+
+@dataclass(slots=True)
+class SlottedStore:
+    """A store that cannot be referred to weakly, either."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    add = EqualStore.add
+
+
+@pytest.mark.parametrize("kind", [EqualStore, SlottedStore])
+def test_a_store_is_anything_that_adds(kind):
+    """A store needs no hash and no weak references; two that are equal are two."""
+    one, other = kind(), kind()
+    for store in (one, other):
+        pipe = nbpipe.source(range(6)).claim(chunk=2, store=store)
+        assert [*pipe, *pipe] == [*range(6)] * 2
+    assert {key.rpartition("/")[2] for key in one.numbers} == {"1", "2"}
+    assert one.numbers.keys() == other.numbers.keys()
+
+
+def test_a_store_is_not_kept():
+    """A store that nobody holds is gone, and with it what was counted of it."""
+    store = EqualStore()
+    list(nbpipe.source(range(6)).claim(chunk=2, store=store))
+    left = weakref.ref(store)
+    del store
+    gc.collect()
+    assert left() is None
 
 
 def test_threads_share_a_local_store():
