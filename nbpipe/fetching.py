@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, repeat
+from dataclasses import dataclass
+from itertools import chain, repeat
 from types import ModuleType
 from typing import Any, final
 
+from .loader_draws import checked_state, has_state, state_of
 from .loader_workers import HERE, WantsWorkersError, Workers, shown, teach
 from .mapped import Packer, unpack
+from .worker import worker_info
 
 END = object()  # in the place of what would come next: there is nothing
 
@@ -119,7 +123,30 @@ class Fetch(_Sent):
 
 
 @final
-class Batches:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where an iterable dataset goes on.
+
+    Attributes:
+        epoch: number of the epoch that goes on.
+        had: lists of samples that the loop has had of it.
+        dataset: what the dataset is told, or None.
+        iterator: what its iterator is told, or None.
+    """
+
+    epoch: int
+    had: int
+    dataset: Any = None
+    iterator: Any = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether anybody is told a state; else all is read again, and dropped."""
+        return self.dataset is not None or self.iterator is not None
+
+
+@final
+class Batches(_Sent):
     """The samples of an iterable dataset in lists; without a size one by one.
 
     Args:
@@ -128,62 +155,144 @@ class Batches:
         drop_last: leave out a last list that is not full.
         watch: `torch.utils.data._utils.worker`; end with `WantsWorkersError` where the dataset
             asks there which worker it is, before its first sample. None: let it ask.
+        place: where it is read: "here", in a "thread", which has a copy, or in a "process".
+        resumed: where it goes on; None: it is read from its beginning.
     """
 
     def __init__(
-        self, dataset: Iterable[Any], *, size: int | None, drop_last: bool, watch: ModuleType | None
+        self,
+        dataset: Iterable[Any],
+        *,
+        size: int | None,
+        drop_last: bool,
+        watch: ModuleType | None,
+        place: str = "here",
+        resumed: Resumed | None = None,
     ) -> None:
         self._dataset = dataset
         self._size = size
         self._drop_last = drop_last
         self._watch = watch
-        self._had = 0
-        self._loaded = False
-
-    def go_on(self, had: int) -> None:
-        """Hear that the dataset was told its state, behind so many lists."""
-        self._had, self._loaded = had, True
+        self._place = place
+        self._resumed = resumed
+        self._iterator: Any = None
+        self.mapped = place == "process"
 
     def __iter__(self) -> Iterator[Any]:
-        had, self._had = self._had, 0
-        loaded, self._loaded = self._loaded, False
-        yield from repeat(None, had)  # what stands for them is passed over
-        samples = self._samples()
-        if loaded and not had:
-            samples = self._again(samples)
-        while (batch := next_batch(samples, self._size, drop_last=self._drop_last)) is not END:
+        resumed, self._resumed = self._resumed, None
+        return self._lists(resumed if resumed is not None and resumed.tells else None)
+
+    @property
+    def state_of_iterator(self) -> Any:
+        """The state of the dataset's iterator, where it has one of its own; or None."""
+        iterator = self._iterator
+        if iterator is self._dataset or not has_state(iterator):
+            return None
+        return state_of(iterator)
+
+    def __call__(self, _: object) -> Iterator[Any]:
+        """Read in a worker; None stands for each list that the loop has had."""
+        resumed, call = self._resumed, worker_info()
+        if resumed is None or call is None or call.epoch != resumed.epoch:
+            return self._lists(None)
+        if resumed.tells:
+            return self._lists(resumed)
+        lists = enumerate(self._lists(None))
+        return (None if number < resumed.had else one for number, one in lists)
+
+    def _lists(self, resumed: Resumed | None) -> Iterator[Any]:
+        """Give the lists; None for each that the loop has had, where a state stands for them.
+
+        The dataset's `iter` is called at once: its state may be asked for before a sample is.
+        """
+        dataset = self._dataset if self._place != "thread" else own_copy(self._dataset)
+        samples = self._samples(dataset, resumed)
+        lists = listed(samples, self._size, drop_last=self._drop_last)
+        return lists if resumed is None else chain(repeat(None, resumed.had), lists)
+
+    def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+        if self._watch is not None:
+            teach(self._watch)
+            return _watched(dataset, resumed)
+        samples = begun_at(dataset, resumed)
+        self._iterator = samples
+        return samples if resumed is None or resumed.had else _read_anew(dataset, samples)
+
+
+def own_copy(dataset: Any) -> Any:
+    """Give a thread a dataset of its own, as far as it can be copied."""
+    try:
+        return copy.copy(dataset)
+    except TypeError:  # what it holds cannot be
+        return dataset
+
+
+def begun_at(dataset: Any, resumed: Resumed | None) -> Iterator[Any]:
+    """Begin to iterate a dataset, where a state says.
+
+    A dataset that is its own iterator may go back to its beginning when it is iterated: it is
+    told its state again.
+
+    Raises:
+        StateError: the state is of an iterator that had one.
+    """
+    state = None if resumed is None else resumed.dataset
+    if state is not None:
+        dataset.load_state_dict(state)
+    samples: Any = iter(dataset)
+    if state is not None and samples is dataset:
+        dataset.load_state_dict(state)
+    if resumed is not None and resumed.iterator is not None:
+        checked_state(samples)
+        samples.load_state_dict(resumed.iterator)
+    return samples  # type: ignore[no-any-return]
+
+
+def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
+    """Give the samples; where nothing comes the state was that of an end, and all is read."""
+    first = next(samples, END)
+    if first is END:
+        yield from following(iter(dataset))
+        return
+    yield from following(samples, first)
+
+
+def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
+    """Give some items, and what follows; `iter` is never called on it, it might begin anew."""
+    yield from first
+    while (item := next(items, END)) is not END:
+        yield item
+
+
+def listed(samples: Iterator[Any], size: int | None, *, drop_last: bool) -> Iterator[Any]:
+    """Gather samples in lists; without a size, give them. After its end none is asked for."""
+    if size is None:
+        yield from following(samples)
+        return
+    full = True
+    while full:
+        batch: list[Any] = []
+        while full and len(batch) < size:
+            sample = next(samples, END)
+            full = sample is not END
+            if full:
+                batch.append(sample)
+        if batch and (full or not drop_last):
             yield batch
 
-    def _samples(self) -> Iterator[Any]:
-        if self._watch is None:
-            return iter(self._dataset)
-        teach(self._watch)
-        return _watched(self._dataset)
 
-    def _again(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Read anew where nothing came: the state was that of an end."""
-        first = next(samples, END)
-        return self._samples() if first is END else chain((first,), samples)
-
-
-def next_batch(samples: Iterator[Any], size: int | None, *, drop_last: bool) -> Any:
-    """Give the next list of samples, or sample, or `END`."""
-    if size is None:
-        return next(samples, END)
-    batch = list(islice(samples, size))
-    return END if not batch or (drop_last and len(batch) < size) else batch
-
-
-def _watched(dataset: Iterable[Any]) -> Iterator[Any]:
+def _watched(dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
     HERE.watched, HERE.asked = True, False
     try:
-        samples = iter(dataset)
+        samples = begun_at(dataset, resumed)
+        if resumed is not None and not resumed.had:
+            samples = _read_anew(dataset, samples)
         first = next(samples, END)
     finally:
         HERE.watched = False
     if HERE.asked:  # and took no notice of our exception
         raise WantsWorkersError
-    return iter(()) if first is END else chain((first,), samples)
+    return iter(()) if first is END else following(samples, first)
 
 
 @final
@@ -219,10 +328,11 @@ class Read(_Sent):
         dataset = self._workers.dataset_of(number, self._dataset)
         with self._workers.at(number, dataset):
             samples = iter(dataset)
-        while (batch := self._next(samples, number, dataset)) is not END:
+        lists = listed(samples, self._size, drop_last=self._drop_last)
+        while (batch := self._next(lists, number, dataset)) is not END:
             yield batch
 
-    def _next(self, samples: Iterator[Any], number: int, dataset: Any) -> Any:
+    def _next(self, lists: Iterator[Any], number: int, dataset: Any) -> Any:
         with self._workers.at(number, dataset):
-            batch = next_batch(samples, self._size, drop_last=self._drop_last)
+            batch = next(lists, END)
             return END if batch is END else self._collate.apply(batch)

@@ -24,7 +24,7 @@ from .loader_chain import (
 )
 from .loader_draws import Drawn, Draws
 from .loader_epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
-from .loader_places import Places, placed, prepared
+from .loader_places import Places, placed, prepared, resumed
 from .loader_run import LoaderRun
 from .loader_standing import Standing
 from .loader_state import Mark, Progress, parted
@@ -251,8 +251,7 @@ class DataLoader(Standing):
             prefetch=self._prefetch,
             factor=self._factor,
             knobs=self._knobs,
-            had=0 if mark is None else mark.rest.start,
-            loaded=mark is not None and mark.dataset is not None,
+            resumed=None if mark is None or not self._reads else resumed(mark),
         )
 
     def _build(self, seed: int, order: Order | None, mark: Mark | None = None) -> Pipeline:
@@ -304,7 +303,10 @@ class DataLoader(Standing):
         if not self.num_workers:
             self._show_here()
             given = begun(given) if goes_on else given  # while torch's generator is as it was
-            batches = batches_here(self._recipe(seeded[0], None, mark), given, mark.rest)
+            recipe = self._recipe(seeded[0], None, mark)
+            if given is None:
+                progress.reading = recipe.batches()
+            batches = batches_here(recipe, given or progress.reading, mark.rest)
             epoch = LoaderEpoch(self, batches, progress)
         else:
             epoch = (team or self._open(mark)).epoch(self, begun(given), progress)

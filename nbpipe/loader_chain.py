@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, final
 
-from .fetching import END, Batches, Collate, Fetch, Read
+from .fetching import END, Batches, Collate, Fetch, Read, Resumed, following
 from .joins import interleave
 from .knobs import Knob
 from .loader_arguments import Samples
@@ -19,6 +19,8 @@ from .source import source
 from .stage import Stage, addresses
 
 READ = "read"
+READER = "reader"
+SAMPLES = "samples"  # lists of them, of an iterable dataset that is read once
 _AHEAD = 2  # lists of indices, or of samples that were read once, ready for the workers
 
 
@@ -36,7 +38,7 @@ class Order:
 
     def __iter__(self) -> Iterator[Any]:
         prepared, self.prepared = self.prepared, None
-        return iter(self._sampler) if prepared is None else prepared
+        return following(iter(self._sampler)) if prepared is None else prepared
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]  # TypeError says that it has none
@@ -62,8 +64,7 @@ class Recipe:
         prefetch: batches held ready.
         factor: those for each worker.
         knobs: those of the last chain, or None.
-        had: lists of samples that an iterable dataset gave before it is read here.
-        loaded: that dataset was told its state.
+        resumed: where an iterable dataset goes on, or None.
     """
 
     dataset: Any
@@ -81,8 +82,7 @@ class Recipe:
     prefetch: int
     factor: int
     knobs: Mapping[str, Knob] | None
-    had: int = 0
-    loaded: bool = False
+    resumed: Resumed | None = None
 
     @property
     def workers(self) -> Workers | None:
@@ -107,14 +107,24 @@ class Recipe:
         """Whether workers here could read parts of an iterable dataset."""
         return self.count > 0 and self.executor in ("process", "thread")
 
+    @property
+    def reads_in(self) -> str:
+        """Where an iterable dataset is read once: "here", in a "thread" or in a "process"."""
+        if not self.count:
+            return "here"
+        threads = self.executor == "thread" or isinstance(self.executor, ThreadPoolExecutor)
+        return "thread" if threads else "process"
+
     def batches(self) -> Batches:
         """Make what reads an iterable dataset once."""
-        size, drop_last = self.samples.batch_size, self.samples.drop_last
-        watch = self.torch_worker if self.splittable else None
-        made = Batches(self.dataset, size=size, drop_last=drop_last, watch=watch)
-        if self.loaded:
-            made.go_on(self.had)
-        return made
+        return Batches(
+            self.dataset,
+            size=self.samples.batch_size,
+            drop_last=self.samples.drop_last,
+            watch=self.torch_worker if self.splittable else None,
+            place=self.reads_in,
+            resumed=self.resumed,
+        )
 
     def fetch(self) -> Fetch:
         """Make what reads samples by index."""
@@ -127,8 +137,20 @@ def chain_of(recipe: Recipe) -> Pipeline:
     if recipe.order is not None:
         given = source(recipe.order, name="indices", prefetch=_AHEAD)
         return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
-    given = source(recipe.batches(), name="samples", prefetch=_AHEAD)
-    return _pinned(recipe, _mapped(recipe, given, recipe.collate(recipe.workers)))
+    return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers)))
+
+
+def _read_once(recipe: Recipe) -> Pipeline:
+    """Begin the chain of an iterable dataset that is read once.
+
+    Outside threads a process reads it: what it draws from global generators is its own then.
+    """
+    if recipe.reads_in != "process":
+        return source(recipe.batches(), name=SAMPLES, prefetch=_AHEAD)
+    reader = source([0], name=READER, prefetch=1)
+    return reader.flat_map(
+        recipe.batches(), name=SAMPLES, executor="process", concurrency=1, prefetch=_AHEAD
+    )
 
 
 def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:
@@ -165,7 +187,7 @@ def split_chain(recipe: Recipe) -> Pipeline:
         numbers = source(readers, name="readers")
         return _pinned(recipe, _read(recipe, numbers, len(readers), ordered=False))
     pipes = [
-        _read(recipe, source([number], name="reader", prefetch=1), 1, ordered=True)
+        _read(recipe, source([number], name=READER, prefetch=1), 1, ordered=True)
         for number in readers
     ]
     joined = interleave(pipes, cycle=len(pipes), prefetch=1)
@@ -228,13 +250,22 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
     if indices is None:
         return None
     first = next(indices, END)
-    return iter(()) if first is END else itertools.chain((first,), indices)
+    return iter(()) if first is END else following(indices, first)
 
 
-def batches_here(recipe: Recipe, indices: Iterator[Any] | None, rest: Rest) -> Iterator[Any]:
+def batches_here(
+    recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Rest
+) -> Iterator[Any]:
     """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""
-    make: Callable[[Any], Any] = recipe.collate() if indices is None else recipe.fetch()
-    for number, each in enumerate(recipe.batches() if indices is None else indices):
+    if isinstance(given, Batches):
+        return _made(recipe, recipe.collate(), iter(given), rest)
+    return _made(recipe, recipe.fetch(), given or iter(()), rest)
+
+
+def _made(
+    recipe: Recipe, make: Callable[[Any], Any], given: Iterator[Any], rest: Rest
+) -> Iterator[Any]:
+    for number, each in enumerate(given):
         if number in rest:
             batch = make(each)
             yield batch if recipe.pin is None else recipe.pin(batch)

@@ -192,6 +192,19 @@ def has_state(one: Any) -> bool:
     return all(callable(getattr(one, word, None)) for word in words)
 
 
+def checked_state(one: Any) -> None:
+    """Check that a sampler, a dataset or its iterator can be told a state.
+
+    Raises:
+        StateError: it cannot.
+    """
+    if not has_state(one):
+        raise StateError(
+            f"the state is of a {type(one).__name__} with a state of its own, but it has no "
+            "load_state_dict here; begin the epoch again"
+        )
+
+
 def state_of(one: Any) -> Any:
     """Give the state of a sampler or a dataset; what it does later does not change it."""
     return copy.deepcopy(one.state_dict())

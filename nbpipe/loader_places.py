@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
-from .errors import StateError
+from .fetching import Resumed, following
 from .loader_arguments import Samples
-from .loader_draws import Drawn, Draws, Noted, has_state, state_of
+from .loader_chain import READER, SAMPLES
+from .loader_draws import Drawn, Draws, Noted, checked_state, has_state, state_of
 from .loader_state import Mark, Progress, read
 from .rest import Rest
 from .run import Run
@@ -52,26 +53,19 @@ class Places:
         return self.pending
 
     def indices(self, draws: Draws, mark: Mark | None) -> Iterator[Any] | None:
-        """Begin to iterate the sampler; load the own state of a sampler or a dataset."""
+        """Begin to iterate the sampler; load its own state. A dataset is told its own later."""
         if mark is not None and mark.dataset is not None:
-            self._load(self._dataset, mark.dataset)
+            checked_state(self._dataset)
         if self._reads:
             return None
         sampler, start = draws.stateful, 0 if mark is None else mark.rest.start
         if sampler is None:
-            return iter(self._samples.indices)
+            return following(iter(self._samples.indices))
         loaded = mark is not None and mark.sampler is not None
         if loaded:
-            self._load(sampler, mark.sampler)  # type: ignore[union-attr]
+            checked_state(sampler)
+            sampler.load_state_dict(mark.sampler)  # type: ignore[union-attr]
         return Noted(sampler, self._samples.indices, start, retry=loaded and not start)
-
-    def _load(self, one: Any, state: Any) -> None:
-        if not has_state(one):
-            raise StateError(
-                f"the state is of a {type(one).__name__} with a state of its own, but it has no "
-                "load_state_dict here; begin the epoch again"
-            )
-        one.load_state_dict(state)
 
     def seeded(
         self, draw: Callable[[], int], mark: Mark | None, following: Seeded | None
@@ -120,6 +114,7 @@ class Places:
             stays=once,
             epoch=epoch,
             dataset=None if mark is None else mark.dataset,
+            iterator=None if mark is None else mark.iterator,
         )
 
     def started(self, mark: Mark, indices: Iterator[Any] | None, *, here: bool) -> Progress:
@@ -164,6 +159,7 @@ class Places:
                 begun=False,
                 sampler=progress.sampler_at(0),
                 dataset=self._state_of_dataset(here=True),
+                iterator=progress.iterator,
             )
         else:
             mark = self._inside(progress)
@@ -196,13 +192,19 @@ class Places:
             rest=rest,
             sampler=progress.sampler_at(rest.start),
             dataset=self._state_of_dataset(here=progress.run is None),
+            iterator=progress.iterator,
             parts=parts,
         )
 
     def _state_of_dataset(self, *, here: bool) -> Any:
         if not here or not self._reads or not has_state(self._dataset):
             return None
-        return state_of(self._dataset)
+        try:
+            return state_of(self._dataset)
+        except AttributeError:
+            if self.progress is None:  # it gets what it tells of when it is iterated
+                return None
+            raise
 
     def read(self, draws: Draws, state: Any) -> tuple[Mark, Any]:
         """Read a state; give its place, and what torch's own generator is to be, or None.
@@ -255,6 +257,13 @@ def prepared(indices: Iterator[Any] | None, mark: Mark) -> Iterator[Any] | None:
     return itertools.chain(itertools.repeat(None, start), indices)
 
 
+def resumed(mark: Mark) -> Resumed:
+    """Say where an iterable dataset goes on that is read once."""
+    return Resumed(
+        epoch=mark.epoch, had=mark.rest.start, dataset=mark.dataset, iterator=mark.iterator
+    )
+
+
 def placed(run: Run, mark: Mark) -> None:
     """Have a run begin where a loader's epoch goes on."""
     if not mark.epoch and not mark.delivered:
@@ -262,6 +271,8 @@ def placed(run: Run, mark: Mark) -> None:
     stages: Mapping[str, Any] = {}
     if mark.delivered and mark.parts is not None:
         stages = mark.parts.stages
+    elif mark.delivered and READER in run.stages:
+        stages = {SAMPLES: {"children": [[0, mark.rest.data]]}}
     elif mark.delivered:
         stages = {next(iter(run.stages)): {"rest": mark.rest.data, "by": "skipping"}}
     place = {"epoch": mark.epoch, "delivered": mark.delivered, "stages": dict(stages)}

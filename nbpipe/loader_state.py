@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from .errors import StateError
+from .fetching import Batches
+from .loader_chain import READER, SAMPLES
 from .loader_draws import Drawn, Draws, Noted
 from .rest import Rest
 from .run import Run
@@ -50,6 +52,7 @@ class Mark:
         epoch: number of the epoch among those of this seed.
         sampler: the sampler's own state behind the batches below `rest.start`, or None.
         dataset: the iterable dataset's own state, or None.
+        iterator: that of the dataset's iterator, where it has another one, or None.
         parts: where the workers are that read it in parts, or None.
         data: all of this as it was written.
     """
@@ -64,6 +67,7 @@ class Mark:
     epoch: int
     sampler: Any = None
     dataset: Any = None
+    iterator: Any = None
     parts: Parts | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
@@ -87,6 +91,7 @@ class Mark:
             **self.drawn.data,
             "sampler": self.sampler,
             "dataset": self.dataset,
+            "iterator": self.iterator,
             "parts": None if parts is None else [parts.readers, parts.in_order, parts.stages],
             "about": dict(about),
         }
@@ -95,7 +100,7 @@ class Mark:
 def _way(mark: Mark) -> str:
     if mark.parts is not None:
         return "parts"
-    if mark.dataset is not None:
+    if mark.dataset is not None or mark.iterator is not None:
         return "dataset"
     return "skipping" if mark.sampler is None else "sampler"
 
@@ -160,6 +165,7 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
         epoch=data["epoch"],
         sampler=data["sampler"],
         dataset=data["dataset"],
+        iterator=data.get("iterator"),
         parts=_parts(data["parts"]),
         data=data,
     )
@@ -230,6 +236,7 @@ class Progress:
         asked: a batch was asked for.
         finished: it came to its end.
         delivered: batches of the epoch that the loop has had.
+        reading: reads an iterable dataset in the calling thread, or None.
     """
 
     def __init__(self, mark: Mark, *, in_order: bool, noted: Noted | None = None) -> None:
@@ -239,6 +246,7 @@ class Progress:
         self.asked = False
         self.finished = False
         self.delivered = mark.delivered
+        self.reading: Batches | None = None
         self._noted = noted
         self._in_order = in_order
 
@@ -248,6 +256,11 @@ class Progress:
         if self._noted is not None and self._in_order and not self.mark.rest.holes:
             self._noted.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
+
+    @property
+    def iterator(self) -> Any:
+        """The state of the iterator that reads in the calling thread, if it has one; or None."""
+        return None if self.reading is None else self.reading.state_of_iterator
 
     @property
     def untouched(self) -> bool:
@@ -267,8 +280,13 @@ class Progress:
         """The batches that the loop has not had."""
         if self.run is None or self._in_order:
             return self.mark.rest.of_wanted(Rest(self.delivered - self.mark.delivered))
-        stages = self.run.state_dict()["stages"].values()
-        return next((Rest.read(about["rest"]) for about in stages), self.mark.rest)
+        stages = self.run.state_dict()["stages"]
+        if READER not in stages:
+            return next((Rest.read(about["rest"]) for about in stages.values()), self.mark.rest)
+        for _, rest in stages.get(SAMPLES, {}).get("children", ()):
+            return Rest.read(rest)
+        over = stages[READER]["rest"][0]  # its one item: all that it gave was handed out
+        return Rest(self.delivered) if over else self.mark.rest
 
     def sampler_at(self, number: int) -> Any:
         """Give the sampler's own state behind so many batches, or None."""

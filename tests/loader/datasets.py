@@ -1,8 +1,10 @@
 """Datasets that the tests of the loader read."""
 
 import os
+import random
 from collections import namedtuple
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -122,3 +124,36 @@ def narrow(worker):
     each = (dataset.end - dataset.start) // info.num_workers
     dataset.start += worker * each
     dataset.end = dataset.start + each
+
+
+class Cursor(IterableDataset):
+    """Is its own iterator, and begins again only where it is told to.
+
+    Args:
+        length: numbers that it gives.
+        rewinds: `iter` begins at the first one again.
+    """
+
+    def __init__(self, length=10, *, rewinds=True):
+        self.length = length
+        self.rewinds = rewinds
+        self.at = 0
+
+    def __iter__(self):
+        if self.rewinds:
+            self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at >= self.length:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+
+class Fickle(IterableDataset):
+    """Draws its samples from the global generators, and never asks who reads them."""
+
+    def __iter__(self):
+        for _ in range(6):
+            yield random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002

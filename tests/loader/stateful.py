@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import nbpipe
-from tests.loader.datasets import Numbers
+from tests.loader.datasets import Cursor, Numbers
 
 
 class Backwards:
@@ -83,6 +83,87 @@ class Lists:
 
     def __len__(self):
         return 5
+
+
+class Wheel:
+    """Gives lists of indices, is its own iterator, and goes back when it is iterated."""
+
+    def __init__(self, length=6):
+        self.length = length
+        self.at = 0
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at >= self.length:
+            raise StopIteration
+        self.at += 1
+        return [self.at, 2 * self.at]
+
+    def __len__(self):
+        return self.length
+
+
+class Bookmark(Cursor):
+    """An iterable dataset of this kind, with a state of its own."""
+
+    def __init__(self):
+        super().__init__(21)
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Wound(Bookmark):
+    """The same, but it has no state before it is iterated."""
+
+    def __init__(self):
+        super().__init__()
+        del self.at
+
+
+class Reel(IterableDataset):
+    """Its iterator has the state, and draws from torch's own generator."""
+
+    def __iter__(self):
+        return Turning()
+
+
+class Counted(Reel):
+    """Both have a state, and the dataset's own says nothing of the place."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def __iter__(self):
+        self.begun += 1
+        return super().__iter__()
+
+    def state_dict(self):
+        return {"begun": self.begun}
+
+    def load_state_dict(self, state):
+        self.begun = state["begun"]
+
+
+class Turning(Bookmark):
+    """Gives random numbers; how torch's generator was is in its state."""
+
+    def __next__(self):
+        super().__next__()
+        return float(torch.rand(()))
+
+    def state_dict(self):
+        return {"at": self.at, "torch": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+        torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
 
 
 def sent(state):

@@ -1,8 +1,11 @@
 """Iterable datasets: read once, or by each worker its part."""
 
+import os
+import random
 import threading
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
-from tests.loader.datasets import Parted, Ranged, Sized, Stream, narrow  # noqa: E402
+from tests.loader.datasets import Cursor, Fickle, Parted, Ranged, Sized, Stream, narrow  # noqa: E402
 from tests.loader.same import epochs, same  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -28,6 +31,55 @@ def test_read_once(shape, way):
     """A dataset that does not ask who reads is read once: as torch reads it without workers."""
     wanted = epochs(DataLoader(Stream(), **shape))
     assert same(epochs(nbpipe.DataLoader(Stream(), **shape, **way)), wanted)
+
+
+@pytest.mark.parametrize("shape", [{"batch_size": 4}, {"batch_size": None}], ids=str)
+def test_dataset_that_is_its_own_iterator(shape, way):
+    """A dataset whose `iter` goes back to its beginning is asked for that once an epoch."""
+    wanted = epochs(DataLoader(Cursor(), **shape))
+    assert same(epochs(nbpipe.DataLoader(Cursor(), **shape, **way)), wanted)
+
+
+def test_dataset_that_never_goes_back(placed):
+    """Workers read a copy of the dataset in each epoch, and leave the one here as it was."""
+    dataset = Cursor(rewinds=False)
+    loader = nbpipe.DataLoader(dataset, 4, **placed)
+    got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
+    assert (got, dataset.at) == ([[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 2, 0)
+
+
+def test_dataset_that_gives_more_after_its_end(way):
+    """A dataset that has come to its end is not asked again, though it would begin anew."""
+
+    class Endless(Cursor):
+        def __next__(self):
+            try:
+                return super().__next__()
+            except StopIteration:
+                self.at = 0
+                raise
+
+    assert [len(batch) for batch in nbpipe.DataLoader(Endless(), 4, **way)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_generators_of_the_loop_are_left_alone(count):
+    """A dataset that draws in a worker takes nothing from the loop, and repeats its samples."""
+
+    def run():
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+        loader = nbpipe.DataLoader(Fickle(), None, num_workers=count)
+        return [
+            (sample, random.random(), float(np.random.rand()), float(torch.rand(())))  # noqa: NPY002
+            for sample in loader
+        ]
+
+    first = run()
+    samples = {value for sample, *_ in first for value in sample}
+    drawn = {value for _, *values in first for value in values}
+    assert (run(), len(samples), len(drawn)) == (first, 18, 18)
 
 
 def parts(length, workers, size):
@@ -167,8 +219,20 @@ def test_more_than_was_said(way):
     assert caught[0].filename == __file__
 
 
+def test_process_that_reads():
+    """With workers another process reads, and one alone."""
+
+    class Read(Stream):
+        def __iter__(self):
+            for _ in range(9):
+                yield os.getpid()
+
+    found = {pid for batch in nbpipe.DataLoader(Read(), 2, num_workers=2) for pid in batch.tolist()}
+    assert len(found - {os.getpid()}) == len(found) == 1
+
+
 def test_thread_that_reads():
-    """Without workers the calling thread reads; with them, another one."""
+    """Without workers the calling thread reads; with threads as workers, another one."""
     threads = []
 
     class Noted(Stream):

@@ -23,10 +23,15 @@ from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Drawn, Numbers, Parted, Ranged, Stream, Workers, narrow  # noqa: E402
 from tests.loader.stateful import (  # noqa: E402
     Backwards,
+    Bookmark,
+    Counted,
     Lists,
+    Reel,
     Sloppy,
     Tape,
     Walk,
+    Wheel,
+    Wound,
     cut,
     numbers,
     plain,
@@ -125,6 +130,7 @@ SAMPLERS = {
         "batch_size": 4,
         "generator": torch.Generator().manual_seed(2),
     },
+    "its own iterator": lambda: {"batch_sampler": Wheel()},
     "not shuffled": lambda: {"batch_size": 4, "drop_last": True},
 }
 
@@ -182,6 +188,50 @@ def test_iterable_datasets(dataset, at, epoch, other, way):
     by = "dataset" if dataset is Tape and not way["num_workers"] else "skipping"
     assert state["by"] == by
     assert resumed(functools.partial(make, **WAYS[other]), state) == wanted
+
+
+@pytest.mark.parametrize("dataset", [Bookmark, Wound])
+@pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (6, 0)])
+def test_dataset_that_is_its_own_iterator(dataset, at, epoch):
+    """A dataset that goes back when it is iterated is told its state behind that."""
+
+    def make(**how):
+        return nbpipe.DataLoader(dataset(), 4, **how)
+
+    state, wanted = cut(make, at, epoch=epoch)
+    for other in ({}, WAYS["thread"]):
+        assert resumed(functools.partial(make, **other), state) == wanted
+
+
+def test_dataset_that_is_its_own_iterator_goes_on_in_a_process():
+    """A worker that reads a dataset is told the state, and so is no dataset of another epoch."""
+    state, wanted = cut(lambda: nbpipe.DataLoader(Bookmark(), 4), 2)
+    how = WAYS["process"] | {"persistent_workers": True}
+    assert resumed(lambda: nbpipe.DataLoader(Bookmark(), 4, **how), state) == wanted
+
+
+@pytest.mark.parametrize("dataset", [Reel, Counted])
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_state_of_the_iterator_of_a_dataset(dataset, at):
+    """Where a dataset's iterator has the state, that is told its own."""
+
+    def make():
+        return nbpipe.DataLoader(dataset(), 4)
+
+    state, (wanted, *_) = cut(make, at)
+    assert (resumed(make, state, epochs=1), state["by"]) == ([wanted], "dataset")
+
+
+@pytest.mark.parametrize("dataset", [Bookmark, Wound])
+def test_state_before_the_first_batch(dataset, way):
+    """A state may be taken before the epoch begins, and before its first batch."""
+    loader = nbpipe.DataLoader(dataset(), 4, **way)
+    states = [sent(loader.state_dict())]
+    batches = iter(loader)
+    states.append(sent(loader.state_dict()))
+    wanted = [plain(batch) for batch in batches]
+    for state in states:
+        assert resumed(lambda: nbpipe.DataLoader(dataset(), 4), state, epochs=1) == [wanted]
 
 
 def test_dataset_with_a_state_is_not_read_again():
