@@ -8,14 +8,14 @@ from collections import Counter
 from nbpipe.engine.machine import LocalMachine
 from tests import post
 
-HANG_S = 12.0  # what takes longer hangs; nothing else is decided by this time
+HANG_S = 40.0  # what takes longer hangs; nothing else is decided by this time
 
 
 class HangError(AssertionError):
     """Something did not end; the message shows where every thread stood."""
 
 
-def finished(function, *args, seconds=HANG_S):
+def finished(function, *args):
     """Call a function in a thread and give what it returns or raises; fail when it hangs."""
     outcome = []
 
@@ -27,7 +27,7 @@ def finished(function, *args, seconds=HANG_S):
 
     thread = threading.Thread(target=call, name="test-consumer", daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(HANG_S)
     if thread.is_alive():
         raise HangError(f"{function} hangs\n{stacks()}")
     value, error = outcome[0]
@@ -36,7 +36,7 @@ def finished(function, *args, seconds=HANG_S):
     return value
 
 
-def drained(items, seconds=HANG_S):
+def drained(items):
     """Give the list of all items; fail when they stop coming."""
     got = []
 
@@ -45,7 +45,7 @@ def drained(items, seconds=HANG_S):
             got.append(item)  # noqa: PERF402 - what came before a hang is shown
 
     try:
-        finished(drain, seconds=seconds)
+        finished(drain)
     except HangError as hang:
         raise HangError(f"no item after {len(got)}: ...{got[-3:]}\n{hang}") from None
     return got

@@ -9,11 +9,17 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import nbpipe
 
 LONGEST = 200  # items of a model; longer ones are cut, so that a test stays quick
+
+
+def examples(share):
+    """Give this share of the profile's examples, and three at least: for what takes long."""
+    return max(3, round(settings().max_examples * share))
 
 
 def total(item):

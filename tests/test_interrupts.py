@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import nbpipe
+from tests.gates import HANG_S
 from tests.interrupts import interrupted_everywhere
 from tests.leaks import GRACE_S
 
@@ -137,7 +138,7 @@ def test_next_epoch_is_whole(chain, act, step, isolate):
     for run, where in interrupted_everywhere(begun, act, step=step):
         run.stop()
         run.resume()
-        assert run.wait(10), where
+        assert run.wait(HANG_S), where
         assert sorted(items_of(run)) == whole, where
         run.close()
         assert left_behind() == [], where

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained
+from tests.gates import HANG_S, delivered, drained
 
 
 def both(chain, *, epochs=2, seed=0):
@@ -162,7 +162,7 @@ def test_train_and_wait():
     """A loop in the background takes its items from the other process."""
     got = []
     with numbers().start(isolate=True) as run:
-        assert run.train(got.append, epochs=2).wait(30)
+        assert run.train(got.append, epochs=2).wait(HANG_S)
     assert got == list(range(60)) * 2
 
 

@@ -12,10 +12,8 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import RunClosedError, StageError, StageTimeoutError, WorkerDiedError
-from tests.gates import Calls, Gate, delivered, drained, finished, stage
+from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
 from tests.test_run_process import script
-
-LEAST_S = 30.0  # a process that should be gone is gone by then
 
 
 def numbers(count=40):
@@ -30,7 +28,7 @@ def child(run):
 
 def is_gone(process):
     """Wait for the end of a process that is not our child."""
-    gone, _ = psutil.wait_procs([process], timeout=LEAST_S)
+    gone, _ = psutil.wait_procs([process], timeout=HANG_S)
     return bool(gone) or process.status() == psutil.STATUS_ZOMBIE
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nbpipe import Knob, KnobChange, KnobError
+from tests.gates import HANG_S
 
 
 class Index:
@@ -115,7 +116,7 @@ def test_many_threads_turn_one_knob():
     before = sys.getswitchinterval()
 
     def turn(number):
-        start.wait(30)
+        start.wait(HANG_S)
         for value in range(1, 200):
             turned.set(1 + (value * number) % 1024)
 

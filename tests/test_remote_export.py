@@ -10,9 +10,8 @@ import pytest
 import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.remote import Remote
+from tests.gates import HANG_S
 from tests.view.fakes import Report, photographs
-
-WAIT_S = 30  # none of the threads here takes so long
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def told():
     yield Queue()
     for thread in threading.enumerate():
         if thread.name == "nbpipe-export":
-            thread.join(WAIT_S)
+            thread.join(HANG_S)
 
 
 def asking(path="loader.py", number=7, **more):
@@ -57,13 +56,13 @@ def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
     gate = threading.Event()
 
     def export(path, *, overwrite):
-        gate.wait(WAIT_S)
+        gate.wait(HANG_S)
         return Report(Path("/home/ada") / path, (f"overwrite={overwrite}", "two\nlines"))
 
     run.exporting = export
     ack, early = remote.handle(asking(), told.put), told.qsize()
     gate.set()
-    assert (ack, early, told.get(timeout=WAIT_S)) == (
+    assert (ack, early, told.get(timeout=HANG_S)) == (
         {"type": "ack", "id": 7, "ok": True, "value": None},
         0,
         {
@@ -81,7 +80,7 @@ def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
 def test_overwrite_is_handed_on(remote, told):
     """Whoever read the difference may say so."""
     remote.handle(asking(overwrite=True), told.put)
-    assert told.get(timeout=WAIT_S)["notes"] == ["a note"]
+    assert told.get(timeout=HANG_S)["notes"] == ["a note"]
 
 
 TEXT = """variable 'fh' is a live TextIOWrapper on 'log.txt'; open it inside the stage instead
@@ -96,7 +95,7 @@ def test_refusal_is_told_in_full(run, remote, told, error, edited):
     """All lines of a refusal come through, and whether the file was edited."""
     run.exporting = refusing(error)
     remote.handle(asking(), told.put)
-    found = told.get(timeout=WAIT_S)
+    found = told.get(timeout=HANG_S)
     assert [found[key] for key in ("ok", "error", "edited", "path")] == [False, TEXT, edited, ""]
 
 
@@ -104,7 +103,7 @@ def test_refusal_is_bounded(run, remote, told):
     """Of an endless text the beginning is told, and how much is left; stray bytes are mended."""
     run.exporting = refusing(ExportError("\udcff" + "x" * 10_000))
     remote.handle(asking(), told.put)
-    error = told.get(timeout=WAIT_S)["error"]
+    error = told.get(timeout=HANG_S)["error"]
     assert (error[:2], error[7990:]) == ("?x", "x" * 10 + "\n... (2,001 more characters)")
 
 
@@ -112,7 +111,7 @@ def test_report_is_bounded(run, remote, told):
     """So are path and notes."""
     run.exporting = lambda path, *, overwrite: Report(Path("/" + "x" * 9999), ("n" * 999,) * 99)
     remote.handle(asking(), told.put)
-    found = told.get(timeout=WAIT_S)
+    found = told.get(timeout=HANG_S)
     assert (len(found["path"]), len(found["notes"]), len(found["notes"][0])) == (4096, 50, 500)
 
 
@@ -120,7 +119,7 @@ def test_mistake_shows_no_value(run, remote, told):
     """Of an error that is no refusal only the kind and the place are told: it may hold a secret."""
     run.exporting = refusing(KeyError("hunter2"))
     remote.handle(asking(), told.put)
-    error = told.get(timeout=WAIT_S)["error"]
+    error = told.get(timeout=HANG_S)["error"]
     expected = "export failed by a mistake of nbpipe, a KeyError in test_remote_export.py, line "
     assert error.rstrip("0123456789") == expected
 
@@ -130,16 +129,16 @@ def test_one_export_of_a_run_at_a_time(run, remote, told):
     gate = threading.Event()
 
     def export(path, *, overwrite):
-        gate.wait(WAIT_S)
+        gate.wait(HANG_S)
         return Report(Path(path))
 
     run.exporting = export
     other = Remote(run)
     acks = [one.handle(asking(), told.put) for one in (remote, other)]
     gate.set()
-    told.get(timeout=WAIT_S)
+    told.get(timeout=HANG_S)
     acks.append(other.handle(asking(), told.put))
-    told.get(timeout=WAIT_S)
+    told.get(timeout=HANG_S)
     other.close()
     assert [(ack["ok"], "already" in ack.get("error", "")) for ack in acks] == [
         *((True, False), (False, True), (True, False)),
@@ -152,7 +151,7 @@ def test_export_that_failed_may_be_asked_for_again(run, remote, told):
     acks = []
     for _ in range(2):
         acks.append(remote.handle(asking(), told.put)["ok"])
-        told.get(timeout=WAIT_S)
+        told.get(timeout=HANG_S)
     assert acks == [True, True]
 
 
@@ -190,7 +189,7 @@ def test_closed_run_is_exported(run, remote, told):
     """What was tuned may be written after the run was closed."""
     run.closed = True
     ack = remote.handle(asking(), told.put)
-    assert (ack["ok"], told.get(timeout=WAIT_S)["ok"]) == (True, True)
+    assert (ack["ok"], told.get(timeout=HANG_S)["ok"]) == (True, True)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -203,7 +202,7 @@ def test_real_run_in_mid_epoch(tmp_path, told, isolate):
         first = next(epoch)
         remote.handle(asking(str(tmp_path / "loader.py")), told.put)
         rest = list(epoch)
-        found = told.get(timeout=WAIT_S)
+        found = told.get(timeout=HANG_S)
         run["decode"].concurrency = 8
         export = remote.snapshot()["export"]
         remote.close()
@@ -229,7 +228,7 @@ def test_real_run_that_is_closed(tmp_path, told):
     found = []
     for overwrite in (False, True):
         remote.handle(asking(str(path), overwrite=overwrite), told.put)
-        found.append(told.get(timeout=WAIT_S))
+        found.append(told.get(timeout=HANG_S))
     remote.close()
     refused, done = found
     assert (refused["edited"], "-mine = 1" in refused["error"], done["ok"]) == (True, True, True)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, DuplicateNameError, StageError
+from tests.gates import HANG_S
 from tests.strategies import HANDS, called
 
 
@@ -56,7 +57,7 @@ def test_a_slow_branch_holds_the_order_not_the_work():
     first_may_go = threading.Event()
 
     def slow(item):
-        assert first_may_go.wait(30)
+        assert first_may_go.wait(HANG_S)
         return item
 
     def quick(item):

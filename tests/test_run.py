@@ -375,7 +375,7 @@ def test_collected_run_closes_itself(taken):
     run = items = None
     gc.collect()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert (gone(), [t for t in threads if t.is_alive()]) == (None, [])
 
 
@@ -417,7 +417,7 @@ def test_iterator_collected_in_a_worker_thread():
         gc.enable()
     gc.collect()
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert (gone(), [t.name for t in threads if t.is_alive()]) == (None, [])
 
 

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.gates import finished
+from tests.gates import HANG_S, finished
 
 # A background job of a shell ignores the stop signal, and its children inherit that.
 LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -25,7 +25,7 @@ def script(text, *, interrupt=False):
         if interrupt:
             finished(child.stdout.readline)
             child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=HANG_S)
     finally:
         child.kill()
         child.wait()

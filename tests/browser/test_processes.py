@@ -5,10 +5,10 @@ import pytest
 
 from tests.browser.lab import CELL_MS
 from tests.browser.panel import SETUP, start, train
+from tests.gates import HANG_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-END_S = 10  # a worker that is no longer wanted is gone by then
 RUN = """
 pipe = nbpipe.source(range(10**9)).map(slow, executor="process", concurrency=2)
 run = pipe.start()
@@ -40,7 +40,7 @@ def wait_workers(page, count):
 
 def alive(processes):
     """Give those of the processes that do not end by themselves."""
-    return psutil.wait_procs(processes, timeout=END_S)[1]
+    return psutil.wait_procs(processes, timeout=HANG_S)[1]
 
 
 def test_slider_starts_and_ends_workers(open_cells):

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.gates import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "nbpipe"]
-END_S = 40
 
 
 def environment(**more):
@@ -30,7 +31,7 @@ def command(*arguments, cwd, python=("-m", "nbpipe"), **variables):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=END_S,
+        timeout=HANG_S,
         check=False,
     )
 
@@ -85,7 +86,7 @@ def run_in_terminal(*arguments, cwd):
                 drawn.append(os.read(ours, 65536))
             except OSError:  # the other side is closed
                 break
-        code = process.wait(END_S)
+        code = process.wait(HANG_S)
     finally:
         os.close(ours)
     return SimpleNamespace(code=code, drawn=b"".join(drawn).decode())

@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.commands import (
     COMMAND,
-    END_S,
     PIPE,
     command,
     environment,
@@ -18,6 +17,7 @@ from tests.cli.commands import (
     run_in_terminal,
     write_notebook,
 )
+from tests.gates import HANG_S
 
 
 def test_failing_cell(tmp_path):
@@ -180,7 +180,7 @@ def test_interrupt_ends_the_kernel_and_its_children(sent, code, tmp_path):
         while "cell 2 of 2" not in "".join(said):
             said.append(process.stderr.readline())
         process.send_signal(sent)
-        said.append(process.communicate(timeout=END_S)[1])
+        said.append(process.communicate(timeout=HANG_S)[1])
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert (process.returncode, [is_gone(pid) for pid in pids]) == (code, [True, True]), said
 

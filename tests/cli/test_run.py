@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.cli.commands import COMMAND, END_S, command, environment, is_gone, run_in_terminal
+from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
+from tests.gates import HANG_S
 
 MODULE = """
 import nbpipe
@@ -85,7 +86,7 @@ def test_interrupt_ends_a_run_and_its_workers(tmp_path):
     ) as process:
         process.stderr.readline()  # of the first seconds
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=END_S)[1]
+        said = process.communicate(timeout=HANG_S)[1]
     last = said.splitlines()[-1]
     worker = int((tmp_path / "pid").read_text())
     assert (process.returncode, last, is_gone(worker)) == (130, "nbpipe run: interrupted", True)

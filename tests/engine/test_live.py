@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 KINDS = ("thread", "coroutine")
 
@@ -180,7 +180,7 @@ def test_pause_and_resume_thousands_of_times():
         turner = threading.Thread(target=turn)
         turner.start()
         try:
-            got = drained(run, seconds=30)
+            got = drained(run)
         finally:
             over.set()
             turner.join()
@@ -285,7 +285,7 @@ def test_close_in_mid_epoch_is_not_kept_waiting_by_the_ticker():
         run = chain.start()
         items = iter(run)
         finished(lambda items=items, taken=taken: [next(items) for _ in range(taken)])
-        run.close(timeout_s=2)
+        run.close(timeout_s=HANG_S)
         ticker = run._scheduler._ticker
         left.append(ticker._thread is not None and ticker._thread.is_alive())
         ticker.attend()  # so that this test leaves nothing behind

@@ -3,6 +3,7 @@
 import threading
 
 from nbpipe.engine.ticker import Ticker
+from tests.gates import HANG_S
 
 
 def test_ticker_may_be_called_back_while_it_falls_asleep():
@@ -18,9 +19,9 @@ def test_ticker_may_be_called_back_while_it_falls_asleep():
 
     ticker = Ticker(tick)
     ticker.start()
-    came = enough.wait(5)
+    came = enough.wait(HANG_S)
     ticker.dismiss()
-    ticker.close(5)
+    ticker.close(HANG_S)
     assert came
 
 
@@ -30,15 +31,15 @@ def test_ticker_that_falls_asleep_while_it_is_dismissed_leaves():
 
     def tick():
         inside.set()
-        dismissed.wait(5)
+        dismissed.wait(HANG_S)
         ticker.sleep()
 
     ticker = Ticker(tick)
     ticker.start()
-    inside.wait(5)
+    assert inside.wait(HANG_S)
     ticker.dismiss()
     dismissed.set()
-    ticker.close(2)
+    ticker.close(HANG_S)
     left = not ticker._thread.is_alive()
     if not left:
         ticker.attend()  # so that this test leaves nothing behind

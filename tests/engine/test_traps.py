@@ -11,7 +11,7 @@ import nbpipe
 from nbpipe.engine.context import EpochContext
 from nbpipe.engine.steps import Step
 from nbpipe.engine.task import Task, run_steps
-from tests.gates import Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 KINDS = ("thread", "coroutine", "inline")
 
@@ -205,7 +205,7 @@ def test_items_not_begun_of_a_slow_chunk_go_to_another_thread():
     after = threading.Event()
 
     def wait(item):
-        if item == 500 and not after.wait(10):
+        if item == 500 and not after.wait(HANG_S):
             raise TimeoutError
         if item > 500:
             after.set()

@@ -27,6 +27,7 @@ from tests.executors.clusters import (
     offload_thread,  # noqa: F401  a fixture
 )
 from tests.executors.programs import BEGUN, GATE, Program, job, values_of
+from tests.gates import HANG_S
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ def test_time_counts_from_the_beginning_of_a_call(single, engine):
     caller = caller_of(single)
     first = engine.submit(caller.call, job(Program(programs.wait_at_gate), 1, timeout_s=0.2))
     BEGUN.acquire()
-    second = engine.submit(caller.call, job(Program(programs.double), 2, timeout_s=30))
+    second = engine.submit(caller.call, job(Program(programs.double), 2, timeout_s=HANG_S))
     error = first.exception()
     waiting = [call._left_s() for call in caller._calls._calls]
     GATE.set()

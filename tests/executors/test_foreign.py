@@ -29,6 +29,7 @@ from nbpipe.executors.shipped import Programs
 from nbpipe.executors.shipping import ship
 from tests.executors import programs
 from tests.executors.programs import Program, job, values_of
+from tests.gates import HANG_S
 
 
 class SyncExecutor(Executor):
@@ -150,7 +151,7 @@ def test_time_counts_from_the_beginning_of_a_call(threads, engine):
     caller, gate = ForeignCaller(threads), threading.Event()
     blocked = [threads.submit(gate.wait) for _ in range(2)]
     noted = note_callbacks(threads)
-    waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=30))
+    waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=HANG_S))
     noted.wait()
     (call,) = caller._calls._calls
     left_s = call._left_s()

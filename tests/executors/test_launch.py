@@ -103,7 +103,7 @@ def script(text, *options, method, stdin=False, path=None):
         env=os.environ | {METHOD_VARIABLE: method, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         check=False,
         start_new_session=True,  # it may interrupt its whole process group
     )

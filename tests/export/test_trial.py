@@ -18,6 +18,7 @@ from nbpipe.export.fresh import Surroundings, ask
 from nbpipe.export.model import Piece, Spelling
 from nbpipe.export.portrait import portrait
 from nbpipe.export.trial import Choice, Failure, tried
+from tests.gates import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH = f"{90_000 + os.getpid() / 1e7:.7f}"  # seconds that tell our processes from others
@@ -46,7 +47,7 @@ def processes():
     """List the programs called sleep that run for a time of ours; one that was killed may end."""
     listed = [(one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
     found = [one for one, words in listed if words[:1] == ["sleep"] and LENGTH in words]
-    _, alive = psutil.wait_procs(found, timeout=10)
+    _, alive = psutil.wait_procs(found, timeout=HANG_S)
     return [one.info["cmdline"] for one in alive]
 
 
@@ -419,7 +420,7 @@ def test_the_end_of_the_notebook_ends_it(tmp_path):
         [child] = psutil.Process(process.pid).children()
         process.kill()
         process.communicate()
-    psutil.wait_procs([child], timeout=10)
+    psutil.wait_procs([child], timeout=HANG_S)
     assert (list(folder.iterdir()), processes()) == ([], [])
 
 

@@ -6,8 +6,9 @@ import comm
 from IPython import get_ipython
 
 from nbpipe.kernel import Pump, cure
+from tests.gates import HANG_S
 
-LONGEST_S = 25  # longer than the client waits
+LONGEST_S = HANG_S + 5  # longer than the client waits
 pump = Pump.of(get_ipython())
 
 

@@ -16,9 +16,9 @@ import zmq
 from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
 
+from tests.gates import HANG_S
 from tests.kernel.versions import ROOT
 
-WAIT_S = 20
 KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "iopub": zmq.SUB}
 Message = dict[str, Any]
 
@@ -107,7 +107,7 @@ class Client:
     # -- listening ------------------------------------------------------------------------
     def wait(self, found: Callable[[Message], object], what: str) -> Message:
         """Return the first message that is wanted, of those that were heard and those to come."""
-        ends_s = monotonic() + WAIT_S
+        ends_s = monotonic() + HANG_S
         seen = 0
         while True:
             for message in self.heard[seen:]:
@@ -123,7 +123,7 @@ class Client:
         ready = poller.poll(max(0, rest_s * 1000))
         if not ready:
             last = "\n".join(f"{one['msg_type']} {one['content']}" for one in self.heard[-20:])
-            raise TimeoutError(f"no {what} within {WAIT_S} s, but\n{last}\n{self.log.read_text()}")
+            raise TimeoutError(f"no {what} within {HANG_S} s, but\n{last}\n{self.log.read_text()}")
         for socket, _ in ready:
             _, parts = self._session.feed_identities(socket.recv_multipart())
             self.heard.append({**self._session.deserialize(parts), "at_s": monotonic()})

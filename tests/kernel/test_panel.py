@@ -13,7 +13,7 @@ panel.front_end = lambda: ("export default {}", "")
 barrier = threading.Barrier(4)
 def meet(number):
     if number:
-        barrier.wait(15)
+        barrier.wait(HANG_S)
     return number
 run = nbpipe.source(range(9)).map(meet, name="meet", concurrency=1).start()
 print("id", panel.panel_of(run).model_id)

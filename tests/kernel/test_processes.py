@@ -6,8 +6,8 @@ import signal
 import psutil
 import pytest
 
+from tests.gates import HANG_S
 from tests.kernel.client import Client, Message, running
-from tests.leaks import GRACE_S
 
 PREPARE = """
 import os, threading
@@ -86,10 +86,10 @@ def test_a_redefinition_reaches_an_epoch_under_way(notebook):
         "def endless(): return iter(int, 1)\n"
         "run = nbpipe.source(endless).map(lambda n: helper(n), executor='process').start()\n"
         "_ = run.train(step)\n"
-        "assert began.wait(15)"
+        f"assert began.wait({HANG_S})"
     )
     notebook.run("def helper(n): return 'new'")
-    assert notebook.run("print(heard.wait(15), seen[0]); run.stop()") == "True old\n"
+    assert notebook.run(f"print(heard.wait({HANG_S}), seen[0]); run.stop()") == "True old\n"
 
 
 def test_a_class_of_a_cell_comes_back_as_itself(notebook):
@@ -214,5 +214,5 @@ def test_a_fresh_kernel_leaves_nobody():
         client.printed(cell, "stuck\nstuck\n")
         kernel = psutil.Process(client._process.pid)
         started = kernel.children(recursive=True)
-    _, alive = psutil.wait_procs(started, timeout=GRACE_S)
+    _, alive = psutil.wait_procs(started, timeout=HANG_S)
     assert (len(started) >= 3, alive) == (True, [])

@@ -11,6 +11,7 @@ import numpy as np  # noqa: E402
 from torch.utils.data import get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
+from tests.gates import HANG_S  # noqa: E402
 from tests.loader.datasets import Drawn, Made, Numbers, Workers  # noqa: E402
 from tests.loader.same import of_nbpipe, same  # noqa: E402
 
@@ -42,7 +43,7 @@ def test_nobody_is_a_worker_inline(way):
 
 def test_threads_are_told_apart():
     """Two threads at work at once are two workers; each knows its dataset."""
-    both = threading.Barrier(2, timeout=12)
+    both = threading.Barrier(2, timeout=HANG_S)
 
     def make(n):
         both.wait()

@@ -4,11 +4,8 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import drained
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, drained
 from tests.processes.marks import Bell, Counter, Gate
-
-START_S = 50.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -19,7 +16,7 @@ def server():
 
 def start_server():
     """Start the fork server where there is none; it lives as long as this process."""
-    drained(nbpipe.source([0]).map(int, executor="process"), START_S)
+    drained(nbpipe.source([0]).map(int, executor="process"))
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +25,7 @@ def no_workers_left():
     before = set(descendants())
     yield
     new = [process for process in descendants() if process not in before]
-    _, left = psutil.wait_procs(new, timeout=GRACE_S)
+    _, left = psutil.wait_procs(new, timeout=HANG_S)
     for process in left:
         process.kill()
     if left:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.gates import finished
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, finished
 
 ROOT = Path(__file__).absolute().parents[2]
 METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
@@ -84,12 +83,12 @@ class Script:
 
     def end(self):
         """Wait for its end; give its exit code and what it has written since."""
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=HANG_S)
         return self.process.returncode, out, err
 
     def left(self):
         """Give the processes it started that do not end."""
-        _, alive = psutil.wait_procs(self._seen, timeout=GRACE_S)
+        _, alive = psutil.wait_procs(self._seen, timeout=HANG_S)
         return alive
 
 

@@ -8,8 +8,7 @@ import weakref
 import psutil
 import pytest
 
-from tests.gates import drained, finished
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, drained, finished
 from tests.processes.chain import placed
 
 
@@ -20,7 +19,7 @@ def processes(run):
 
 def alive(workers):
     """Give those that do not end."""
-    return psutil.wait_procs(workers, timeout=GRACE_S)[1]
+    return psutil.wait_procs(workers, timeout=HANG_S)[1]
 
 
 def test_workers_end_with_their_run():

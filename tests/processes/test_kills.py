@@ -12,15 +12,13 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import drained, finished, quiet
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, drained, finished, quiet
 from tests.processes.chain import placed
 from tests.processes.work import Ringing
 
 MANY = 100  # kills in one epoch
 HUGE_BYTES = 300_000_000
 LARGE_BYTES = 100_000_000
-SLOW_S = 40.0  # what is large takes its time on a busy machine
 
 
 def end(pids):
@@ -28,7 +26,7 @@ def end(pids):
     processes = [psutil.Process(pid) for pid in pids]
     for process in processes:
         process.kill()
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
     assert not alive
 
 
@@ -112,7 +110,7 @@ def test_killed_while_writing_a_huge_result(bell, after_s, copy):
     with placed(4, work, concurrency=1, copy=copy).start() as run:
         killer = threading.Thread(target=kill)
         killer.start()
-        got = drained(run, SLOW_S)
+        got = drained(run)
         killer.join()
     found = [(n, word, array.size, int(array.min()), int(array.max())) for n, word, array in got]
     assert found == [(n, "sent", HUGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
@@ -199,7 +197,7 @@ def test_a_hundred_kills_in_one_epoch(ordered):
                 killer.see(item)
             return got
 
-        got = finished(consume, seconds=SLOW_S)
+        got = finished(consume)
         thread.join()
     assert killer.kills == MANY
     assert (got if ordered else sorted(got)) == list(range(len(got)))
@@ -245,7 +243,7 @@ def test_killed_while_it_is_sent_a_large_item(bell):
 
         killer = threading.Thread(target=kill)
         killer.start()
-        got += drained(items, SLOW_S)
+        got += drained(items)
         killer.join()
     assert got == [(n, "sent", LARGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import drained
+from tests.gates import HANG_S, drained
 from tests.processes.chain import placed
 from tests.processes.script import ROOT, ran
 
@@ -234,6 +234,6 @@ def test_a_full_shared_memory(tmp_path):
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=30,
+        timeout=HANG_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{[3_000_000] * 20}\n", "")

@@ -8,8 +8,7 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import drained, finished, quiet
-from tests.leaks import GRACE_S
+from tests.gates import HANG_S, drained, finished, quiet
 
 CHANGES = 1000
 LIMITS = (1, 6, 2, 8, 1, 3)
@@ -55,7 +54,7 @@ def test_thousands_of_changes_under_load(counter, ordered):
     with chain.start() as run:
         changer = threading.Thread(target=change, args=(run["fn"], done))
         changer.start()
-        got = drained(run, seconds=40)
+        got = drained(run)
         changer.join()
     begun, running, peak = counter.read()
     assert (got if ordered else sorted(got)) == list(range(len(got)))
@@ -124,7 +123,7 @@ def test_surplus_workers_leave(bell, gate):
         run["fn"].concurrency = 2
         kept = run["fn"].pids
         gone = [process for process in processes if process.pid not in kept]
-        _, alive = psutil.wait_procs(gone, timeout=GRACE_S)
+        _, alive = psutil.wait_procs(gone, timeout=HANG_S)
         again = drained(run)
     assert (len(busy), len(kept), alive) == (6, 2, [])
     assert got == again == list(range(6))
@@ -148,7 +147,7 @@ def test_surplus_workers_leave_after_their_call(bell, gate):
         quiet(run)
         kept = run["fn"].pids
         gone = [process for process in processes if process.pid not in kept]
-        _, alive = psutil.wait_procs(gone, timeout=GRACE_S)
+        _, alive = psutil.wait_procs(gone, timeout=HANG_S)
     assert (during, len(kept), alive, got) == (5, 1, [], list(range(20)))
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.gates import HANG_S
 from tests.ranks.world import ROOT
 
 CODE = """
@@ -24,6 +25,6 @@ def test_page_runs():
         capture_output=True,
         check=False,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
     )
     assert ran.returncode == 0, ran.stderr

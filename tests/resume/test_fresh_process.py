@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gates import HANG_S
 from tests.resume.checking import state_at, uninterrupted
 from tests.resume.recipes import Hands
 
@@ -81,7 +82,7 @@ def gone_on(recipe, states, hands=THERE, *, isolate=False):
         input=json.dumps(asked),
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=HANG_S,
         cwd=ROOT,
         check=False,
     )

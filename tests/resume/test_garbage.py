@@ -69,8 +69,8 @@ def test_a_damaged_state(data, number, value):
         def go_on():
             try:
                 run.load_state_dict(state)
-                taken = list(itertools.islice(run, MOST))
-                return len(taken) <= MOST and bool(run.state_dict())
+                list(itertools.islice(run, MOST))
+                return bool(run.state_dict())
             except nbpipe.StateError:
                 return True
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.gates import HANG_S
+
 from .training import EPOCHS, batches, from_page, loss_of, model_of, some_batches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +77,7 @@ def ranks_had(folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=HANG_S,
     )
     assert ran.returncode == 0, ran.stderr
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]

@@ -14,6 +14,7 @@ from nbpipe.exported import mark
 from nbpipe.widgets import panel as panel_module
 from nbpipe.widgets import panel_of
 from nbpipe.widgets.publisher import Publisher
+from tests.gates import HANG_S
 from tests.view.fakes import Report
 
 
@@ -122,10 +123,10 @@ def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
             done.set()
 
     say(panel, op="export", path="loader.py")
-    done.wait(30)
+    done.wait(HANG_S)
     for thread in threading.enumerate():
         if thread.name == "nbpipe-export":
-            thread.join(30)
+            thread.join(HANG_S)
     told = {message["type"]: message["ok"] for message in sent}
     assert told == {"ack": True, "exported": True}
 

@@ -118,7 +118,7 @@ def test_garbage_may_be_discarded_anywhere(publisher):
         feed.publisher = publisher
         publisher.add(feed)
         publisher.add(Garbage(publisher))
-    finished(ended, publisher, *feeds, seconds=20)
+    finished(ended, publisher, *feeds)
     assert [feed.published for feed in feeds] == [5, 9]
 
 
