@@ -133,7 +133,7 @@ class ReentrantRunError(RunError):
 
 
 class WorkerStartError(RunError):
-    """A worker process could not be started."""
+    """A worker process, or a thread of a run, could not be started."""
 
 
 class StageError(NbpipeError, RuntimeError):

@@ -24,7 +24,7 @@ from .open_epoch import OpenEpoch
 from .operations import seconds, whole
 from .rest import Rest
 from .stage import Chain
-from .threads import in_new_thread, uninterrupted
+from .threads import in_new_thread, no_thread, uninterrupted
 from .training import Training
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from .export.exporting import Exported
     from .tune import Diagnosis
+
+_FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
 started: list[Callable[[Run], None]] = []  # called with every run that starts
 
@@ -236,6 +238,7 @@ class Run(Observed):
             ArgumentTypeError: `step` cannot be called, or is `async`.
             ConcurrentIterationError: another thread is iterating this run.
             RunClosedError: the run is closed, or was started in another process.
+            WorkerStartError: the system gives no more threads.
         """
         training = Training(self.__iter__, step, epochs=epochs)
         training.first = iter(self)
@@ -243,9 +246,15 @@ class Run(Observed):
         return self
 
     def _start(self, training: Training) -> None:
+        before = self._training, self._life.owner
         self._training = training
         self._life.owner = training.thread
-        training.thread.start()
+        try:
+            training.thread.start()
+        except RuntimeError as error:
+            self._training, self._life.owner = before
+            self.stop()
+            raise no_thread("the training loop", error) from error
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the loop that `train` started has ended; without one, return at once.
@@ -388,6 +397,6 @@ def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:
     def close() -> None:
         for end in unwatch:
             end()
-        life.close(0)
+        life.close(_FORGOTTEN_S)
 
     in_new_thread(close)

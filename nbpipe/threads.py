@@ -11,6 +11,8 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+from .errors import WorkerStartError
+
 
 def uninterrupted(function: Callable[[], object]) -> None:
     """Call a function where no interrupt comes in, and wait; an interrupt ends only the wait.
@@ -46,9 +48,22 @@ def uninterrupted(function: Callable[[], object]) -> None:
 
 
 def in_new_thread(function: Callable[[], object]) -> None:
-    """Call a function where no lock of this thread is in its way."""
+    """Call a function where no lock of this thread is in its way.
+
+    `threading` starts the thread, so that it knows when it ends: of another one it would keep an
+    object for ever, once the function, or a line of a log, asks for the thread's name. But to start
+    it takes locks that may be held below us, so that is done in a thread of its own.
+    """
+
+    def begin() -> None:
+        thread = threading.Thread(target=function, name="nbpipe-aside", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads may be started
+            function()
+
     try:
-        _thread.start_new_thread(function, ())
+        _thread.start_new_thread(begin, ())
     except RuntimeError:  # the interpreter is shutting down
         return
 
@@ -56,6 +71,14 @@ def in_new_thread(function: Callable[[], object]) -> None:
 def holds(lock: threading.RLock) -> bool:
     """Tell whether this very thread is inside a lock: what garbage runs may be there, below us."""
     return bool(lock._is_owned())  # type: ignore[attr-defined]
+
+
+def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
+    """Give the error to raise, from `error`, where the system gives no more threads."""
+    return WorkerStartError(
+        f"no thread could be started for {what}: {error}; end other threads and processes, or "
+        "raise the limit on them (`ulimit -u`)"
+    )
 
 
 class Latch:

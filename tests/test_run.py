@@ -13,7 +13,7 @@ import weakref
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 FINE_S = 0.005  # CPython's own switch interval
 
@@ -377,6 +377,37 @@ def test_collected_run_closes_itself(taken):
     for thread in threads:
         thread.join(HANG_S)
     assert (gone(), [t for t in threads if t.is_alive()]) == (None, [])
+
+
+def test_a_forgotten_run_blames_nobody(caplog):
+    """The calls of a run that is forgotten in mid-epoch may end; no thread is left, or known."""
+    gate, calls = Gate(), Calls()
+
+    def work(item):
+        calls.enter(item)
+        if item:
+            gate.wait()
+        return item
+
+    known = set(threading.enumerate())
+    run = nbpipe.source(range(50)).map(work, concurrency=2).start()
+    items = iter(run)
+    next(items)
+    calls.wait_begun(2)
+    life, run, items = run._life, None, None
+    gc.collect()
+
+    def wait():
+        while not (life.closed and not life.scheduler._team._seats):
+            threading.Event().wait(0.001)
+        gate.open()
+        while left := set(threading.enumerate()) - known - {threading.current_thread()}:
+            if all(isinstance(one, threading._DummyThread) for one in left):
+                return left
+            threading.Event().wait(0.001)
+        return left
+
+    assert (finished(wait), caplog.messages) == (set(), [])
 
 
 def test_iterator_keeps_its_run():

@@ -18,7 +18,7 @@ from ..executors.thread import Seat, ThreadTeam
 from ..failure import Failure
 from ..metrics import StageStats
 from ..stage import Chain, Stage
-from ..threads import holds, in_new_thread
+from ..threads import holds, in_new_thread, no_thread
 from .build import Builder
 from .context import EpochContext
 from .epoch import LOG, SLOW_NS, Epoch, discard
@@ -103,7 +103,10 @@ class Scheduler:
         epoch = self._build(number, given, stands)
         if isinstance(given, Feed):
             given.wake = self.wake_threads
-        self._ticker.start()
+        try:
+            self._ticker.start()
+        except RuntimeError as error:
+            raise no_thread("this run", error) from error
         now_ns = perf_counter_ns()
         with self.lock:
             for lane in self.lanes.values():
@@ -177,8 +180,22 @@ class Scheduler:
                 self._team.start(new_seat)
             if remote is None:
                 return following
-            self._loop.submit(remote)
+            self._submit(remote)
             task = None
+
+    def _submit(self, remote: Sequence[Task]) -> None:
+        """Send tasks on to the event loop."""
+        try:
+            self._loop.submit(remote)
+        except RuntimeError as error:
+            now_ns = perf_counter_ns()
+            with self.lock:
+                for task in remote:
+                    self._running.discard(task)
+                    task.node.lane.account(now_ns, task.node.lane.state)
+                    task.node.lane.active -= 1
+                    task.node.running -= 1
+                self._fail(no_thread("the event loop of this run", error), error)
 
     def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
         """Look after the rest once a task was taken: wake a thread for it, or send it on."""
@@ -406,6 +423,19 @@ class Scheduler:
         if "interpreter shutdown" not in str(error):  # then no thread may start any more
             LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
+    def refused(self, seat: Seat, error: RuntimeError) -> None:
+        """Hear that a thread could not be started: go on with those there are, if any."""
+        with self.lock:
+            if not self._team.give_up(seat):
+                self._fail(no_thread("the stages of this run", error), error)
+
+    def _fail(self, error: BaseException, cause: BaseException) -> None:
+        """End the epoch in progress with an error of the machine; under the lock."""
+        error.__cause__ = cause
+        if self.epoch is not None:
+            self.epoch.fail_at_once(error)
+            self.epoch.wake_consumer()
+
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
         self.lock = threading.RLock()
@@ -430,4 +460,6 @@ class Scheduler:
         killed = self.regions.close(0 if late else timeout_s)
         if killed:
             self._team.close(_LAST_TICK_S, seats)
-        return sorted({work.node.lane.address for work in late if isinstance(work, Task)})
+        tasks = (work for work in late if isinstance(work, Task))
+        inside = [task for task in tasks if task.started_ns and not task.ended_ns]
+        return sorted({task.node.lane.address for task in inside})

@@ -62,12 +62,16 @@ class EventLoop(Executor):
         self._last: asyncio.Task[None] | None = None  # a loop does not keep its tasks alive
 
     def submit(self, work: Iterable[Work]) -> None:
-        """Start work on the loop; called from any thread, without the scheduler's lock."""
-        self._inbox.extend(work)
+        """Start work on the loop; called from any thread, without the scheduler's lock.
+
+        Raises:
+            RuntimeError: there is no loop yet, and no thread could be started for it.
+        """
         with self._lock:
+            loop = self._loop or self._started()
+            self._inbox.extend(work)
             if self._called:
                 return
-            loop = self._loop or self._started()
             self._called = True
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody wants it any more
             loop.call_soon_threadsafe(self._start_all)

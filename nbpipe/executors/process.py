@@ -12,6 +12,7 @@ from typing import final
 import psutil
 
 from ..errors import ExecutorBrokenError, WorkerDiedError, WorkerStartError
+from ..threads import no_thread
 from .base import Answer, Caller, Job, Program
 from .blocks import Blocks
 from .launch import Worker
@@ -179,13 +180,24 @@ class ProcessCaller(Caller):
             raise self._errors.pop()
 
     def _start(self, job: Job, shipped: Shipped) -> None:
-        """Have a worker started, in a thread of its own; under the lock."""
+        """Have a worker started, in a thread of its own; under the lock.
+
+        Raises:
+            WorkerStartError: no thread could be started, and there is no other worker.
+        """
         slot = Slot(self._free_number())
         self._slots.add(slot)
         self._starting += 1
-        threading.Thread(
+        thread = threading.Thread(
             target=self._started, args=(slot, job, shipped), name="nbpipe-start", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._slots.discard(slot)
+            self._starting -= 1
+            if not self._slots:
+                raise no_thread(f"a worker of {job.program.label!r}", error) from error
 
     def _free_number(self) -> int:
         taken = {slot.number for slot in self._slots}

@@ -1,6 +1,6 @@
 """Threads: an elastic team that parks where it finds nothing to do.
 
-`park`, `unpark` and `may_grow` are called under the scheduler's lock; the rest is not.
+`park`, `unpark` and `give_up` are called under the scheduler's lock; the rest is not.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from typing import Protocol
 
 from ..threads import uninterrupted
@@ -22,6 +22,9 @@ class Desk(Protocol):
 
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
         """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
+
+    def refused(self, seat: Seat, error: RuntimeError) -> None:
+        """Hear that the thread of a seat could not be started."""
 
     def crashed(self, error: BaseException) -> None:
         """Hear that the machine itself failed."""
@@ -104,14 +107,18 @@ class ThreadTeam(Executor):
         self._unborn.clear()
 
     def start(self, seat: Seat) -> None:
-        """Start the thread of a new seat."""
+        """Start the thread of a new seat; where there can be none, the others go on without."""
         try:
             uninterrupted(lambda: self._start(seat))
         except RuntimeError as error:  # no more threads may be started
-            self._unborn.discard(seat)
-            self._seats.discard(seat)
-            if not self._seats:
-                self._desk.crashed(error)
+            self._desk.refused(seat, error)
+
+    def give_up(self, seat: Seat) -> bool:
+        """Do without a thread that could not be started; say whether there are others."""
+        self._unborn.discard(seat)
+        self._seats.discard(seat)
+        self.limit = len(self._seats)  # until the limits are read again
+        return bool(self._seats)
 
     def _start(self, seat: Seat) -> None:
         with self._starting:
@@ -169,7 +176,7 @@ class ThreadTeam(Executor):
         late: list[Work] = []
         for seat in seats or []:
             thread = seat.thread
-            if thread is None or thread is threading.current_thread():
+            if thread is None or thread.ident == get_ident():
                 continue
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive() and seat.work is not None:
