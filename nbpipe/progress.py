@@ -15,6 +15,7 @@ from .run import Run
 from .stage import CONSUMER
 from .stats import worker_count
 from .threads import holds, in_new_thread
+from .tune import hang_of
 from .units import format_rate, format_seconds, format_share
 
 _EVERY_S = 2.0  # a line at most as often as this [s]
@@ -119,7 +120,10 @@ class Progress(Iterator[Any]):
 
     def _report(self, now_s: float) -> None:
         self._next_s = now_s + _EVERY_S
-        self._write(self._tally.line(now_s, self._length()))
+        assert self._run is not None
+        hang = hang_of(self._run.stages, self._run.stats())
+        line = self._tally.line(now_s, self._length(), hangs=hang is not None)
+        self._write(f"{line}; {hang}" if hang else line)
 
     def _length(self) -> int | None:
         try:
@@ -189,8 +193,11 @@ class _Tally:
         self._items += 1
         self._waited_s += waited_s
 
-    def line(self, now_s: float, length: int | None) -> str:
-        """Say how the epoch goes; rate and wait are those since the last line."""
+    def line(self, now_s: float, length: int | None, *, hangs: bool = False) -> str:
+        """Say how the epoch goes; rate and wait are those since the last line.
+
+        Where a call hangs, nobody knows how much time is left.
+        """
         items = self._items
         elapsed_s = now_s - self._line_s
         rate = (items - self._line_items) / elapsed_s if elapsed_s > 0 else 0.0
@@ -200,7 +207,7 @@ class _Tally:
         if length:
             words = [f"{items:,}/{length:,} items ({format_share(items / length)})"]
         words.append(format_rate(rate))
-        if length and rate > 0:
+        if length and rate > 0 and not hangs:
             words.append(f"{format_seconds(max(0, length - items) / rate)} left")
         return ", ".join([*words, _waits(waited_s, elapsed_s)])
 

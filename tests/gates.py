@@ -208,6 +208,21 @@ def in_force(run, stage, concurrency):
     finished(wait)
 
 
+def held(run, stage, item):
+    """Wait until the only call in progress is one of this stage on this item; give the stats."""
+
+    def wait():
+        while True:
+            rows = run.stats()
+            working = {name: row.oldest_item for name, row in rows.items() if row.oldest_item}
+            first, _, last = working.get(stage, "").partition(" to ")
+            if [*working] == [stage] and int(first) <= item <= int(last or first):
+                return rows
+            threading.Event().wait(0.001)
+
+    return finished(wait)
+
+
 def quiet(run):
     """Wait until no call is in progress and every thread of the run is parked."""
 

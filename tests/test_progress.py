@@ -9,6 +9,8 @@ import pytest
 import nbpipe
 from nbpipe.progress import Progress
 from nbpipe.run import started
+from nbpipe.tune import hang
+from tests.gates import Gate, finished, stage
 
 
 class Ticks:
@@ -90,6 +92,24 @@ def test_slowest_stage_is_named():
     progress, out = watched(pipe)
     list(progress)
     assert "; slowest: sort (busy " in out.getvalue()
+
+
+def test_call_that_hangs_is_told(monkeypatch):
+    """While others go on, a call that hangs is named, and no time left is told."""
+    monkeypatch.setattr(hang, "LEAST_S", 0.0)
+    monkeypatch.setattr(hang, "TIMES", 0.0)
+    gate = Gate()
+    fn = stage("thread", gate=lambda n: None if n else gate)
+    pipe = nbpipe.source(range(9)).map(fn, name="fetch", concurrency=2, ordered=False)
+    items, out = watched(pipe, 1.5)
+    first = finished(next, items)
+    told = out.getvalue()
+    gate.open()
+    list(items)
+    assert (first > 0, told.count("; a call of "), " left" in told) == (
+        *(True, 1),
+        False,
+    )
 
 
 def test_lines_go_to_stderr(capsys):

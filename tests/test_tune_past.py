@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nbpipe.knobs import KnobChange
-from nbpipe.tune import diagnose
-from nbpipe.tune.past import Raise, gain_of, last_raise, last_stretch, span_s
+from nbpipe.tune import case, diagnose
+from nbpipe.tune.past import Raise, gain_of, last_raise, last_stretch, proportional, span_s
 from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 
 
@@ -177,14 +177,60 @@ def test_raise_in_vain(at_now, rate, suggested):
 
 
 def test_judged_once(at_now):
-    """What a raise brought is worked out once."""
+    """What a raise brought, and how latency grew, is worked out once."""
     run = watched(turn(20, 3, 5), past=paced([100] * 40), cpu_cores=0.1)
     asked = []
     told = run.history
     run.history = lambda: asked.append(1) or told()
     diagnose(run)
+    reads = len(asked)
     diagnose(run)
-    assert len(asked) == 1
+    assert (reads, len(asked)) == (2, 2)
+
+
+# -- calls that wait for one another ------------------------------------------------------
+
+
+def settings_of(*stretches, **changes):
+    """Give a history of stretches of decode, each 12 s of one (concurrency, rate)."""
+    past = paced([rate for _, rate in stretches for _ in range(12)], **changes)
+    for row in past:
+        if row["stage"] == "decode":
+            row["concurrency"] = stretches[int(row["time_s"]) // 12][0]
+    return past
+
+
+@pytest.mark.parametrize(
+    ("stretches", "changes", "grown"),
+    [
+        ([(2, 100), (5, 103)], {}, (2, 5)),  # a lock inside: the rate is what it was
+        ([(2, 100), (5, 115)], {}, (2, 5)),  # as good as
+        ([(2, 100), (5, 160)], {}, None),
+        ([(1, 50), (4, 200), (5, 201)], {}, (4, 5)),  # one disk, which four calls fill
+        ([(2, 100), (5, 100), (3, 100), (5, 240)], {}, None),  # the last stretch speaks
+        ([(5, 100), (2, 40), (5, 100)], {}, None),
+        ([(5, 100)], {}, None),
+        ([(2, 100), (5, 103)], {"consumer": {"starved": 0.01}}, None),  # the loop limited
+        ([(2, 100), (5, 103)], {"decode": {"busy": 0.5, "starved": 0.5}}, None),  # others did
+    ],
+)
+def test_latency_that_grows_with_concurrency(stretches, changes, grown):
+    """Latency in proportion to concurrency is seen, whatever else was done since."""
+    knob = photographs().stages["decode"].knobs["concurrency"]
+    found = proportional(settings_of(*stretches, **changes), "decode", knob)
+    assert (found and found[:2]) == grown
+
+
+@pytest.mark.parametrize(("cores", "cpu"), [(8, 0.1), (2, None)])
+def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, cpu):
+    """Such a stage is never advised more concurrency, in no words."""
+    monkeypatch.setattr(case, "cores", lambda: cores)
+    other = turn(13, 8, 16, "read.prefetch")
+    run = watched(turn(12, 2, 5), other, past=settings_of((2, 100), (5, 103)), cpu_cores=cpu)
+    run.stages["decode"].knobs["concurrency"]._last = run.events[0]
+    found = diagnose(run)
+    said = "try" in str(found), "2.4 times as long at concurrency 5 as at 2" in found.advice
+    assert (found.stage, found.suggestion, *said) == ("decode", None, False, True)
 
 
 def test_no_epoch_yet():

@@ -1,14 +1,19 @@
 """What is said of a run in each of its states, and of an epoch that is over."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 
 import nbpipe
+from nbpipe import observed
 from nbpipe.metrics import StageStats
 from nbpipe.tune import diagnose
 from nbpipe.tune.case import averages_of, is_crowded, quota_cores
-from tests.gates import finished
+from nbpipe.view import snapshot
+from nbpipe.view.picture import picture_html
+from nbpipe.view.words import picture_text
+from tests.gates import Gate, drained, finished, held, stage
 from tests.view.fakes import photographs
 
 
@@ -41,6 +46,86 @@ def test_states(state, changes, start):
         start,
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("oldest_s", "p99_s", "hangs"),
+    [
+        (4.9, 0.0, False),
+        (5.0, 0.0, True),  # there was no result yet
+        (4.9, 0.012, False),
+        (5.0, 0.012, True),
+        (19.9, 1.0, False),
+        (20.0, 1.0, True),
+    ],
+)
+def test_call_that_hangs(oldest_s, p99_s, hangs):
+    """A call hangs from 5 s on, or from 20 times the 99th percentile, whichever is later."""
+    run = watched()
+    decode = run.rows["decode"]
+    run.rows["decode"] = replace(decode, oldest_s=oldest_s, oldest_item="40", latency_p99_s=p99_s)
+    found = diagnose(run)
+    assert (found.kind, "has been running" in found.text) == (
+        ("hangs", True) if hangs else ("limits", False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "item", "marked", "sentence"),
+    [
+        ("decode", "40", "decode", "a call of decode has been running for 32 s, on item 40"),
+        ("decode", "", "decode", "a call of decode has been running for 32 s"),
+        (
+            *("normalise", "40 to 47", "batch"),
+            "a call of batch > normalise has been running for 32 s, on items 40 to 47",
+        ),
+    ],
+)
+def test_words_of_a_call_that_hangs(stage, item, marked, sentence):
+    """Stage, time and item are told, and no knob is advised; also of an epoch that just began."""
+    run = watched(elapsed_s=33.0, delivered=0)
+    run.rows["batch"] = replace(run.rows["batch"], starting=0)
+    run.rows[stage] = replace(run.rows[stage], oldest_s=32.4, oldest_item=item)
+    found = diagnose(run)
+    assert (str(found), found.stage, found.suggestion) == (sentence, marked, None)
+
+
+def test_longest_of_several_calls_that_hang():
+    """Of calls that hang, that which began first is told."""
+    run = watched()
+    for name, oldest_s in {"read": 31.0, "decode": 44.0, "files": 8.0}.items():
+        run.rows[name] = replace(run.rows[name], oldest_s=oldest_s, oldest_item="40")
+    assert diagnose(run).stage == "decode"
+
+
+def test_call_that_waits_for_a_worker_to_start():
+    """While workers start, their calls are not said to hang."""
+    run = watched()
+    run.rows["normalise"] = replace(run.rows["normalise"], oldest_s=32.0, oldest_item="40")
+    assert (run.rows["batch"].starting, diagnose(run).kind) == (1, "limits")
+
+
+@pytest.mark.parametrize("executor", ["thread", "coroutine", "process"])
+def test_real_call_that_hangs(monkeypatch, executor):
+    """A call at a closed gate is told with its item, by the run, the text and the picture."""
+    gate = Gate()
+    fn = stage(executor, gate=lambda n: gate if n == 1 else None)
+    where = {} if executor == "coroutine" else {"executor": executor}
+    clock = observed.perf_counter_ns
+    with nbpipe.source(range(9)).map(fn, name="fetch", **where).start() as run:
+        reader = threading.Thread(target=drained, args=(run,), daemon=True)
+        reader.start()
+        held(run, "fetch", 1)
+        monkeypatch.setattr(observed, "perf_counter_ns", lambda: clock() + 32 * 10**9)
+        found, seen = str(diagnose(run)), snapshot(run)
+        monkeypatch.undo()
+        gate.open()
+        reader.join()
+    sentence = "a call of fetch has been running for 32 s, on item 1"
+    shown = [
+        sentence in text.replace("\xa0", " ") for text in (picture_text(seen), picture_html(seen))
+    ]
+    assert (found, shown, seen["left_s"]) == (sentence, [True, True], None)
 
 
 def test_few_items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
@@ -18,6 +21,7 @@ from ..pipeline import Pipeline
 from ..progress import progress
 from ..run import Run
 from ..text import shortened
+from ..tune import HANGS
 from ..units import format_share
 from .settings import settings
 from .terminal import DONE, BadUsageError, FailedError, is_live, printable, printable_lines
@@ -66,8 +70,38 @@ def _failed(error: Exception) -> FailedError:
 
 
 def _run_plainly(pipe: Pipeline, epochs: int) -> None:
-    for _ in progress(pipe, epochs=epochs):
-        pass
+    with pipe.start() as started, telling_hangs(started):
+        for _ in progress(started, epochs=epochs):
+            pass
+
+
+@contextmanager
+def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
+    """Say on stderr, once for each, that a call hangs: meanwhile there are no other lines.
+
+    Args:
+        started: the run that is iterated inside the `with` block.
+        every_s: time between two looks [s].
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        told = ""
+        while not over.wait(every_s):
+            found = started.diagnose()
+            item = str(found).rpartition(", on item")[-1]
+            if found.kind == HANGS and item != told:
+                told = item
+                sys.stderr.write(f"{printable(str(found))}\n")
+                sys.stderr.flush()
+
+    watcher = threading.Thread(target=watch, name="nbpipe-hangs", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _run_live(pipe: Pipeline, epochs: int) -> None:

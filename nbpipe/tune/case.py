@@ -22,11 +22,16 @@ from ..region import share_workers
 from ..stage import CONSUMER, Stage
 from ..units import format_share
 from ..watch import Status
+from .past import Growth
 
 _INLINE_HOSTS = ("source", "map", "filter", "batch")
 _LEAST_S, _MOST_S = 0.01, 2.0  # a row of the history speaks for the time since the last one
 _CROWD = 1.5  # threads that want each core
 _SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
+
+
+def _unknown(_: str) -> Growth | None:
+    return None
 
 
 class Load(NamedTuple):
@@ -67,6 +72,8 @@ class Case(NamedTuple):
         now_s: time of day [s].
         span_s: how far back the stats reach [s].
         crowded: more work wants the machine's cores than there are.
+        growth: says of a stage how the time of its calls grew with their number, where that was
+            in proportion.
     """
 
     stages: Mapping[str, Stage]
@@ -79,6 +86,7 @@ class Case(NamedTuple):
     now_s: float
     span_s: float = WINDOW_NS / 1e9
     crowded: bool = False
+    growth: Callable[[str], Growth | None] = _unknown
 
     @classmethod
     def of(
@@ -87,13 +95,14 @@ class Case(NamedTuple):
         stats: Mapping[str, StageStats],
         status: Status,
         span_s: float,
+        growth: Callable[[str], Growth | None],
     ) -> Case:
         """Gather what is known."""
         rows = {name: stats[name] for name in stages if name in stats}
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
         loads, now_s = loads_of(stages, rows), time.time()
-        machine = (cores(), is_locked(), now_s, span_s, is_crowded())
+        machine = (cores(), is_locked(), now_s, span_s, is_crowded(), growth)
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:

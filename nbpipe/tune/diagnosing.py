@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +14,9 @@ from ..text import shortened
 from ..units import format_count, format_share
 from ..watch import Status, Watched
 from .case import Case, averages_of
-from .past import WINDOW_S, futile_raise, last_stretch, span_s, turned_since
-from .rules import Diagnosis, decide, futile, patient, shown
+from .hang import hang_of
+from .past import WINDOW_S, futile_raise, growth_of, last_stretch, span_s, turned_since
+from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, futile, patient, shown
 
 EARLY_S = 1.0  # nothing is said of stats of so short a time,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
@@ -39,10 +41,14 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
         return _over(watched, status, stats)
     if status.state != "running":
         return Diagnosis(None, "not started", "iterate the run, then look again")
-    case = Case.of(watched.stages, stats, status, span_s(watched, status))
     starts = _starting(stats)
     if starts is not None:
         return starts
+    hang = hang_of(watched.stages, stats)
+    if hang is not None:
+        return Diagnosis(hang.stages[0], str(hang), kind=HANGS)
+    growth = functools.partial(growth_of, watched, history=watched.history)
+    case = Case.of(watched.stages, stats, status, span_s(watched, status), growth)
     if is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
     return _worthwhile(watched, patient(case, decide(case)), watched.history)
@@ -53,7 +59,7 @@ def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
     for address, row in stats.items():
         if row.starting >= max(1, row.workers) and not row.items_out:
             text = f"{shown(address)} is {worker_count(row.workers, row.starting, 0)}"
-            return Diagnosis(address, text, "its items come when they are there")
+            return Diagnosis(address, text, "its items come when they are there", kind=STARTS)
     return None
 
 
@@ -85,7 +91,7 @@ def _failed(status: Status, watched: Watched) -> Diagnosis:
     stage = watched.stages.get(name or "")
     if stage is not None and isinstance(stage.spec, Call):
         advice += "; on_error='skip' leaves such items out, nbpipe.Retry(2) tries again"
-    return Diagnosis(name, text, advice)
+    return Diagnosis(name, text, advice, kind=FAILED)
 
 
 def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
@@ -111,7 +117,8 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         return Diagnosis(
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )
-    case = Case.of(watched.stages, averages, status, WINDOW_S)
+    growth = functools.partial(growth_of, watched, history=lambda: past)
+    case = Case.of(watched.stages, averages, status, WINDOW_S, growth)
     found = _worthwhile(watched, decide(case), lambda: past)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]

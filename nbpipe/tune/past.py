@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..knobs import KnobChange
+from ..knobs import Knob, KnobChange
 from ..metrics import WINDOW_NS, Row
 from ..stage import CONSUMER, Stage
 from ..watch import Status, Watched
@@ -20,6 +20,9 @@ _AT_LEAST = 2  # rows on either side
 _DRAG_S = 2.0  # turns of one knob that follow each other so quickly are one [s]
 _RAISE = 1.2  # smaller raises do not show among the noise
 _GAIN = 1.05  # a raise that gives less brought nothing
+_OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor blocked
+_ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
+_AGAIN_S = 2.0  # the history is read again after so long [s]
 _WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
 
 Tick = list[Row]
@@ -201,3 +204,92 @@ def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> fl
         lasted_s = min(2.0, float(two["time_s"]) - float(one["time_s"]))
         items, time_s = items + lasted_s * float(two["items_per_s"]), time_s + lasted_s
     return items / time_s if items > 0 else None
+
+
+# -- whether calls wait for one another ---------------------------------------------------
+
+
+class Growth(NamedTuple):
+    """How the time of a stage's calls grew with their number.
+
+    Attributes:
+        low: an earlier concurrency [calls].
+        high: the one in force [calls].
+        times: latency at `high` over that at `low`.
+    """
+
+    low: int
+    high: int
+    times: float
+
+
+def growth_of(watched: Watched, stage: str, history: Callable[[], Sequence[Row]]) -> Growth | None:
+    """Say that a stage's calls take longer in proportion to how many there are at once.
+
+    Then they wait for one another, and more of them make nothing faster. None where that is not
+    so, or not known: only one concurrency was seen while the stage limited.
+    """
+    knob = watched.stages[stage].knobs.get("concurrency")
+    if knob is None or not any(change.knob == knob.name for change in watched.events):
+        return None
+    known = _grown.setdefault(watched, {}).get(stage)
+    now_s = time.time()
+    same = known is not None and known.value == knob.value
+    if known is not None and same and (known.found or now_s - known.when_s < _AGAIN_S):
+        return known.found
+    found = proportional(history(), stage, knob)
+    _grown[watched][stage] = _Grown(knob.value, now_s, found)
+    return found
+
+
+class _Grown(NamedTuple):
+    value: int
+    when_s: float
+    found: Growth | None
+
+
+_grown: weakref.WeakKeyDictionary[Watched, dict[str, _Grown]] = weakref.WeakKeyDictionary()
+
+
+def proportional(rows: Sequence[Row], stage: str, knob: Knob) -> Growth | None:
+    """Compare the latency at the concurrency in force with that at the nearest lower one."""
+    found = latencies(rows, stage)
+    high = knob.value
+    low = max((value for value in found if _RAISE * value <= high), default=0)
+    if not low or high not in found:
+        return None
+    times = found[high] / found[low]
+    return Growth(low, high, times) if times >= _ALIKE * high / low else None
+
+
+def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
+    """Give the mean time of a call [s] at each concurrency at which the stage limited.
+
+    It is the time that its slots were taken for each item; of several stretches at one
+    concurrency the last one speaks.
+    """
+    sums: dict[int, list[float]] = {}
+    before: Row | None = None
+    since_s = 0.0
+    for tick in ticks_of(rows):
+        row = next((one for one in tick if one["stage"] == stage), None)
+        if row is None:
+            continue
+        value, time_s = int(row["concurrency"]), float(row["time_s"])
+        if before is None or before["concurrency"] != value:
+            since_s = time_s
+            sums.pop(value, None)
+        waits = any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
+        taken = 1.0 - float(row["starved"]) - float(row["blocked"])
+        if before is not None and time_s - since_s >= SETTLING_S and waits and taken >= _OCCUPIED:
+            lasted_s = min(2.0, time_s - float(before["time_s"]))
+            parts = sums.setdefault(value, [0.0, 0.0, 0.0])
+            parts[0] += lasted_s * taken * value
+            parts[1] += lasted_s * float(row["items_per_s"])
+            parts[2] += 1
+        before = row
+    return {
+        value: slot_s / items
+        for value, (slot_s, items, count) in sums.items()
+        if items > 0 and count >= _AT_LEAST
+    }

@@ -17,6 +17,7 @@ from ..stage import CONSUMER
 from ..text import shortened
 from ..units import format_bytes, format_rate, format_seconds, format_share
 from .case import Case, Load
+from .past import Growth
 
 CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 FULL = 0.85  # a stage so loaded limits
@@ -33,6 +34,7 @@ OWN_CORES = 0.5  # what only this stage can be using, to be sure that it compute
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
 MANY_PER_S = 5000  # items in a second whose handing over counts
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
+LIMITS, HANGS, STARTS, FAILED = "limits", "hangs", "starts", "failed"
 _NAME = 60
 _CHEAPER = "make the function cheaper, or cache what it gives"
 
@@ -47,12 +49,15 @@ class Diagnosis:
         text: why, in one sentence.
         advice: what to try; empty where there is nothing.
         suggestion: stage, knob and value that would carry it out, or None.
+        kind: what is said of the stage: LIMITS; HANGS, a call of it does not end; STARTS, its
+            workers do; FAILED.
     """
 
     stage: str | None
     text: str
     advice: str = ""
     suggestion: tuple[str, str, int] | None = None
+    kind: str = LIMITS
 
     def __str__(self) -> str:
         """Give text and advice as one sentence."""
@@ -177,6 +182,9 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     if is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
         return Diagnosis(address, f"{text}; {why}", cure)
+    growth = case.growth(load.host)
+    if growth is not None:
+        return Diagnosis(address, text, _in_turn(load, growth))
     value = wanted_concurrency(case, load, knob)
     if computes is not False and value > case.cores:
         if knob.value >= case.cores:
@@ -194,6 +202,14 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
             'executor="process"'
         )
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
+
+
+def _in_turn(load: Load, growth: Growth) -> str:
+    return (
+        f"more concurrency will not help: calls of {shown(load.host)} take {growth.times:.1f} "
+        f"times as long at concurrency {growth.high} as at {growth.low}, so they wait for one "
+        "another, as at a lock, a disk or a core"
+    )
 
 
 def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> str:

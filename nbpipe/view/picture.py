@@ -14,7 +14,7 @@ from ..stage import CONSUMER
 from ..text import shortened
 from ..units import format_rate
 from .history import HistoryPart
-from .snapshot import ChangePart, FailurePart, Snapshot, StagePart
+from .snapshot import ChangePart, DiagnosisPart, FailurePart, Snapshot, StagePart
 from .words import (
     HEAD,
     LOOP,
@@ -84,15 +84,20 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
         history: rates over time; each stage then shows them as a small line.
     """
     lines = {} if history is None else history["stages"]
-    limits = snapshot["diagnosis"]["stage"]
-    rows = [_row(stage, limits, lines) for stage in snapshot["stages"]]
+    marked = snapshot["diagnosis"]
+    rows = [_row(stage, marked, lines) for stage in snapshot["stages"]]
     head = "".join(f"<th>{_escaped(title)}</th>" for title in HEAD)
-    body = "".join([*rows, _loop_row(snapshot, limits, lines)])
+    body = "".join([*rows, _loop_row(snapshot, marked, lines)])
     return (
         f'<div class="nbpipe-saved">{_STYLE}{_head(snapshot)}<div class="wide"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         f"{_changes(snapshot['changes'] or [])}{_failures(snapshot['failures'] or [])}</div>"
     )
+
+
+def _mark(address: str, diagnosis: DiagnosisPart) -> str:
+    """Give the word that stands at the name of a stage; none where it is another's."""
+    return diagnosis["kind"] if address == diagnosis["stage"] else ""
 
 
 def _head(snapshot: Snapshot) -> str:
@@ -108,12 +113,13 @@ def _head(snapshot: Snapshot) -> str:
     )
 
 
-def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
+def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, Sequence[float]]) -> str:
     address = stage["address"]
+    mark = _mark(address, marked)
     kind = ", ".join(filter(None, (stage["op"], stage["executor"], worker_words(stage))))
     shares = shares_of(stage)
     cells = (
-        _name(address, kind, marked=address == limits),
+        _name(address, kind, mark),
         f"{_escaped(rate_words(stage))}{_line(lines.get(address, ()))}",
         f"{_bar(shares)}{_escaped(state_words(shares))}",
         queue_words(stage),
@@ -122,23 +128,26 @@ def _row(stage: StagePart, limits: str | None, lines: Mapping[str, Sequence[floa
         _escaped(error_words(stage)),
         _escaped(knob_words(stage)),
     )
-    return _cells(cells, marked=address == limits)
+    return _cells(cells, marked=bool(mark))
 
 
-def _loop_row(snapshot: Snapshot, limits: str | None, lines: Mapping[str, Sequence[float]]) -> str:
+def _loop_row(
+    snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, Sequence[float]]
+) -> str:
+    mark = _mark(CONSUMER, marked)
     bar = _bar(loop_shares(snapshot)) if has_begun(snapshot) else ""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     cells = (
-        _name(LOOP, "consumer in run.stats()", marked=limits == CONSUMER),
+        _name(LOOP, "consumer in run.stats()", mark),
         f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
         f"{bar}{_escaped(loop_words(snapshot))}",
         *[""] * 5,
     )
-    return _cells(cells, marked=limits == CONSUMER)
+    return _cells(cells, marked=bool(mark))
 
 
-def _name(address: str, kind: str, *, marked: bool) -> str:
-    flag = " ◀ limits" if marked else ""
+def _name(address: str, kind: str, mark: str) -> str:
+    flag = f" ◀ {_escaped(mark)}" if mark else ""
     shown = _escaped(shortened(address, _NAME))
     return f"<b>{shown}</b>{flag}<br><small>{_escaped(kind)}</small>"
 

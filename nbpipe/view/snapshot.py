@@ -12,7 +12,7 @@ from ..metrics import StageStats
 from ..region import regions_of
 from ..stage import CONSUMER, Stage
 from ..text import shortened
-from ..tune import Diagnosis, judge
+from ..tune import HANGS, Diagnosis, judge
 from ..watch import Status, Watched
 from .bounded import NAME, label, line, plain, rounded, seconds, share
 from .links import page_link
@@ -95,8 +95,9 @@ class Target(TypedDict):
 
 
 class DiagnosisPart(TypedDict):
-    """What limits, and what to try."""
+    """What limits, and what to try; `kind` is "limits", "hangs", "starts" or "failed"."""
 
+    kind: str
     stage: str | None
     text: str
     advice: str
@@ -167,6 +168,8 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
     """
     status, stats, stages = watched.status(), watched.stats(), watched.stages
     loop = stats.get(CONSUMER) or StageStats()
+    diagnosis = judge(watched, status, stats)
+    hangs = diagnosis.kind == HANGS
     return {
         "version": VERSION,
         "title": shortened(label(watched.title), NAME),
@@ -180,7 +183,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
         "items_per_s": rounded(loop.items_per_s),
         "elapsed_s": seconds(status.elapsed_s),
-        "left_s": _left_s(status, loop.items_per_s),
+        "left_s": None if hangs else _left_s(status, loop.items_per_s),
         "waited_s": seconds(status.waited_s),
         "waited_share": share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
@@ -192,7 +195,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
             for address in region
             if address in stats
         ],
-        "diagnosis": _diagnosis(judge(watched, status, stats)),
+        "diagnosis": _diagnosis(diagnosis),
         "undo": None,
         "actions": [],
         "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
@@ -317,6 +320,7 @@ def _diagnosis(found: Diagnosis) -> DiagnosisPart:
         stage, knob, value = found.suggestion
         target = {"stage": label(stage), "knob": knob, "value": value}
     return {
+        "kind": found.kind,
         "stage": None if found.stage is None else label(found.stage),
         "text": line(found.text),
         "advice": line(found.advice),

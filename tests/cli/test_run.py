@@ -2,11 +2,16 @@
 
 import signal
 import subprocess
+import threading
 
 import pytest
 
+import nbpipe
+from nbpipe.cli.run import telling_hangs
+from nbpipe.run import Run
+from nbpipe.tune import hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
-from tests.gates import HANG_S
+from tests.gates import HANG_S, Calls, Gate, drained, held, stage
 
 MODULE = """
 import nbpipe
@@ -72,6 +77,28 @@ def build_pipeline(*, work_concurrency: int = 1):
     numbers = nbpipe.source(range(9)).repeat()
     return numbers.map(work, executor="process", concurrency=work_concurrency)
 """
+
+
+def test_call_that_hangs_is_told_once(monkeypatch, capsys):
+    """Where lines are written, a call that hangs gives one, though nothing else goes on."""
+    monkeypatch.setattr(hang, "LEAST_S", 0.0)
+    gate, looks = Gate(), Calls()
+    with (
+        nbpipe.source(range(1))
+        .map(stage("thread", gate=lambda _: gate), name="fetch")
+        .start() as run
+    ):
+        reader = threading.Thread(target=drained, args=(run,), daemon=True)
+        reader.start()
+        diagnose = run.diagnose
+        monkeypatch.setattr(Run, "diagnose", lambda _: looks.enter(0) or diagnose())
+        held(run, "fetch", 0)
+        with telling_hangs(run, every_s=0.001):
+            looks.wait_begun(9)
+        gate.open()
+        reader.join()
+    said = capsys.readouterr().err
+    assert said == "a call of fetch has been running for 0 s, on item 0\n"
 
 
 def test_interrupt_ends_a_run_and_its_workers(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import nbpipe
 from nbpipe.engine import look
 from nbpipe.stage import CONSUMER
-from tests.gates import HANG_S, Calls, Gate, drained, finished, quiet, stage
+from tests.gates import HANG_S, Calls, Gate, drained, finished, held, quiet, stage
 
 LATER_S = 1000  # beside it, the time that a test takes is nothing
 FIELDS = ("busy", "starved", "blocked", "waiting")
@@ -257,13 +257,7 @@ def test_oldest_call_is_named_in_every_kind_of_stage(chain):
     with chain(gate).start() as run:
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
-        finished(lambda: _until(lambda: run.stats()["held"].oldest_item == "2"))
-        rows = run.stats()
+        rows = held(run, "held", 2)
         gate.open()
         reader.join()
-    assert [name for name, row in rows.items() if row.oldest_item] == ["held"]
-
-
-def _until(holds):
-    while not holds():
-        threading.Event().wait(0.001)
+    assert (rows["held"].oldest_item, rows["held"].oldest_s > 0) == ("2", True)

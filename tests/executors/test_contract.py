@@ -10,7 +10,18 @@ import time
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, in_force, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    delivered,
+    drained,
+    finished,
+    held,
+    in_force,
+    quiet,
+    stage,
+)
 
 AWAY = ("process", "loky", "dask", "cluster")
 ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
@@ -367,23 +378,13 @@ def test_the_oldest_call_and_its_item_are_known(kind):
     with started(mapped(source(9), kind, fn, concurrency=2), kind) as run:
         got = threading.Thread(target=drained, args=(run,), daemon=True)
         got.start()
-        row = finished(_at_item, run, 3)
+        row = held(run, "work", 3)["work"]
         later = run.stats()["work"].oldest_s
         gate.open()
         got.join()
         after = run.stats()["work"]
     assert 0 < row.oldest_s <= later
     assert (after.oldest_s, after.oldest_item) == (0.0, "")
-
-
-def _at_item(run, item):
-    """Wait until the oldest call works on an item; give the stats of its stage."""
-    while True:
-        row = run.stats()["work"]
-        first, _, last = row.oldest_item.partition(" to ")
-        if first and int(first) <= item <= int(last or first):
-            return row
-        threading.Event().wait(0.001)
 
 
 @for_each(["thread", "coroutine", "process", "loky", *ISOLATED])

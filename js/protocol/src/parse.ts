@@ -25,6 +25,7 @@ import {
   type Failure,
   type FromKernel,
   type HistoryPart,
+  KINDS,
   type Knob,
   type LastExport,
   type Memory,
@@ -89,7 +90,10 @@ const stage = record<Stage>({
 
 const target = record<Target>({ stage: name, knob: name, value: whole });
 
+const kind = oneOf(KINDS);
+
 const diagnosis = record<Diagnosis>({
+  kind: (value, at) => (value === undefined ? "limits" : kind(value, at)), // of an older notebook
   stage: orNull(name),
   text: line,
   advice: line,

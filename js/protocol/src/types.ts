@@ -63,7 +63,13 @@ export interface Target {
   readonly value: number;
 }
 
+/** What a diagnosis says of the stage that it names. */
+export const KINDS = ["limits", "hangs", "starts", "failed"] as const;
+
+export type Kind = (typeof KINDS)[number];
+
 export interface Diagnosis {
+  readonly kind: Kind;
   readonly stage: string | null;
   readonly text: string;
   readonly advice: string;

@@ -161,12 +161,14 @@ export class SimulatedRun {
       stages: this.specs.map((spec) => this.stage(spec)),
       diagnosis: waits
         ? {
+            kind: "limits",
             stage: "decode",
             text: "decode limits: busy 97 %, a call takes 16 ms, the loop waits for data 62 % of the time.",
             advice: "Try concurrency 10; this machine has 16 cores and uses 3.4.",
             suggestion: { stage: "decode", knob: "concurrency", value: 10 },
           }
         : {
+            kind: "limits",
             stage: "consumer",
             text: "The training loop limits: data is ready when it asks.",
             advice: "",

@@ -1,6 +1,13 @@
 /** Rows of the table: one for each stage, and one for the training loop. */
 
-import { CONSUMER, type Failure, type Shares, type Snapshot, type Stage } from "@nbpipe/protocol";
+import {
+  CONSUMER,
+  type Failure,
+  type Kind,
+  type Shares,
+  type Snapshot,
+  type Stage,
+} from "@nbpipe/protocol";
 import { Crew } from "./crew";
 import {
   button,
@@ -29,6 +36,14 @@ export type Place = "" | "first" | "inner" | "last";
 
 const PLACES: readonly Place[] = ["first", "inner", "last"];
 
+/** By what is said of a stage, its icon and the words at its name. */
+const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
+  limits: ["bottleneck", "bottleneck"],
+  hangs: ["failed", "call does not end"],
+  starts: ["ready", "starting"],
+  failed: ["failed", "failed"],
+};
+
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
   private readonly stem = h("span", { class: "stem" });
@@ -42,7 +57,9 @@ class Front {
   readonly spark = new Spark();
   readonly bar: SharesBar;
   readonly cells: readonly Element[];
-  private readonly mark = h("span", { class: "mark" }, icon("bottleneck").el, "bottleneck");
+  private readonly markIcon = icon("bottleneck");
+  private readonly markWord = h("span", {});
+  private readonly mark = h("span", { class: "mark" }, this.markIcon.el, this.markWord);
   private drawn = -1;
 
   constructor(words?: Words) {
@@ -63,9 +80,12 @@ class Front {
     setTitle(this.name, name);
   }
 
-  update(row: HTMLElement, limits: boolean, per_s: number, unit: string, shares: Shares): void {
-    setClass(row, "limits", limits);
-    setHidden(this.mark, !limits);
+  update(row: HTMLElement, kind: Kind | null, per_s: number, unit: string, shares: Shares): void {
+    const [shape, word] = MARKS[kind ?? "limits"];
+    setClass(row, "limits", kind !== null);
+    setHidden(this.mark, kind === null);
+    this.markIcon.show(shape);
+    setText(this.markWord, word);
     setText(this.amount, formatAmount(per_s));
     setText(this.unit, `${unit}/s`);
     this.bar.update(shares);
@@ -119,7 +139,7 @@ export class StageRow {
     this.shared.append(this.sharer);
   }
 
-  update(stage: Stage, place: Place, limits: boolean, enabled: boolean): void {
+  update(stage: Stage, place: Place, kind: Kind | null, enabled: boolean): void {
     const { front } = this;
     for (const each of PLACES) {
       setClass(this.el, `region-${each}`, each === place);
@@ -128,7 +148,7 @@ export class StageRow {
     front.setName(stage.address);
     setText(front.kind, `${stage.op} · ${stage.executor}`);
     setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
-    front.update(this.el, limits, stage.items_per_s, stage.unit, stage);
+    front.update(this.el, kind, stage.items_per_s, stage.unit, stage);
     const bytes = stage.bytes_per_s;
     setText(
       front.under,
@@ -226,13 +246,13 @@ export class LoopRow {
     this.el.append(...this.front.cells, this.waited);
   }
 
-  update(snapshot: Snapshot, limits: boolean): void {
+  update(snapshot: Snapshot, kind: Kind | null): void {
     const { unit } = snapshot;
     const waited = waitedShare(snapshot);
     const begun = snapshot.elapsed_s > 0;
     const shares = { busy: begun ? 1 - waited : 0, starved: waited, blocked: 0, waiting: 0 };
     setText(this.front.kind, `takes ${unit}`);
-    this.front.update(this.el, limits, snapshot.items_per_s, unit, shares);
+    this.front.update(this.el, kind, snapshot.items_per_s, unit, shares);
     const { waited_s, elapsed_s } = snapshot;
     setText(this.waited, `waited ${formatClock(waited_s)} of ${formatClock(elapsed_s)}`);
     setTitle(this.waited, "time that the loop waited for data in this epoch");

@@ -1,6 +1,6 @@
 /** Table of the stages: headings, a row for each stage, the training loop, what the bar means. */
 
-import { CONSUMER, type Snapshot, type Stage } from "@nbpipe/protocol";
+import { CONSUMER, type Kind, type Snapshot, type Stage } from "@nbpipe/protocol";
 import { h } from "./dom";
 import { LoopRow, type Place, StageRow } from "./row";
 import type { Sections } from "./sections";
@@ -55,12 +55,13 @@ export class Table {
     if (addresses.join("\n") !== [...this.rows.keys()].join("\n")) {
       this.rebuild(addresses);
     }
-    const limits = snapshot.diagnosis.stage;
+    const { stage: named, kind } = snapshot.diagnosis;
+    const kindOf = (address: string): Kind | null => (address === named ? kind : null);
     for (const [at, stage] of stages.entries()) {
       const place = placeOf(stage, stages[at + 1]);
-      this.rows.get(stage.address)?.update(stage, place, stage.address === limits, enabled);
+      this.rows.get(stage.address)?.update(stage, place, kindOf(stage.address), enabled);
     }
-    this.loop.update(snapshot, limits === CONSUMER);
+    this.loop.update(snapshot, kindOf(CONSUMER));
   }
 
   /** Draw what is too dear to draw unseen. */

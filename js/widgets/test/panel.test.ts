@@ -67,6 +67,24 @@ describe("a panel shows", () => {
     ]).toEqual([true, true, false]);
   });
 
+  test("a call that does not end as such, and no time left", () => {
+    const diagnosis = {
+      kind: "hangs",
+      stage: "read",
+      text: "a call of read has been running for 32 s, on item 40",
+      advice: "",
+      suggestion: null,
+    };
+    model.saved = sample({ diagnosis, left_s: null });
+    const shown = silent();
+    expect([
+      shown.text("[data-field=diagnosis]"),
+      shown.text("[data-stage=read] .nbp-mark"),
+      shown.text("[data-field=left]"),
+      shown.one("button.nbp-apply").hidden,
+    ]).toEqual([diagnosis.text, "call does not end", "–", true]);
+  });
+
   test("a row for each stage, and one for the training loop", () => {
     const shown = live();
     const stages = sample().stages as { address: string }[];
