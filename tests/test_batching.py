@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -46,7 +46,6 @@ def shown(value):
 # -- sizes --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(ITEMS, st.integers(1, 40), st.booleans(), st.integers(1, 8), HANDS)
 def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
     """A batch may be larger than every buffer before it, and than the whole source."""
@@ -57,7 +56,6 @@ def test_batches_of_any_size(items, size, drop_last, prefetch, hands):
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
-@settings(max_examples=30)
 @given(st.lists(st.lists(ITEMS, max_size=4), max_size=6), st.integers(1, 3), st.integers(1, 3))
 def test_batches_of_batches(items, one, other):
     """Batches gather batches; taken apart twice, the items are back."""
@@ -66,7 +64,6 @@ def test_batches_of_batches(items, one, other):
     assert list(pipe.unbatch().unbatch()) == items
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(0, 10), max_size=30), st.floats(10, 30))
 def test_batches_by_cost(costs, size):
     """The costs of a batch sum to at most `size`; no batch could take its next item too."""

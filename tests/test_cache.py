@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import nbpipe
 from nbpipe import StageError
@@ -54,7 +54,6 @@ def test_what_comes_before_runs_once(place):
     assert (epochs, list(pipe), count.calls) == (3 * [list("12345")], list("12345"), 5)
 
 
-@settings(max_examples=25)
 @given(recipes(longest=4), HANDS)
 def test_the_cache_of_any_chain(recipe, hands):
     """Read from a cache, any pipeline gives what it gave."""

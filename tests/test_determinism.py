@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -109,7 +109,6 @@ def run_epochs(pipe, *, seed, first=0, count=2):
         return [list(run) for _ in range(count)]
 
 
-@settings(max_examples=100)
 @given(random_recipes(caches=True), HANDS, HANDS, st.integers(0, 2**64))
 def test_whoever_does_the_work(recipe, one, other, seed):
     """Threads, coroutines or the neighbour, many or one at a time, early or late: all the same."""
@@ -117,7 +116,6 @@ def test_whoever_does_the_work(recipe, one, other, seed):
     assert run_epochs(recipe.build(other), seed=seed) == first
 
 
-@settings(max_examples=20)
 @given(random_recipes(), HANDS, HANDS, st.lists(st.integers(0, 12), min_size=3, max_size=3))
 def test_epochs_that_are_left_early(recipe, one, other, counts):
     """How far the stages had run ahead when a loop was left does not show in the next epoch."""
@@ -129,7 +127,6 @@ def test_epochs_that_are_left_early(recipe, one, other, counts):
     assert parts(one) == parts(other)
 
 
-@settings(max_examples=20)
 @given(random_recipes(), HANDS, st.integers(0, 5))
 def test_an_epoch_does_not_depend_on_those_before(recipe, hands, epoch):
     """Epoch n is the same for a run that begins with it."""
@@ -138,7 +135,6 @@ def test_an_epoch_does_not_depend_on_those_before(recipe, hands, epoch):
     assert run_epochs(recipe.build(), seed=1, count=epoch + 1)[-1:] == alone
 
 
-@settings(max_examples=20)
 @given(random_recipes(), HANDS, st.randoms(use_true_random=False))
 def test_turning_knobs_changes_nothing(recipe, hands, chance):
     """Every knob of every stage may be turned at every item."""
@@ -153,7 +149,6 @@ def test_turning_knobs_changes_nothing(recipe, hands, chance):
     assert [found] == expected
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
 def test_completion_order_gives_the_same_items(length, concurrency, prefetch):
     """Without order the items are the same, each with the number it draws in order."""
@@ -164,7 +159,6 @@ def test_completion_order_gives_the_same_items(length, concurrency, prefetch):
     assert Counter(as_done) == Counter(in_order)
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 30), st.integers(1, 4), HANDS, st.booleans())
 def test_ranks_draw_what_one_process_draws(length, world_size, hands, by_index):
     """The parts of all ranks, merged, are the unsharded epoch; with random numbers and all."""

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -175,7 +175,6 @@ STEPS = st.one_of(
 ORDERS = st.lists(st.integers(0, 11), max_size=10)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(ORDERS, st.lists(STEPS, max_size=4), HANDS, st.booleans())
 def test_random_orders_through_random_chains(order, steps, hands, lazily):
     """Items are those that the same steps give for a plain list in that order."""

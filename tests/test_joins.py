@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -59,7 +59,6 @@ def mixed(lists, weights, seed, stop, epoch=0):
     return found
 
 
-@settings(max_examples=30)
 @given(LISTS, HANDS)
 def test_concat_is_one_after_the_other(lists, hands):
     """Items come in the order of the pipelines."""
@@ -68,7 +67,6 @@ def test_concat_is_one_after_the_other(lists, hands):
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
-@settings(max_examples=30)
 @given(LISTS, HANDS)
 def test_zip_to_the_shortest(lists, hands):
     """With `strict=False` the shortest pipeline ends it."""
@@ -77,7 +75,6 @@ def test_zip_to_the_shortest(lists, hands):
     assert (list(pipe), len(pipe)) == (expected, len(expected))
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 20), st.integers(1, 4), HANDS)
 def test_zip_of_equal_lengths(length, count, hands):
     """Pipelines of one length give whole rows."""
@@ -119,7 +116,6 @@ def test_zip_asks_in_order(first, strict):
     assert set(errors) == ({"no disk"} if strict or first == "failing" else {3})
 
 
-@settings(max_examples=30)
 @given(LISTS, st.integers(1, 6), HANDS)
 def test_interleave_takes_turns(lists, cycle, hands):
     """One item from each open pipeline; the next opens where one has ended."""
@@ -161,7 +157,6 @@ def test_concat_opens_one_ahead():
     assert set(opened) <= {0, 1}
 
 
-@settings(max_examples=30)
 @given(
     LISTS,
     st.lists(st.floats(0.01, 10), min_size=5, max_size=5),
@@ -207,7 +202,6 @@ def test_passes_of_repeat_mix_anew():
     assert drawn[:100] != drawn[100:]
 
 
-@settings(max_examples=40)
 @given(st.lists(recipes(longest=3), min_size=1, max_size=3), st.data(), HANDS)
 def test_joins_within_joins(inner, data, hands):
     """Joins of any pipelines, nested in each other, give what lists would."""

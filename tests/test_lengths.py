@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -21,7 +21,6 @@ def unsized():
     return nbpipe.source(lambda: iter([1]), name="files")
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 10**15), st.integers(1, 10**6), st.booleans())
 def test_lengths_are_whole_numbers_however_large(length, size, drop_last):
     """No rounding on the way through a float."""
@@ -29,7 +28,6 @@ def test_lengths_are_whole_numbers_however_large(length, size, drop_last):
     assert len(source(length).batch(size, drop_last=drop_last)) == expected
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 60), st.integers(0, 5), st.integers(1, 5), TAILS, st.booleans())
 def test_length_of_shards(length, rank, more, tail, by_index):
     """Every rank knows its share, read by index or not."""

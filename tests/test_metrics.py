@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -24,7 +24,6 @@ def read(counters, now_ns, **changes):
 # -- histogram ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=200))
 def test_quantiles_are_close(durations_ns):
     """A quantile lies no further from the true one than its bucket is wide."""
@@ -64,7 +63,6 @@ def test_old_calls_are_forgotten(pause_s, forgotten):
 # -- stats --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 10**12), min_size=8, max_size=8))
 def test_shares_sum_to_one(numbers):
     """Busy + starved + blocked + waiting = 1, each within 0 and 1, whatever was counted."""

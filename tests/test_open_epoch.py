@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -234,7 +234,6 @@ def test_many_threads_may_load():
 CUTS = st.lists(st.lists(st.integers(0, 11), max_size=4), max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(CUTS, st.lists(st.one_of(CALL_STEPS, GATHER_STEPS), max_size=3), HANDS, st.integers(1, 3))
 def test_random_loads_through_random_chains(loads, steps, hands, depth):
     """However an order is cut into loads, items are those of the order in one."""

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -187,7 +187,6 @@ def words(error):
     return (type(error), said, getattr(error, "__notes__", None), repr(error.__cause__))
 
 
-@settings(max_examples=300)
 @given(pipe=pipes, n=st.integers(1, 30))
 def test_peek_gives_what_a_run_gives(pipe, n):
     """The items of a peek, or its error, are those of epoch 0 of a run."""

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import nbpipe
 from nbpipe import ArgumentTypeError, LengthUnknownError, UnknownKnobError, UnknownStageError
@@ -23,14 +23,12 @@ def pipe_of_three():
     return nbpipe.source(range(10), name="files").map(decode, concurrency=2).batch(4)
 
 
-@settings(max_examples=150)
 @given(recipes(), HANDS)
 def test_any_chain_does_what_a_list_would(recipe, hands):
     """Whatever the steps, and whoever does them, the items are those of the model, in order."""
     assert list(recipe.build(hands)) == recipe.model()
 
 
-@settings(max_examples=60)
 @given(recipes())
 def test_length_is_the_number_of_items(recipe):
     """`len()` is the number of items, or raises where a step may give any number."""
@@ -42,7 +40,6 @@ def test_length_is_the_number_of_items(recipe):
     assert length == (len(recipe.model()) if recipe.sized else None)
 
 
-@settings(max_examples=40)
 @given(recipes(), HANDS)
 def test_epochs_are_alike(recipe, hands):
     """Without randomness every epoch of a run gives the same items."""
@@ -51,7 +48,6 @@ def test_epochs_are_alike(recipe, hands):
     assert epochs == 3 * [recipe.model()]
 
 
-@settings(max_examples=40)
 @given(recipes())
 def test_building_twice_gives_the_same(recipe):
     """A cell that builds a pipeline may run twice: same stages, same items, nothing doubled."""

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -27,7 +27,6 @@ def broken(item):
     raise ValueError(f"bad {item}")
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(0, 30), max_size=40), HANDS, st.integers(1, 4))
 def test_order_is_kept_over_all_branches(items, hands, prefetch):
     """Branches that drop, keep and multiply items give them back in input order."""

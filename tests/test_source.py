@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -215,7 +215,6 @@ def test_a_pipeline_as_source_draws_anew_every_epoch():
     assert sorted(first) == sorted(second) == list(range(50))
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 300), st.integers(1, 70))
 def test_any_length_with_any_prefetch(length, prefetch):
     """Nothing is lost, doubled or reordered at the border of a chunk or buffer."""

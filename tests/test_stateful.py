@@ -14,9 +14,7 @@ ITEMS = 60
 BATCH = 4
 STAGES = ("source", "first", "later", "keep", "twice", "batch", "last")
 FEW = settings(
-    max_examples=100,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 

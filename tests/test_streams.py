@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -30,7 +30,6 @@ def epochs(pipe, count=2):
         return [list(run) for _ in range(count)]
 
 
-@settings(max_examples=80)
 @given(recipes(INDEX_STEPS))
 def test_index_and_stream_do_the_same(recipe):
     """What a source does by index, in other places the stream does alike."""
@@ -41,7 +40,6 @@ def test_index_and_stream_do_the_same(recipe):
     assert (list(by_index), list(on_stream)) == (recipe.model(), recipe.model())
 
 
-@settings(max_examples=40)
 @given(recipes(INDEX_STEPS, longest=3), recipes(INDEX_STEPS, longest=3), st.integers(0, 3))
 def test_index_of_concat_and_stream_do_the_same(one, two, count):
     """Where a full shuffle follows, joined sources are read by index: the same items come."""
@@ -74,7 +72,6 @@ def test_windows(size, stride, expected):
 # -- shuffle by index ---------------------------------------------------------------------
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 200), st.integers(-(2**63), 2**64), st.integers(0, 5))
 def test_shuffle_is_a_permutation_by_seed_and_epoch(length, seed, epoch):
     """The order depends on (seed, epoch) alone, and holds every item once."""
@@ -130,7 +127,6 @@ def shuffled(items, size, rng):
     return found + [buffer[place] for place in rng.permutation(len(buffer)).tolist()]
 
 
-@settings(max_examples=40)
 @given(ITEMS, st.integers(1, 20), st.integers(0, 2**64), st.integers(1, 5))
 def test_shuffle_with_a_buffer(items, size, seed, prefetch):
     """The order depends on (seed, epoch) alone, for a source read by index as for a stream."""
@@ -169,7 +165,6 @@ def test_passes_shuffle_a_buffer_anew():
 # -- shard --------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(ITEMS, st.integers(1, 5), TAILS, st.booleans())
 def test_shards_together_are_the_whole(items, world_size, tail, by_index):
     """Rank by rank, in both positions, the parts are those of the model."""
@@ -336,7 +331,6 @@ def test_a_large_index_order_is_read_lazily():
     assert (len(set(items)), len(pipe), np.mean(items) > 10**9) == (4, 4, True)
 
 
-@settings(max_examples=20)
 @given(recipes(INDEX_STEPS, longest=4))
 def test_steps_on_a_recipe_leave_it_alone(recipe):
     """The same chain built on a list and on the list itself give the same lengths."""

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.text import html_table, shortened, text_table
@@ -32,7 +32,6 @@ def read(html):
     return reader
 
 
-@settings(max_examples=60)
 @given(st.lists(st.lists(CELLS, min_size=3, max_size=3), max_size=5), CELLS)
 def test_no_text_becomes_markup(rows, caption):
     """Whatever the cells hold, there are as many tags as the table needs."""
@@ -57,7 +56,6 @@ def test_pictures_have_a_column():
     assert html.count("<td") == 4
 
 
-@settings(max_examples=60)
 @given(st.text(max_size=200), st.integers(1, 80))
 def test_short_text_is_one_line(text, limit):
     """No more characters than allowed, in one line."""

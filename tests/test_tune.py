@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -338,7 +338,6 @@ STATUSES = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_whatever_the_numbers(data):
     """A diagnosis never raises, names a stage that exists and a value its knob would take."""

@@ -7,11 +7,12 @@ import traceback
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
 from tests.gates import Gate, delivered, drained
+from tests.strategies import examples
 
 
 def double(item):
@@ -218,7 +219,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(0.3))
 @given(
     steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5),
     batch=st.sampled_from([None, 1, 3, 16]),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ArgumentTypeError
@@ -176,7 +176,6 @@ BATCHES = st.recursive(
 )
 
 
-@settings(max_examples=150)
 @given(batch=BATCHES, copy=st.booleans())
 def test_round_trip(echo, batch, copy):
     """A nested batch comes back from the other process as it was."""
@@ -193,7 +192,6 @@ TORCH_LAYOUTS = {
 
 
 @pytest.mark.torch
-@settings(max_examples=100)
 @given(
     dtype=st.sampled_from(
         ["uint8", "int64", "bool", "float32", "float16", "bfloat16", "complex64", "float8_e4m3fn"]

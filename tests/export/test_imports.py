@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.export.imports import import_block
@@ -56,7 +56,6 @@ def bound(text):
 
 
 @needs_ruff
-@settings(max_examples=60)
 @given(st.lists(IMPORTS, max_size=25), st.booleans())
 def test_ruff_changes_nothing(imports, future):
     """Whatever is imported, it is sorted, merged and wrapped as ruff would."""
@@ -65,7 +64,6 @@ def test_ruff_changes_nothing(imports, future):
 
 
 @needs_ruff
-@settings(max_examples=25)
 @given(st.lists(IMPORTS, max_size=12), st.lists(IMPORTS, min_size=1, max_size=12))
 def test_imports_for_types_are_sorted_too(real, for_types):
     """What is only for types stands in a block of its own, sorted by the same rules."""
@@ -73,7 +71,6 @@ def test_imports_for_types_are_sorted_too(real, for_types):
     assert complaints(import_block([*real, *hidden], future=True) + "\n") == ""
 
 
-@settings(max_examples=60)
 @given(st.lists(IMPORTS, max_size=25), st.randoms())
 def test_each_import_is_written_once(imports, random):
     """Nothing is lost or doubled, and the order given does not matter."""

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
@@ -103,7 +103,6 @@ def test_a_circle_that_cannot_be_opened_is_refused():
     assert str(caught.value).startswith("cannot put variable 'a' and variable 'b' in an order")
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11))), max_size=12))
 def test_what_is_read_now_stands_above(edges):
     """Names read while importing are always above; names read later are, without circles."""
@@ -128,7 +127,6 @@ def test_what_is_read_now_stands_above(edges):
     assert wrong == []
 
 
-@settings(max_examples=100)
 @given(st.lists(st.sets(st.integers(0, 11)), max_size=12))
 def test_callees_stand_above_their_callers(calls):
     """Without circles, a function stands below all functions that it calls."""

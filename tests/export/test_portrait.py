@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbpipe.export.portrait import difference, portrait
+from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = """
@@ -166,7 +167,7 @@ def elsewhere(values):
     return run(ELSEWHERE, data=pickle.dumps(values))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(0.2))
 @given(st.lists(VALUES, min_size=20, max_size=40))
 def test_equal_in_another_process(values):
     """A value that was pickled has the same portrait in a fresh process, after JSON too."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
@@ -99,7 +99,6 @@ def test_the_ends_of_a_module():
     )
 
 
-@settings(max_examples=100)
 @given(st.text())
 def test_a_title_is_no_code(title):
     """Whatever the title holds, the docstring ends where it should."""
@@ -233,7 +232,6 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60)
 @given(st.lists(st.sampled_from(ARGUMENTS), min_size=1, max_size=3), st.booleans())
 def test_arguments_mean_what_they_meant(texts, nested):
     """Lines of an argument are indented, those of a string in it are not."""

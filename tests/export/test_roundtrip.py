@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.export.notebooks import NEXT, Notebook
 from tests.export.nursery import Nursery
+from tests.strategies import examples
 
 BEGIN = """\
 import asyncio
@@ -222,7 +223,7 @@ def tuning(turn: tuple[int, int]) -> str:
 
 @pytest.mark.timeout(240)
 @settings(
-    max_examples=5,
+    max_examples=examples(0.2),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink would take minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

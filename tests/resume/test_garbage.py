@@ -58,7 +58,7 @@ def changed(state, path, value):
 STATES = [state_at(recipe, Hands(), 3, "keep")[1] for recipe in RECIPES]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(0, len(RECIPES) - 1), VALUES)
 def test_a_damaged_state(data, number, value):
     """Another value in any place of a state is refused, or taken, and then the run works."""
@@ -79,7 +79,6 @@ def test_a_damaged_state(data, number, value):
     assert worked
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(VALUES)
 def test_no_state_at_all(value):
     """Any JSON in place of a state is refused."""

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from tests.gates import finished
 from tests.resume.checking import LEAVE, check_every_cut
 from tests.resume.strategies import HANDS, RECIPES, SEEDS
+from tests.strategies import examples
 
-# The same examples each time; more of them are other ones.
-FEW = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+ALL = settings(suppress_health_check=list(HealthCheck))
 SHORT = 150  # characters: pipelines of a few stages
 
 
-@settings(FEW, max_examples=120)
+@ALL
 @given(RECIPES, HANDS, HANDS, SEEDS, st.tuples(st.sampled_from(LEAVE), st.integers(0, 4)))
 def test_every_cut_goes_on_exactly(recipe, first, later, seed, left):
     """However an epoch was cut, twice, its parts joined are the uninterrupted one."""
@@ -23,7 +23,7 @@ def test_every_cut_goes_on_exactly(recipe, first, later, seed, left):
     assume(finished(check))
 
 
-@settings(FEW, max_examples=3)
+@settings(ALL, max_examples=examples(0.1))
 @given(RECIPES, HANDS, SEEDS)
 def test_isolated_runs_go_on_exactly(recipe, hands, seed):
     """Stages in a process of their own stand where the loop does, too."""

@@ -4,7 +4,7 @@ import random
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -446,7 +446,6 @@ def test_the_fake_notices_a_source_that_goes_too_early(world, monkeypatch):
     assert world.wrong == ["a source was freed before its copy"] * ITEMS
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_any_schedule_gives_every_batch_whole(seed):
     """Whenever streams go on, whatever is kept, however depth is turned: nothing is mixed up."""

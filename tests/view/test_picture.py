@@ -5,7 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.view import history, snapshot
@@ -97,7 +97,6 @@ def test_states(state):
     assert (state in words, "Error:" in words, "412 batches" in words) == (True, True, True)
 
 
-@settings(max_examples=40)
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_text_from_outside(name, error):
     """Whatever a stage is called or an exception says, the tags are ours."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -166,7 +166,6 @@ def test_time_left(state, total, delivered, rate, left_s):
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=60)
 @given(FLOATS, FLOATS, FLOATS, FLOATS)
 def test_every_number_is_finite(rate, busy, elapsed_s, cpu):
     """Whatever the stats hold, the message is JSON, and shares are between 0 and 1."""
