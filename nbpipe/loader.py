@@ -28,7 +28,7 @@ from .loader_places import Places, placed, prepared, resumed
 from .loader_run import LoaderRun
 from .loader_standing import Standing
 from .loader_state import Mark, Progress, parted
-from .operations import flag, function, seconds, whole
+from .operations import function, seconds, whole
 from .pipeline import Pipeline
 from .run import Run
 from .stage import MAX_PREFETCH
@@ -131,7 +131,7 @@ class DataLoader(Standing):
         self._torch: Any = _torch()
         self.dataset = dataset
         self._samples = chosen_samples(self._torch.utils.data, dataset, locals())
-        self._count = whole("num_workers", num_workers, minimum=0, unit="calls")
+        self._count = self._counted(num_workers)
         self._factor = checked_factor(self._count, prefetch_factor)
         self.generator = generator
         self.collate_fn = self._collate_of(collate_fn)
@@ -142,9 +142,15 @@ class DataLoader(Standing):
         check_context(multiprocessing_context, self._count)
         self.multiprocessing_context = multiprocessing_context
         self.persistent_workers = checked_stay(self._count, persistent_workers)
-        self.in_order = flag("in_order", in_order)
+        self.in_order = bool(in_order)
         self.workers = workers
         self._begin()
+
+    @staticmethod
+    def _counted(count: object) -> int:
+        """Check `num_workers`; True is one, as in torch."""
+        number = int(count) if isinstance(count, bool) else count
+        return whole("num_workers", number, minimum=0, unit="calls")
 
     def _collate_of(self, given: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
         if given is not None:
@@ -194,7 +200,7 @@ class DataLoader(Standing):
 
     @num_workers.setter
     def num_workers(self, count: SupportsIndex) -> None:
-        number = whole("num_workers", count, minimum=0, unit="calls")
+        number = self._counted(count)
         if number and self._knobs is not None:
             self._knobs["concurrency"].set(number)
         self._count = number
@@ -294,9 +300,9 @@ class DataLoader(Standing):
     def _begun(self, loaded: Mark | None, draws: Draws, drawn: Drawn) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
         places, goes_on = self._places, loaded is not None and loaded.begun
-        team = None if goes_on else self._free_team
         indices = places.indices(draws, loaded)
-        seeded = places.seeded(self._drawn_seed, loaded, team and team.following)
+        seeded = places.seeded(self._drawn_seed, loaded, stays=self._stays)
+        team = None if goes_on else self._free_team(seeded[0])
         mark = places.marked(loaded, drawn, seeded, stays=self._stays)
         progress = places.started(mark, indices, here=not self.num_workers)
         given = prepared(indices, mark)
@@ -345,7 +351,7 @@ class DataLoader(Standing):
             run.between_waits = Patience(self.timeout, run.between_waits)
         stays = self.persistent_workers and (self._team is None or self._team.run.closed)
         readers = self.num_workers if self._splits else 0
-        team = Team(run, order, (seed, mark.epoch), readers=readers, stays=stays)
+        team = Team(run, order, seed, readers=readers, stays=stays)
         self._team = team if stays else self._team
         return team
 

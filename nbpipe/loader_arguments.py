@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ArgumentError, ArgumentTypeError
-from .operations import flag, whole
+from .operations import whole
 
 FACTOR = 2  # batches held ready for each worker, where not given
 _METHODS = ("forkserver", "spawn")
@@ -120,9 +120,9 @@ def checked_stay(workers: int, stay: object) -> bool:
     """Check `persistent_workers`.
 
     Raises:
-        ArgumentError: neither True nor False, or there are no workers.
+        ArgumentError: there are no workers.
     """
-    if flag("persistent_workers", stay) and not workers:
+    if stay and not workers:
         raise ArgumentError(
             "persistent_workers needs num_workers of at least 1, got 0; set it, or leave "
             "persistent_workers out"

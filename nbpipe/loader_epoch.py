@@ -11,7 +11,6 @@ from .engine.life import CANCELLED, FAILED, FINISHED
 from .errors import StageError, StageTimeoutError
 from .loader_chain import Order
 from .loader_here import HereEpoch
-from .loader_places import Seeded
 from .loader_state import Progress
 from .loader_workers import WantsWorkersError
 from .run import Run
@@ -210,7 +209,7 @@ class Team:
     Args:
         run: their run.
         order: gives them indices, or None.
-        following: the seed of its items, and the number of the epoch that comes next.
+        seed: that of its items.
         readers: how many of them read a part of an iterable dataset each; 0: none does.
         stays: they stay when an epoch ends.
     """
@@ -219,14 +218,14 @@ class Team:
         self,
         run: Run,
         order: Order | None,
-        following: Seeded,
+        seed: int,
         *,
         readers: int,
         stays: bool,
     ) -> None:
         self.run = run
         self.stays = stays
-        self.following = following
+        self.seed = seed
         self._order = order
         self._readers = readers
         self._epoch: weakref.ref[LoaderEpoch] | None = None
@@ -251,13 +250,13 @@ class Team:
         """Begin an epoch, with these indices."""
         if self._order is not None:
             self._order.prepared = indices
+        if self._epoch is not None:  # the epochs between had workers of their own
+            self.run.set_epoch(progress.mark.epoch)
         try:
             items = iter(self.run)
         except BaseException:  # what cannot be sent to a process is found now
             close_run(self.run, _GRACE_S)
             raise
-        seed, number = self.following
-        self.following = seed, number + 1
         progress.run, progress.readers = self.run, self._readers
         epoch = LoaderEpoch(loader, items, progress, self.run, closes=not self.stays)
         self._epoch = weakref.ref(epoch)

@@ -43,7 +43,7 @@ class Places:
         self._reads = reads
         self._in_order = in_order
         self._once: bool | None = None  # the seed is drawn once, where a state says whether
-        self._kept: Seeded | None = None  # the next epoch's seed, where none is drawn for it
+        self._kept: Seeded | None = None  # the next epoch's seed, where it is drawn once for all
 
     # -- the next epoch -------------------------------------------------------------------
     def begin(self) -> Mark | None:
@@ -68,25 +68,29 @@ class Places:
         return Noted(sampler, self._samples.indices, start, retry=loaded and not start)
 
     def seeded(
-        self, draw: Callable[[], int], mark: Mark | None, following: Seeded | None
+        self, draw: Callable[[], int], mark: Mark | None, *, stays: bool
     ) -> tuple[int, int, bool]:
         """Give the seed of the next epoch, its number, and whether the seed was drawn for it.
 
         Args:
             draw: draws one.
             mark: where it begins, or None.
-            following: what the workers that stay have; None: there are none.
+            stays: its workers stay for the next one.
         """
         if mark is not None and mark.begun and mark.seed is not None:
             if mark.drew:
                 draw()
             return mark.seed, mark.epoch, mark.drew
-        kept = self._kept if following is None else following
+        kept = self._next_seeded(stays=stays)
         if kept is None:
             return draw(), 0, True
         if self._once is False:
             draw()  # the loader whose state was loaded does so for each epoch
         return *kept, self._once is False
+
+    def _next_seeded(self, *, stays: bool) -> Seeded | None:
+        """Give the next epoch's seed and number, where none is drawn for it."""
+        return self._kept if stays or self._once else None
 
     def marked(
         self, mark: Mark | None, drawn: Drawn, seeded: tuple[int, int, bool], *, stays: bool
@@ -101,7 +105,8 @@ class Places:
         """
         seed, epoch, drew = seeded
         once = stays if self._once is None else self._once
-        self._kept = (seed, epoch + 1) if self._once and not stays else None
+        if stays or self._once:
+            self._kept = seed, epoch + 1
         if mark is not None and mark.begun:
             return mark
         return Mark(
@@ -137,14 +142,11 @@ class Places:
             "sampler": "IterableDataset" if self._reads else " of ".join(draws.kinds),
         }
 
-    def state_dict(
-        self, draws: Draws, following: Seeded | None, *, workers: int, stays: bool
-    ) -> dict[str, Any]:
+    def state_dict(self, draws: Draws, *, workers: int, stays: bool) -> dict[str, Any]:
         """Write down where the newest epoch is, or the next one.
 
         Args:
             draws: what the order is drawn from.
-            following: what the workers that stay have for the next epoch; None: there are none.
             workers: how many the next epoch has.
             stays: they are to stay.
         """
@@ -152,7 +154,7 @@ class Places:
         if pending is not None and (progress is None or not progress.asked):
             return dict(pending.data)
         if progress is None or progress.finished:
-            mark = self._next(draws, following, here=not workers, stays=stays)
+            mark = self._next(draws, here=not workers, stays=stays)
         elif progress.untouched:  # its sampler has drawn nothing
             mark = dataclasses.replace(
                 progress.mark,
@@ -167,8 +169,8 @@ class Places:
         state["torch_now"] = draws.now.data["torch"] if mark.begun else None
         return state
 
-    def _next(self, draws: Draws, following: Seeded | None, *, here: bool, stays: bool) -> Mark:
-        seed, epoch = following or self._kept or (None, 0)
+    def _next(self, draws: Draws, *, here: bool, stays: bool) -> Mark:
+        seed, epoch = self._next_seeded(stays=stays) or (None, 0)
         sampler = draws.stateful
         return Mark(
             begun=False,

@@ -44,11 +44,7 @@ class Standing(ABC):
         Raises:
             StateError: the workers died, and nobody can say how far they had come.
         """
-        team = self._free_team
-        following = team and team.following
-        return self._places.state_dict(
-            self._draws, following, workers=self.num_workers, stays=self._stays
-        )
+        return self._places.state_dict(self._draws, workers=self.num_workers, stays=self._stays)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next iterator gives the rest of its epoch.
@@ -82,13 +78,12 @@ class Standing(ABC):
     def _stays(self) -> bool:
         return self.persistent_workers and self.num_workers > 0
 
-    @property
-    def _free_team(self) -> Team | None:
-        """The workers that stayed, if the next epoch may have them."""
+    def _free_team(self, seed: int) -> Team | None:
+        """Return the workers that stayed, if the next epoch, with this seed, may have them."""
         team = self._team
-        if team is None or not self.num_workers or not team.is_free(self.num_workers):
+        if team is None or not self.num_workers or team.seed != seed:
             return None
-        return team
+        return team if team.is_free(self.num_workers) else None
 
     def _drawn_seed(self) -> int:
         torch = self._torch

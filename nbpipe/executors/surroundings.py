@@ -34,6 +34,7 @@ THREAD_VARIABLES = (
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _MAPPED_FROM_BYTES = 1 << 25  # the most that it takes
 _KEPT_BYTES = 1 << 26
+_MOST_SEED = (1 << 63) - 1
 
 _held: set[str] = set()  # libraries told already, in this process
 
@@ -150,7 +151,11 @@ def seed_item(seed: int) -> None:
 
 
 def _seed_torch(torch: ModuleType, seed: int) -> None:
-    """Seed the CPU's generator, and the GPUs' where user code woke them up."""
+    """Seed the CPU's generator, and the GPUs' where user code woke them up.
+
+    Of the seed torch gets 63 bits: `torch.initial_seed()` is to fit into one of its numbers.
+    """
+    seed &= _MOST_SEED
     torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes 100 us
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

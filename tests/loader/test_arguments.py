@@ -49,6 +49,18 @@ def test_refused(case):
     assert isinstance(caught.value, nbpipe.ArgumentError)
 
 
+def test_words_that_torch_takes():
+    """Numbers stand for True and False, and True for one worker, as in torch."""
+    given = {"num_workers": True, "persistent_workers": 1, "in_order": 1}
+    names = ("num_workers", "persistent_workers", "in_order")
+    loader = nbpipe.DataLoader(Numbers(5), 2, workers="thread", **given)
+    assert [getattr(loader, name) for name in names] == [1, True, True]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    loader.num_workers = False
+    loader.close()
+    assert (loader.num_workers, len(list(loader))) == (0, 3)
+
+
 TYPES = {
     "collate_fn": {"collate_fn": 3},
     "worker_init_fn": {"num_workers": 1, "worker_init_fn": 3},

@@ -84,6 +84,35 @@ def test_workers_that_stay(first, second, epoch):
     assert resumed(numbers, state) == wanted
 
 
+@pytest.mark.parametrize("kept", ["first", "second", "both"])
+def test_iterator_that_is_kept_unused(kept):
+    """Workers that stay: an iterator that nobody asks changes no epoch behind a resume."""
+
+    def make():
+        how = {"num_workers": 2, "workers": "thread", "persistent_workers": True}
+        return nbpipe.DataLoader(Numbers(), 4, shuffle=True, **how)
+
+    def epochs(loader):
+        got = [[plain(batch) for batch in loader] for _ in range(3)]
+        loader.close()
+        return got
+
+    torch.manual_seed(3)
+    loader = make()
+    unused = [iter(loader)] if kept != "second" else []
+    batches = iter(loader)
+    next(batches)
+    state = sent(loader.state_dict())
+    wanted = [plain(batch) for batch in batches]
+    after = epochs(loader)
+    other = make()
+    other.load_state_dict(state)
+    unused += [iter(other)] if kept != "first" else []
+    assert [[plain(batch) for batch in other], *epochs(other)] == [wanted, *after]
+    for one in unused:
+        one.close()
+
+
 def test_seeds_of_items_go_on(tmp_path):
     """Random samples of processes, and the seed that workers are told, are the same."""
 

@@ -91,6 +91,15 @@ def test_seed_in_worker_init_fn():
     assert [bool(batch) for batch in loader] == [True] * 4
 
 
+def test_seed_of_a_sample_is_one_of_torchs_numbers():
+    """`torch.initial_seed()` of a sample fits into a tensor, as in torch's workers."""
+    make = lambda n: torch.initial_seed()  # noqa: E731
+    (batch,) = nbpipe.DataLoader(Made(make, 40), 40, num_workers=1)
+    seeds = [int(one) for one in nbpipe.DataLoader(Made(make, 40), None, num_workers=1)]
+    assert len(batch) == 40
+    assert len({seed for seed in seeds if 0 <= seed < 2**63}) == 40
+
+
 def test_random_samples_do_not_depend_on_workers():
     """In processes a sample draws the same numbers, however many workers there are."""
 
