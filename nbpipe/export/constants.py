@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -130,9 +131,8 @@ def _refuse(known: Known) -> None:
 
 def _variable(secret: str) -> str:
     """Give the name of an environment variable for a secret, as CONFIG['token'] has it."""
-    last = secret.replace("'", '"').replace('"]', "").rpartition('["')[2].rpartition(".")[2]
-    name = "".join(c if c.isalnum() else "_" for c in last).strip("_").upper()
-    return name or "TOKEN"
+    words = re.findall(r"[A-Za-z][\w-]*", secret.removesuffix(" (a key)"))
+    return words[-1].replace("-", "_").upper() if words else "TOKEN"
 
 
 class Known:
@@ -208,7 +208,7 @@ class Known:
 
     def _check_secret(self, statement: Statement) -> None:
         if secret_in_text(statement.text):
-            raise secret_refusal(f"the text of {self.words}", self.use)
+            raise secret_refusal(f"the text of {self.words}", self.use, text=statement.text)
 
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")

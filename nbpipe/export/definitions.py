@@ -184,7 +184,7 @@ def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> No
             use.then(f"{words} line {lines[0]}"),
         )
     if secret_in_text(text):
-        raise secret_refusal(f"the text of {words}", use)
+        raise secret_refusal(f"the text of {words}", use, text=text)
 
 
 # -- by code ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ..text import shortened
 from .cells import Statement
 from .definitions import is_import
 from .scope import Scope
+from .secrets import masked
 
 _LONGEST = 80
 _RANDOM = ("random", "numpy", "torch")
@@ -40,7 +41,7 @@ def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
 
 def note_of(statement: Statement) -> str:
     """Say what is not in the module, and how it would be."""
-    text = shortened(ast.unparse(statement.node), _LONGEST)
+    text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
     return (
         f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
         "it, begin its cell with the line `#| nbpipe: setup`"

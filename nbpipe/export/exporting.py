@@ -20,12 +20,13 @@ from .decide import Decided, archive_bytes, as_module, decided
 from .effects import effects, note_of
 from .filename import module_path
 from .fresh import Surroundings
+from .gate import check_arrays, check_text, cleared, gate
 from .lint import linted, with_noqa
 from .question import error_words
 from .render import rendered
 from .retune import Moved
 from .scope import Scope
-from .secrets import secret_in_text
+from .secrets import scrubbed
 from .setup import collect_setup
 from .stages import drafted
 from .store import Written, stored
@@ -95,14 +96,42 @@ def export_chain(
         ArgumentError: a path that no module can be imported from, or another wrong argument.
         ExportError: something cannot be exported, or the module would not do the same.
     """
-    file = module_path(path)
-    count = ops.whole("export check_items", check_items, minimum=0, unit="items")
-    if assets not in (None, "npz"):
-        raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
-    with _one_at_a_time:
+    try:
+        file = module_path(path)
+        count = ops.whole("export check_items", check_items, minimum=0, unit="items")
+        if assets not in (None, "npz"):
+            raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
+        with _one_at_a_time:
+            return _gated(
+                chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
+            )
+    except NbpipeError as error:
+        cleared(error)
+        raise
+
+
+def _gated(
+    chain: Chain,
+    file: Path,
+    items: Callable[[], Iterator[object]],
+    count: int,
+    *,
+    overwrite: bool,
+    assets: str | None,
+) -> Exported:
+    """Export with a gate around it, which no secret of the notebook passes."""
+    collector = Collector(archive=f"{file.stem}.npz" if assets else None)
+    home = collector.scope(_home(chain))
+    with gate(home):
         try:
             return _export(
-                chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
+                chain,
+                collector,
+                home,
+                file=file,
+                items=items if count else None,
+                count=count,
+                overwrite=overwrite,
             )
         except NbpipeError:
             raise
@@ -115,30 +144,29 @@ def export_chain(
 
 def _export(
     chain: Chain,
-    file: Path,
-    items: Callable[[], Iterator[object]],
-    count: int,
+    collector: Collector,
+    home: Scope,
     *,
+    file: Path,
+    items: Callable[[], Iterator[object]] | None,
+    count: int,
     overwrite: bool,
-    assets: str | None,
 ) -> Exported:
-    archive = f"{file.stem}.npz"
-    collector = Collector(archive=archive if assets else None)
     where = Surroundings.here()
-    home = collector.scope(_home(chain))
     collect_setup(collector, home)
     whole = decided(collector, drafted(chain, collector, home), where, file.stem)
     text = _text(whole, file, collector, home)
     _note_effects(whole, collector, home)
     arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
-    files = {archive: archive_bytes(arrays)} if arrays else {}
+    check_arrays(arrays)
+    files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
     report = _verified(
         text,
         file,
         where,
         chain,
         whole=whole,
-        items=items if count else None,
+        items=items,
         count=count,
         files=files,
         hints=[n for n in collector.found.notes if "side effect" in n],
@@ -161,11 +189,7 @@ def _text(whole: Decided, file: Path, collector: Collector, home: Scope) -> str:
     origin = "the notebook" if home.is_notebook else "the script"
     module = as_module(whole, title=title, origin=origin, future=collector.found.future)
     text = rendered(module).text
-    if secret_in_text(text):
-        raise ExportError(
-            "the module would hold what looks like a secret, which is never written to a file; "
-            'read it at run time, e.g. os.environ["TOKEN"]'
-        )
+    check_text(text, whole.pieces)
     return with_noqa(text, linted(text, file.name, folder=str(file.parent)))
 
 
@@ -231,4 +255,5 @@ def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Expor
     if report.reads_files:
         words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
-    return Exported(path, report.compared, (*notes, *words), written.changed, written.retuned)
+    told = tuple(map(scrubbed, (*notes, *words)))
+    return Exported(path, report.compared, told, written.changed, written.retuned)

@@ -85,7 +85,7 @@ def painted(value: Any, paint: Paint) -> Node:
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if isinstance(value, _TEXTS) or type(value).__module__ == "itertools":
-        return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value))))
+        return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value)), known=False))
     if isinstance(value, re.Pattern):
         parts = [("pattern", paint(value.pattern)), ("flags", paint(int(value.flags)))]
         return branch(kind, "a pattern", parts)

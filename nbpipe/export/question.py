@@ -15,6 +15,7 @@ from .portrait import portrait
 from .secrets import scrubbed
 
 _LONGEST = 500  # characters of an error's text
+_READ = 100_000  # of them that are read at all
 
 
 @final
@@ -63,7 +64,7 @@ def error_words(error: BaseException) -> str:
     if isinstance(error, StageError) and error.__cause__ is not None:
         return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
     line = traceback.format_exception_only(error)[-1]
-    text = shortened(scrubbed(line[: 2 * _LONGEST]), _LONGEST)
+    text = shortened(scrubbed(line[:_READ]), _LONGEST)  # half a secret is not known as one
     return text or type(error).__name__
 
 

@@ -38,7 +38,7 @@ def _collect(collector: Collector, scope: Scope, cell: Cell) -> None:
             use,
         )
     if secret_in_text(cell.text):
-        raise secret_refusal("a set-up cell", use)
+        raise secret_refusal("a set-up cell", use, text=cell.text)
     leading, rest = _parted(cell)
     for statement in leading:
         _import(collector, statement.node)

@@ -1,13 +1,20 @@
-"""Shapes of secrets: by the name a text is given, by what it looks like, by the environment."""
+"""Shapes of secrets: by the name a text is given, by what it looks like, by what is known."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
+import json
 import math
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import pairwise
+from urllib.parse import quote
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -18,8 +25,8 @@ def _set(words: str) -> frozenset[str]:
 
 
 _STRONG = _set(
-    "secret secrets password passwords passwd passphrase pwd apikey apikeys credential "
-    "credentials bearer authorization authtoken accesstoken privatekey secretkey"
+    "secret secrets password passwords passwd passphrase passcode passwort pwd psw apikey apikeys "
+    "credential credentials bearer authorization authtoken accesstoken privatekey secretkey"
 )
 _KEYS = _set(  # words that make a "key" a secret
     "api access private secret auth signing encryption account storage license licence hmac ssh "
@@ -30,6 +37,8 @@ _OWNERS = _set(  # words that make a "token" a secret
     "personal login oauth csrf jwt aws azure gcp google huggingface kaggle telegram jupyter "
     "deploy npm pypi"
 )
+_LOGINS = _set("db database user admin root login mail email smtp ftp sftp ssh sql my mysql pg")
+_WEAK = _set("key keys token tokens auth cookie cookies jwt pat dsn sig signature session sid sas")
 _ABOUT = _set(  # last words of names that speak about a secret and hold none
     "file path dir folder field column col env var name url uri prefix suffix pattern regex len "
     "length size count type ids id index idx label hint prompt placeholder header policy mode "
@@ -39,36 +48,112 @@ _HASHES = _set(
     "hash hashes sha sha1 sha256 sha512 md5 digest checksum commit revision rev etag uuid "
     "fingerprint blake2b crc"
 )
-_TAME = _set("basic digest none null true false auto default required optional")
+_TAME = _set(
+    "basic digest none null true false auto default required optional str string bytes int float "
+    "bool any text hidden empty self user username pass changeme"
+)
 _SHORTEST_TOKEN = 6  # characters of a bare `token = "..."` that has a digit
+_SHORTEST_SIGNATURE = 8  # of one in an address
 _LONG_TOKEN = 16  # one without
 _HEX = re.compile(r"[0-9a-fA-F]{32,}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MARKER = re.compile(r"[<\[({|#@▁Ġ$%].*|.*[>\])}|]|\**|x*|\.*", re.DOTALL)
 _HOLDER = re.compile(r"(?i)\s*|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
 _IDENTIFIER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*(?:[_-]\d+)?")
 _EDGE = r"(?<![A-Za-z0-9_])"
 _KNOWN = re.compile(
-    _EDGE + r"(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]*\d)[\w-]{20,}"
+    _EDGE + r"(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]{0,80}\d)[\w-]{20,}"
     r"|[srp]k_(?:live|test)_\w{10,}"
-    r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}|xox[abeprs]-[\w-]{10,}"
-    r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+    r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|gl(?:pat|ptt|dt|rt|ft|soat)-[\w-]{12,}"
+    r"|(?:xox[abeprs]|xapp)-[\w-]{10,}"
+    r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|GOCSPX-[\w-]{20,}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{20,}"
-    r"|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[0-9a-f]{32,}|r8_[A-Za-z0-9]{30,}|wandb_v1_\w{20,}"
-    r"|(?i:bearer) (?=[\w.-]*\d)[\w.-]{16,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----)?"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|do[opr]_v1_[0-9a-f]{32,}|r8_[A-Za-z0-9]{30,}|wandb_v1_\w{20,}"
+    r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|dapi[0-9a-f]{32}|gsk_[A-Za-z0-9]{30,}"
+    r"|nvapi-[\w-]{30,}|xai-[A-Za-z0-9]{40,}|pplx-[A-Za-z0-9]{30,}|hvs\.[\w-]{20,}"
+    r"|dckr_pat_[\w-]{20,}|lin_api_[A-Za-z0-9]{30,}|ntn_[A-Za-z0-9]{30,}|ATATT3[\w=-]{20,}"
+    r"|PMAK-[0-9a-f-]{40,}|glsa_\w{30,}|sbp_[0-9a-f]{40}|tgp_v1_[\w-]{30,}"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{40,}|\d{8,10}:AA[\w-]{30,}"
+    r"|(?i:bearer) {1,3}(?=[\w.~+/=-]{0,200}\d)(?P<bearer>[\w.~+/=-]{8,}))"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----)?"
     r"|AccountKey=[\w+/=]{20,}"
 )
-_LOGIN = re.compile(  # %s and the word itself stand for what comes later
-    r"(?<![\w+.-])([A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]*:)(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@)"
-    r"([^\s/@'\"{}<>$*]+)(?=@)"
+_PREFIXES = (  # what those begin with
+    *("hf_", "sk-", "k_live_", "k_test_", "gh", "gl", "xox", "xapp-", "AKIA", "ASIA", "AROA"),
+    *("AIDA", "AIza", "ya29.", "GOCSPX-", "eyJ", "npm_", "pypi-", "SG.", "_v1_", "r8_", "shp"),
+    *("dapi", "gsk_", "nvapi-", "xai-", "pplx-", "hvs.", "dckr_pat_", "lin_api_", "ntn_"),
+    *("ATATT3", "PMAK-", "glsa_", "sbp_", "AGE-SECRET", ":AA", "-----BEGIN ", "AccountKey="),
+    *("earer", "EARER"),
 )
+_LOGIN = re.compile(  # %s and the word itself stand for what comes later
+    r"(?<![\w+.-])[A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]{0,100}:"
+    r"(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@|\d{1,5}/)"
+    r"(?P<secret>[^\s@'\"{}<>$*]{1,300})(?=@)"
+)
+_USER = re.compile(
+    r"://(?P<secret>(?=[\w-]{0,100}\d)(?=[\w-]{0,100}[A-Za-z])[\w-]{16,120})(?=[:@])"
+)
+_QUERY = re.compile(r"[?&#;](?P<name>[A-Za-z][\w.-]{0,60})=(?P<secret>[^\s&#'\"<>{}$*\\]{3,2000})")
+_HOOK = re.compile(
+    r"(?:hooks\.slack\.com/(?:services|workflows|triggers)"
+    r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks|webhook\.office\.com/webhookb2"
+    r"|hooks\.zapier\.com/hooks/catch|maker\.ifttt\.com/trigger|outlook\.office\.com/webhook"
+    r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook|api\.telegram\.org/(?:file/)?bot)"
+    r"/?(?P<secret>[^\s'\"<>{}$\\]{8,400})"
+)
+_BASIC = re.compile(r"(?i:basic) {1,3}(?P<secret>[A-Za-z0-9+/]{8,400}={0,2})(?![\w+/=])")
+_NAME = r"(?<![\w-])(?P<name>[A-Za-z_][\w.-]{0,60})"
+_QUOTED = re.compile(
+    _NAME + r"(?:\\?['\"])?\]?[ \t]{0,3}[=:][ \t]{0,3}b?"
+    r"(?P<quote>\\?['\"])(?P<secret>[^'\"\n\\]{1,500})(?P=quote)"
+)
+_PLAIN = re.compile(
+    _NAME + r"(?P<between>[ \t]{0,3}[=:][ \t]{0,3}| is )"
+    # What follows the name may be a pair itself.
+    r"(?=(?P<secret>[^\s'\"\\,;&<>{}()\[\]$*%#]{3,200})(?![\w(\[{]))"
+)
+_LINE = re.compile(
+    r"(?m)^[ \t]*(?:export[ \t]+|set[ \t]+|ENV[ \t]+|[%!]?(?:set_)?env[ \t]+)?"
+    r"(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<secret>[^\s'\"{}()\[\]$*%]{3,400})$"
+)
+_MAGIC = re.compile(
+    r"(?:%(?:set_)?env[ \t]+|_magic\('(?:set_)?env', *')(?P<name>\w{1,60})[= ][ \t]*"
+    r"(?P<secret>[^\s'\"$]{1,400})"
+)
+_OPTION = re.compile(
+    r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]{2,60})[ =]['\"]?(?P<secret>[^\s'\"$<{-][^\s'\"]{2,400})"
+)
+_CURL = re.compile(
+    r"(?:(?<=\s)|^)(?:-u|--user|--proxy-user)[ =]?['\"]?[^\s:'\"$]{1,60}:"
+    r"(?P<secret>[^\s'\"$]{1,300})"
+)
+_SHELL = re.compile(
+    r"\b(?:sshpass[ ]+-p[ ]*|mysql\w{0,8}[ ][^|;\n]{0,200}?-p(?=\S))"
+    r"['\"]?(?P<secret>[^\s'\"$-]\S{2,200})"
+    r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40})(?!\w)"
+)
+_NETRC = re.compile(r"\blogin[ \t\n]+\S{1,100}[ \t\n]+password[ \t\n]+(?P<secret>[^\s'\"]{1,200})")
+_MARKED = re.compile(r"<(?P<name>[A-Za-z][\w-]{0,60})>(?P<secret>[^<>\s{}$]{3,300})</(?P=name)>")
 _DENSE = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/=_-]{20,120}(?![\w+/=.-])")
-_NAMED = re.compile(r"""(?<![\w-])([A-Za-z_][\w-]*)(['"]?\]?\s*[=:]\s*b?)(['"])([^'"\n]+)\3""")
+_PAIRS = re.compile(r"(?m)(?:^|[;\s])[\w.-]{1,60}[ \t]{0,3}(?:=|:(?=[ \t]))[ \t]{0,3}[^\s=]")
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{12,4000}={0,2}")
+_TYPED = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{6,}")
+_ENDS = re.compile(r"[ \t]*(?:\n|$)")
+_COUNTED = re.compile(r"\d+[-_.+]?[A-Za-z-]+")  # as "32-character"
 _LEAST_BITS = 3.6  # Shannon entropy of a character
 _LEAST_CHANGES = 0.5  # of all neighbours, those of different classes of characters
+_LEAST_MIXED = 0.18  # under a name that speaks of keys
+_SHORTEST_MIXED = 12
 _LEAST_PIECE = 10  # characters between two dashes, on average; names have shorter words
 _LONGEST_KEY = 120  # characters; what is longer is data, as a picture in base64
 _LEAST_VARIABLE = 8  # characters of a variable of the environment
+_LEAST_LINE = 20  # of a line of a secret of several lines
+_FEW_PAIRS = 2
+_LONG_FORM = 10  # characters of what is known that is one also inside a word
+
+# The secrets of the environment, and with them what the export under way has found.
+_known: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("known", default=None)
 
 
 def words_of(name: str) -> list[str]:
@@ -78,7 +163,7 @@ def words_of(name: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Say whether a text of this name is a secret, whatever it looks like.
+    """Tell whether a text of this name is a secret, whatever it looks like.
 
     A bare `token` is none: it may be a piece of a text, and its value decides.
     """
@@ -87,7 +172,15 @@ def is_secret_name(name: str) -> bool:
         return False
     if _STRONG.intersection(words) or _is_key(words):
         return True
+    if words[-1] in ("pass", "pw"):
+        return bool(_LOGINS.intersection(words)) or name == "PASS"
     return _is_token(words) and (bool(_OWNERS.intersection(words)) or name == "TOKEN")
+
+
+def is_suspicious_name(name: str) -> bool:
+    """Tell whether a name may be that of a secret, as `KEY`: what it holds decides."""
+    words = words_of(name)
+    return is_secret_name(name) or bool(words and words[-1] in _WEAK | {"pass", "pw"})
 
 
 def _is_key(words: list[str]) -> bool:
@@ -100,19 +193,31 @@ def _is_token(words: list[str]) -> bool:
     return words[-1] == "token"
 
 
-def is_secret(name: str, text: str) -> bool:
-    """Say whether a text is a secret, by the name it has (which may be empty) or by its look."""
+def is_secret(name: str, text: str, *, known: bool = True) -> bool:
+    """Tell whether a text is a secret, by the name it has (which may be empty) or by its look.
+
+    Args:
+        name: of what holds it.
+        text: any.
+        known: what the export under way has found counts too.
+    """
     if _HOLDER.fullmatch(text) or text.lower() in _TAME:
         return False
-    if looks_secret(text, dense=not is_of_hash(words_of(name))):
+    if looks_secret(text, dense=not is_of_hash(words_of(name)), known=known):
         return True
-    if not name or _MARKER.fullmatch(text):
+    if not name or _MARKER.fullmatch(text) or _is_its_name(name, text):
         return False
     return _is_secret_by_name(name, text)
 
 
+def _is_its_name(name: str, text: str) -> bool:
+    """Tell whether a text only repeats its name, as `password="password"` in an example."""
+    words = words_of(text)
+    return bool(_IDENTIFIER.fullmatch(text)) and set(words) <= {*words_of(name), *_STRONG}
+
+
 def is_of_hash(words: list[str]) -> bool:
-    """Say whether a name tells of a hash, or of the id of something public, as a shared file."""
+    """Tell whether a name is that of a hash, or of the id of something public, as a shared file."""
     return bool(_HASHES.intersection(words)) or words[-1:] in (["id"], ["ids"])
 
 
@@ -120,9 +225,13 @@ def _is_secret_by_name(name: str, text: str) -> bool:
     words = words_of(name)
     if is_secret_name(name):
         return not (words[-1] == "pwd" and text[:1] in ("/", "~", "."))
-    if not words or words[-1] in _ABOUT:
+    if not words or words[-1] in _ABOUT or is_of_hash(words):
         return False
     if words[-1] in ("key", "auth", "token") and _HEX.fullmatch(text):
+        return True
+    if words[-1] in ("pass", "pw"):
+        return _TYPED.fullmatch(text) is not None
+    if words[-1] in _WEAK and _holds_mixed(words[-1], text):
         return True
     bare = words in (["token"], ["my", "token"], ["cookie"], ["auth"])
     if not bare or " " in text or _IDENTIFIER.fullmatch(text):
@@ -131,19 +240,159 @@ def _is_secret_by_name(name: str, text: str) -> bool:
     return len(text) >= (_SHORTEST_TOKEN if numbered else _LONG_TOKEN)
 
 
-def looks_secret(text: str, *, dense: bool = True) -> bool:
-    """Say whether a text holds a secret by its look alone.
+def _holds_mixed(word: str, text: str) -> bool:
+    """Tell whether a text under a name that speaks of keys, as `key`, looks like one."""
+    if word in ("cookie", "cookies"):
+        return any(is_mixed(part.rpartition("=")[2]) for part in re.split(r"[;\s]+", text))
+    return is_mixed(text)
+
+
+def is_mixed(text: str) -> bool:
+    """Tell whether letters and digits change often in a text, as they do not in names of files."""
+    if len(text) < _SHORTEST_MIXED or len(text) > _LONGEST_KEY or _UUID.fullmatch(text):
+        return False
+    if not re.fullmatch(r"[\w+/=~.-]+", text, re.ASCII) or re.search(r"\.[A-Za-z]\w{0,4}$", text):
+        return False
+    pieces = re.findall(r"[A-Za-z0-9]+", text)
+    kinds = [[_kind(c) for c in piece] for piece in pieces]
+    if not {"0"} < {kind for piece in kinds for kind in piece}:
+        return False
+    changes = sum(a != b for piece in kinds for a, b in pairwise(piece))
+    return changes >= _LEAST_MIXED * (sum(map(len, pieces)) - 1)
+
+
+def _kind(character: str) -> str:
+    return "0" if character.isdigit() else "A" if character.isupper() else "a"
+
+
+def is_rare(text: str) -> bool:
+    """Tell whether a text is nothing else than the secret that it is, wherever it stands.
+
+    A password that is a word is not: others write that word too.
+    """
+    if _HOLDER.fullmatch(text) or text.lower() in _TAME | _STRONG or _MARKER.fullmatch(text):
+        return False
+    if _TYPED.fullmatch(text) and len(text) >= _SHORTEST_TOKEN:
+        return not re.fullmatch(r"[A-Za-z]+[_-]\d+", text)
+    return len(text) >= _LEAST_VARIABLE and not _IDENTIFIER.fullmatch(text)
+
+
+# -- in a text --------------------------------------------------------------------------
+def looks_secret(text: str, *, dense: bool = True, known: bool = True) -> bool:
+    """Tell whether a text holds a secret by its look alone.
 
     Args:
         text: any.
         dense: a random-looking text of 20 to 120 characters counts; longer ones are data, and
             those of one case, as hexadecimal hashes, do not look random.
+        known: what the export under way has found counts too.
     """
-    if _KNOWN.search(text) or _LOGIN.search(text):
+    if next(_spans(text), None) is not None:
         return True
-    if len(text) >= _LEAST_VARIABLE and any(value in text for value in _variables()):
+    if _holds_known(text, known=known):
         return True
     return dense and len(text) <= _LONGEST_KEY and _is_dense(text.strip())
+
+
+def holds_token(data: bytes) -> bool:
+    """Tell whether bytes of any kind hold a token of a known form, or a secret that is known."""
+    text = data.decode("latin-1")
+    forms = _known_forms(known=True)
+    if forms is not None and forms.search(text):
+        return True
+    return any(one in text for one in _PREFIXES) and _KNOWN.search(text) is not None
+
+
+def secrets_held(text: str) -> list[str]:
+    """Give the secrets that a text holds by what stands around them."""
+    return [text[first:last] for first, last in _spans(text)]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Give the places of secrets in a text, by what stands around them or how they begin."""
+    if len(text) < _SHORTEST_TOKEN or (len(text) < _LONG_TOKEN and text.isidentifier()):
+        return
+    if any(one in text for one in _PREFIXES):
+        yield from (_span(match, "bearer") for match in _KNOWN.finditer(text))
+    yield from _spans_in_addresses(text)
+    yield from _spans_in_commands(text)
+    for pattern in (_QUOTED, _LINE, _MAGIC, _OPTION, _MARKED):
+        for match in pattern.finditer(text):
+            if is_secret_assigned(match["name"], match["secret"]):
+                yield match.span("secret")
+    if "=" in text or ":" in text or " is " in text:
+        is_config = len(list(_PAIRS.finditer(text))) >= _FEW_PAIRS and "(" not in text
+        for match in _PLAIN.finditer(text):
+            if _is_told(match, is_config=is_config):
+                yield match.span("secret")
+
+
+def _span(match: re.Match[str], group: str) -> tuple[int, int]:
+    return match.span(group) if match[group] else match.span()
+
+
+def _spans_in_addresses(text: str) -> Iterator[tuple[int, int]]:
+    if "://" in text and "@" in text:
+        for pattern in (_LOGIN, _USER):
+            yield from (match.span("secret") for match in pattern.finditer(text))
+    if "/" in text:
+        yield from (match.span("secret") for match in _HOOK.finditer(text))
+    if "=" in text:
+        for match in _QUERY.finditer(text):
+            if _is_secret_parameter(match["name"], match["secret"]):
+                yield match.span("secret")
+
+
+def _spans_in_commands(text: str) -> Iterator[tuple[int, int]]:
+    yield from (match.span("secret") for match in _BASIC.finditer(text) if _is_basic(match))
+    yield from (match.span("secret") for match in _NETRC.finditer(text))
+    if "-" in text:
+        yield from (match.span("secret") for match in _CURL.finditer(text))
+        for match in _SHELL.finditer(text):
+            yield match.span("secret" if match["secret"] else "hex")
+
+
+def _is_secret_parameter(name: str, value: str) -> bool:
+    """Tell whether a parameter in the query of an address is one that grants access."""
+    if value.startswith(("%7B", "%24", "...")) or is_of_hash(words_of(name)[-1:]):
+        return False
+    if is_secret_assigned(name, value):
+        return True
+    words = words_of(name)
+    if not words or words[-1] not in _WEAK:
+        return False
+    if words[-1] in ("key", "keys", "session"):
+        return is_mixed(value)
+    numbered = _TYPED.match(value) is not None and not _IDENTIFIER.fullmatch(value)
+    return len(value) >= (_SHORTEST_SIGNATURE if numbered else _LONG_TOKEN)
+
+
+def is_secret_assigned(name: str, value: str) -> bool:
+    """Tell whether a text that stands behind a name, in a text of any language, is a secret."""
+    name = name.rpartition(".")[2]
+    if not name or _HOLDER.fullmatch(value) or value.lower() in _TAME or _MARKER.fullmatch(value):
+        return False
+    return not _is_its_name(name, value) and _is_secret_by_name(name, value)
+
+
+def _is_told(match: re.Match[str], *, is_config: bool) -> bool:
+    """Tell whether `name: value`, `name=value` or `name is value` tells a secret, or of one."""
+    name, value = match["name"], match["secret"].rstrip(".:!?")
+    if not is_secret_assigned(name, value) or _COUNTED.fullmatch(value):
+        return False
+    if words_of(name)[-1] in _WEAK and not is_secret_name(name) and not is_config:
+        return is_mixed(value)
+    if _TYPED.fullmatch(value):
+        return True
+    is_whole = "=" in match["between"] or _ENDS.match(match.string, match.end("secret"))
+    return is_config and bool(is_whole) and match["between"] != " is " and "." not in value
+
+
+def _is_basic(match: re.Match[str]) -> bool:
+    with contextlib.suppress(binascii.Error, ValueError, UnicodeDecodeError):
+        text = base64.b64decode(match["secret"], validate=True).decode("utf-8")
+        return ":" in text and text.isprintable()
+    return False
 
 
 def _is_dense(text: str) -> bool:
@@ -153,7 +402,7 @@ def _is_dense(text: str) -> bool:
     text = "".join(pieces)
     if len(text) < _LEAST_PIECE * len(pieces):
         return False
-    kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" for c in text]
+    kinds = [_kind(character) for character in text]
     changes = sum(a != b for a, b in pairwise(kinds))
     if not {"0", "A", "a"} <= set(kinds) or changes < _LEAST_CHANGES * (len(text) - 1):
         return False
@@ -161,33 +410,99 @@ def _is_dense(text: str) -> bool:
     return -sum(share * math.log2(share) for share in shares) >= _LEAST_BITS
 
 
-def _variables() -> list[str]:
-    """Give the values of the environment's secrets, the longest first."""
-    found = {
+# -- what is known ------------------------------------------------------------------------
+@contextlib.contextmanager
+def knowing(values: Iterable[str]) -> Iterator[None]:
+    """Have texts be secret wherever they stand, for as long as this lasts."""
+    before, variables = _known.get(), _variables()
+    found = frozenset(one for one in values if is_rare(one)) | variables
+    token = _known.set((variables, found if before is None else found | before[1]))
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def _known_forms(*, known: bool) -> re.Pattern[str] | None:
+    here = _known.get()
+    return _forms(_variables() if here is None else here[1] if known else here[0])
+
+
+def _variables() -> frozenset[str]:
+    """Give the values of the environment's secrets."""
+    return frozenset(
         value
         for name, value in os.environ.items()
-        if len(value) >= _LEAST_VARIABLE
-        and is_secret_name(name)
+        if is_secret_name(name)
         and _is_secret_by_name(name, value)
-    }
-    found -= _STRONG
-    return sorted(found, key=lambda value: (-len(value), value))
+        and (is_rare(value) or len(value) >= _LEAST_VARIABLE)
+        and value not in _STRONG
+    )
 
 
-def scrubbed(text: str) -> str:
+@lru_cache(maxsize=64)
+def _forms(values: frozenset[str]) -> re.Pattern[str] | None:
+    """Give what finds texts in others, in the forms that they may have there; None without any.
+
+    Short ones count as words: `abc123` is not in a hash that holds these letters.
+    """
+    forms: set[str] = set()
+    for value in values:
+        lines = [line for line in value.splitlines() if len(line) >= _LEAST_LINE]
+        for text in (value, *lines):
+            escaped = (json.dumps(text)[1:-1], repr(text)[1:-1], quote(text, safe=""), quote(text))
+            data = text.encode("utf-8", "surrogatepass")
+            forms |= {text, *escaped, data.hex(), text[::-1]}
+    ordered = sorted(forms, key=lambda form: (-len(form), form))
+    return re.compile("|".join(map(_pattern, ordered))) if forms else None
+
+
+def _pattern(form: str) -> str:
+    text = re.escape(form)
+    return text if len(form) >= _LONG_FORM else f"(?<![A-Za-z0-9]){text}(?![A-Za-z0-9])"
+
+
+def _holds_known(text: str, *, known: bool) -> bool:
+    forms = _known_forms(known=known)
+    return forms is not None and (
+        forms.search(text) is not None or next(_encoded(text, forms), None) is not None
+    )
+
+
+def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Give the runs of base64 in a text that hold what is searched for."""
+    for match in _RUN.finditer(text):
+        run = match[0].rstrip("=").replace("-", "+").replace("_", "/")
+        data = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4 % 3))
+        inner = data.decode("latin-1")
+        if forms.search(inner):
+            yield match
+
+
+def scrubbed(text: str, *, known: bool = True) -> str:
     """Replace the secrets in a text by three asterisks.
+
+    Args:
+        text: any.
+        known: what the export under way has found is replaced too.
 
     Examples:
         >>> scrubbed("login to https://me:pa55word@example.org failed")
         'login to https://me:***@example.org failed'
     """
-    for value in _variables():
-        text = text.replace(value, HIDDEN)
-    text = _LOGIN.sub(rf"\1{HIDDEN}", _KNOWN.sub(HIDDEN, text))
-    text = _NAMED.sub(_hidden_value, text)
+    forms = _known_forms(known=known)
+    if forms is not None:
+        text = forms.sub(HIDDEN, text)
+        text = _without(text, [match.span() for match in _encoded(text, forms)])
+    text = _without(text, _spans(text))
     return _DENSE.sub(lambda match: HIDDEN if _is_dense(match[0]) else match[0], text)
 
 
-def _hidden_value(match: re.Match[str]) -> str:
-    name, between, quote, value = match.groups()
-    return f"{name}{between}{quote}{HIDDEN}{quote}" if is_secret(name, value) else match[0]
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Replace places of a text, which may overlap."""
+    parts, end = [], 0
+    for first, last in sorted(spans):
+        if first >= end:
+            parts += [text[end:first], HIDDEN]
+        end = max(end, last)
+    return "".join([*parts, text[end:]])

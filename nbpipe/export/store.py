@@ -17,7 +17,7 @@ from ..errors import ExportError, ModuleEditedError
 from .filename import module_path
 from .records import Record, hash_of, is_ours, keep, last_record
 from .retune import Moved, moved, retuned
-from .secrets import scrubbed
+from .secrets import masked, scrubbed
 
 _DIFF_LINES = 60  # of an error
 _DIFF_COLUMNS = 200
@@ -146,10 +146,11 @@ def _edited(module: Path, disk: bytes, record: Record | None, text: str) -> Modu
 
 def _difference(before: str, after: str, names: tuple[str, str]) -> str:
     """Give a unified diff of a bounded number of lines, each of bounded length."""
-    found = difflib.unified_diff(_lines(before), _lines(after), *names, n=2, lineterm="")
+    texts = _lines(masked(before)), _lines(masked(after))
+    found = difflib.unified_diff(*texts, *names, n=2, lineterm="")
     lines = scrubbed("\n".join(found)).splitlines()
     if not lines:
-        return "the two differ in white space at the ends of lines only"
+        return "the two differ only in white space at the ends of lines, or in what is a secret"
     shown = [line[:_DIFF_COLUMNS] for line in lines[:_DIFF_LINES]]
     if len(lines) > _DIFF_LINES:
         shown.append(f"... and {len(lines) - _DIFF_LINES} more lines")

@@ -12,7 +12,7 @@ from ..errors import ExportError
 from .fresh import Answer, Surroundings, ask, has_own_seed
 from .hashes import may_hang_on_hashes, shows_order_of_set
 from .model import Piece, Spelling
-from .secrets import secret_in_text
+from .secrets import advice, secret_in_text, secrets_in_text
 
 _ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
 
@@ -167,10 +167,8 @@ def _check_secrets(imports: str, pieces: Sequence[Piece]) -> None:
         if not secret_in_text("\n".join([*texts[:number], *texts[number + 1 :]])):
             culprit = _called(pieces[number])
             break
-    raise ExportError(
-        f"{culprit} holds what looks like a secret; it is never written to a file. Read it at run "
-        'time, e.g. os.environ["TOKEN"]'
-    )
+    names = [name for name, _ in secrets_in_text("\n".join([imports, *texts])) if name]
+    raise ExportError(f"{culprit} {advice(names[0] if names else '')}")
 
 
 def _import_words(imports: str, failure: Failure) -> str:

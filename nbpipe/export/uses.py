@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ExportError
-from .secrets import scrubbed
+from .secrets import advice, scrubbed, secrets_in_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,14 @@ def refusal(what: str, use: Use) -> ExportError:
     return ExportError(scrubbed(f"{what}\n  used by: {use.chain}"))
 
 
-def secret_refusal(what: str, use: Use) -> ExportError:
+def secret_refusal(what: str, use: Use, *, text: str = "", name: str = "") -> ExportError:
     """Make the error for something that holds a secret.
 
     Args:
         what: what holds it; never the secret.
         use: who uses it.
+        text: source in which it stands.
+        name: what it is called there, where that is known already.
     """
-    return refusal(
-        f"{what} holds what looks like a secret; it is never written to a file. Read it at run "
-        'time, e.g. os.environ["TOKEN"]',
-        use,
-    )
+    names = (one for one, _ in secrets_in_text(text) if one)
+    return refusal(f"{what} {advice(name or next(names, ''))}", use)
