@@ -11,6 +11,7 @@ from playwright.sync_api import Locator
 
 from tests.browser.lab import CELL_MS, NotebookPage
 
+POLL_MS = 50
 # Cells of the tests' notebooks. A training cell goes on until the file `stop` is there.
 SETUP = """
 import threading, time
@@ -35,14 +36,23 @@ pipe = nbpipe.source(range(10**9)).map(slow, concurrency=2)
 run = pipe.start()
 run
 """
-# Rates before the first change of a knob and after the last one.
-RATES = """
-def rates(run, times):
-    first, last = run.events[0].when_s, run.events[-1].when_s
-    before = [t for t in times if t < first]
-    after = [t for t in times if t > last + 0.3]
-    rate = lambda ts: (len(ts) - 1) / (ts[-1] - ts[0])
-    return rate(before), rate(after)
+# A stage that notes when twelve of its calls run at once. Once the file `meet` is there, they wait
+# for one another until that is so: where no more than eleven may run, none of them ever ends.
+MEETING = """
+inside, changed, met = set(), threading.Lock(), threading.Event()
+
+def slow(x):
+    with changed:
+        inside.add(x)
+        if len(inside) == 12:
+            met.set()
+            Path(meet + "-met").touch()
+    if Path(meet).exists():
+        met.wait()
+    time.sleep(0.02)
+    with changed:
+        inside.remove(x)
+    return x
 """
 # By bar and part, the share [%] that is drawn, that is meant and that is said in words.
 MEASURE = """panel => [...panel.querySelectorAll('[role=img].nbp-shares')].map(bar => {
@@ -136,6 +146,14 @@ class PanelPage(NotebookPage):
         """Let a training cell end, and wait until it has."""
         (self.folder / flag).touch()
         self.wait_ran(index)
+
+    def wait_file(self, name: str) -> None:
+        """Wait until a cell has made a file; the page goes on meanwhile."""
+        left_ms = CELL_MS
+        while not (self.folder / name).exists():
+            assert left_ms > 0, f"no cell made {name}"
+            self.page.wait_for_timeout(POLL_MS)
+            left_ms -= POLL_MS
 
     def wait_value(self, locator: Locator, value: int) -> None:
         """Wait until a control shows a value."""
