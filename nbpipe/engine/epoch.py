@@ -57,12 +57,14 @@ class Epoch:
         dropped: items, and what else is of the user, that nothing needs any more: the last
             reference to an object may run code of the user, so it goes outside the lock.
         delivered: gives the number of items that the consumer has had.
+        at_work: gives the tasks in progress.
         gate: held while the consumer has to wait.
         direct: the consumer may take from `sink` without the lock: the last stage is cheap.
         low: how many results are left when a consumer that takes directly wakes a thread.
     """
 
     __slots__ = (
+        "at_work",
         "changed",
         "closed_inputs",
         "context",
@@ -125,6 +127,7 @@ class Epoch:
         self.waits_since_ns = 0
         self.lot_since_ns = 0
         self.delivered: Callable[[], int] = lambda: 0
+        self.at_work: Callable[[], list[Task]] = list
         self.gate = allocate_lock()
         self.gate.acquire()
 

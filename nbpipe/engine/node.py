@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from ..errors import FailureBudgetError
 from .failures import Budget, parted
 from .lane import BLOCKED, READY, STARVED, Lane
 from .task import Entry, Task
@@ -291,12 +293,21 @@ class Node(ABC):
             self.note_state(now_ns)
 
     def fail(self, error: BaseException) -> None:
-        """End the stream here with an error: in order, or at once."""
-        if self.done:
+        """End the stream here with an error.
+
+        In order, it comes after every earlier item; in completion order, at once, but where it is
+        that too many items failed: that is no item's own error, and the good ones come before it.
+        """
+        if self.done or self.error is not None:
             return
         self.epoch.halt(self.upstream)
         self.error = error
-        if not self.ordered:
+        if not self.ordered and isinstance(error, FailureBudgetError):
+            now_ns = perf_counter_ns()
+            for task in self.epoch.at_work():
+                if task.node is self:
+                    self.harvest(task, now_ns)
+        elif not self.ordered:
             self.epoch.fail_at_once(error)
         self.finish()
 

@@ -73,6 +73,7 @@ class Scheduler:
     ) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
+        epoch.at_work = self.at_work
         chain = self._chain if given is None else given_chain(self._chain, given)
         Builder(chain, epoch, self._lane, self.regions, stands).build()
         return epoch

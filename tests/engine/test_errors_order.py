@@ -304,6 +304,47 @@ def test_completion_order_delivers_what_is_ready(kind):
         assert (sorted(first), drained(items)) == (list(range(1, 100)), [0])
 
 
+@pytest.mark.parametrize("limit", [1, 0.1])
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_completion_order_delivers_every_good_item_before_a_budget_error(kind, below, limit):
+    """Too many failures are told after all good items, also where the loop is slower."""
+    chain = nbpipe.source(range(10)).map(
+        failing(kind, {8, 9}),
+        **options(kind, prefetch=20),
+        ordered=False,
+        on_error="skip",
+        max_failures=limit,
+    )
+    chain = chain.map(abs, ordered=False, prefetch=20) if below else chain
+    with chain.start() as run:
+        items = iter(run)
+        quiet(run)  # all is made, and nothing was taken
+        got, error = delivered(items)
+    assert (sorted(got), type(error)) == (list(range(8)), nbpipe.FailureBudgetError)
+
+
+def test_a_budget_error_leaves_what_a_longer_call_has_made():
+    """What another call of the stage had made by then is delivered, though it goes on."""
+    made, gate = Gate(), Gate()
+
+    def children(item):
+        if item:
+            made.wait()
+            raise ValueError(item)
+        yield from range(200)  # several in one call of the engine: these are not handed on yet
+        made.open()
+        gate.wait()
+
+    chain = nbpipe.source(range(2)).flat_map(
+        children, concurrency=2, prefetch=300, ordered=False, on_error="skip", max_failures=0
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+        gate.open()
+    assert (got, type(error)) == (list(range(200)), nbpipe.FailureBudgetError)
+
+
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_completion_order_of_flat_map_delivers_what_is_ready(kind):
     """Children of a later item pass those of a slow one."""

@@ -1,6 +1,7 @@
 """The numbers of a run say the truth. Time passes on a clock that the tests set forward."""
 
 import threading
+from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 import nbpipe
 from nbpipe.engine import look
+from nbpipe.engine.record import Consumer
 from nbpipe.stage import CONSUMER
+from nbpipe.threads import holds
 from tests.gates import HANG_S, Calls, Gate, drained, finished, held, quiet, stage
 
 LATER_S = 1000  # beside it, the time that a test takes is nothing
@@ -261,3 +264,73 @@ def test_oldest_call_is_named_in_every_kind_of_stage(chain):
         gate.open()
         reader.join()
     assert (rows["held"].oldest_item, rows["held"].oldest_s > 0) == ("2", True)
+
+
+# -- an epoch that is over --------------------------------------------------------------------
+def test_stats_of_a_finished_epoch_do_not_change():
+    """What is turned later changes the limits that stand beside the counts, and nothing else."""
+    with nbpipe.source(range(50)).map(int, name="m").start() as run:
+        assert drained(run) == list(range(50))
+        quiet(run)
+        before = run.stats()
+        for value in (8, 1, 200):
+            run["m"].concurrency = value
+            after = run.stats()
+            rows = {
+                name: replace(row, concurrency=before[name].concurrency)
+                for name, row in after.items()
+            }
+            assert rows == dict(before)
+            assert after["m"].concurrency == value
+        assert drained(run) == list(range(50))
+        assert run.stats()["m"].items_out == 100
+
+
+def test_the_row_of_the_loop_is_read_under_the_lock(monkeypatch):
+    """Whoever asks for stats meets no other who counts: no time is counted twice."""
+    held, settle = [], Consumer.settle
+
+    def watched(consumer, now_ns):
+        held.append(holds(run._scheduler.lock))
+        settle(consumer, now_ns)
+
+    monkeypatch.setattr(Consumer, "settle", watched)
+    with nbpipe.source(range(50)).map(int).start() as run:
+        for _ in run:
+            run.stats()
+        run.stats()
+        run.history()
+    assert len(held) > 50
+    assert all(held)
+
+
+# -- the memory budget ------------------------------------------------------------------------
+def looks(stages):
+    """Give the most calls that one question to the memory budget takes, with so many stages."""
+    most, inside = [0], {}
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if not code.co_filename.endswith("memory.py"):
+            return
+        thread, asks = threading.get_ident(), code.co_name in ("admits", "affordable")
+        if event == "call":
+            inside[thread] = 1 if asks else inside.get(thread, 0) + 1
+        elif event == "return" and asks:
+            most[0] = max(most[0], inside[thread])
+
+    chain = nbpipe.source(range(60))
+    for number in range(stages):
+        chain = chain.map(int, name=f"stage{number}")
+    threading.setprofile(note)
+    try:
+        with chain.start(memory="1 GB") as run:
+            assert drained(run) == list(range(60))
+    finally:
+        threading.setprofile(None)
+    return most[0]
+
+
+def test_memory_budget_costs_the_same_with_many_stages():
+    """Whether a call may start is known without a look at all stages."""
+    assert looks(20) == looks(2)
