@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import itertools
 import math
 import pathlib
 import re
 import struct
 import types
 import zlib
+from collections import UserDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +23,7 @@ from .tree import children, is_tensor, size_bytes
 
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
 _SHOWN = 8  # elements of a container
+_NAME = 80  # characters of a name; a quarter of them is shown
 _DEPTH = 3  # levels of nesting
 _SHORT = (  # their text is quickly made and says what they are
     bool | int | float | complex | pathlib.PurePath | dt.date | dt.time | dt.timedelta
@@ -119,7 +123,7 @@ def _summary(value: Any, limit: int, depth: int) -> str:
     if words is None:
         words = _shape_words(value)
     if words is None:
-        held = children(value)
+        held = _parts(value)
         words = _sized_words(value) if held is None else _held_words(value, held, limit, depth)
     return f"{_type_name(value)}{words}"
 
@@ -153,7 +157,17 @@ def _shape_words(value: Any) -> str | None:
     return f" {tuple(shape)} {_dtype_name(value)}".rstrip()
 
 
+def _parts(value: Any) -> list[tuple[Any, Any]] | None:
+    """Give what is inside, but not of a mapping that may have to read it first."""
+    held = isinstance(value, dict | UserDict | types.MappingProxyType)
+    return None if isinstance(value, Mapping) and not held else children(value)
+
+
 def _sized_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        names = [_key(name, _NAME) for name in itertools.islice(value, _SHOWN)]
+        more = ["..."] * (len(value) > _SHOWN)
+        return f" of {len(value)}: {', '.join(names + more)}"
     return f" of {len(value)}" if hasattr(type(value), "__len__") else ""
 
 
@@ -164,7 +178,7 @@ def _held_words(value: Any, held: list[Any], limit: int, depth: int) -> str:
     words = []
     for key, child in held[:_SHOWN]:
         text = _summary(child, limit, depth + 1)
-        text = f"({text})" if "," in text and children(child) else text
+        text = f"({text})" if "," in text and _parts(child) else text
         words.append(text if counted else f"{_key(key, limit)}: {text}")
     count = f" of {len(held)}:" if counted else ""
     return f"{count} {', '.join(words + ['...'] * (len(held) > _SHOWN))}"
