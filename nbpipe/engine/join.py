@@ -142,9 +142,7 @@ class ZipMover(Mover):
             return []
         self._count += count
         rows = [tuple(queue.popleft() for queue in queues) for _ in range(count)]
-        for row in rows:
-            node.epoch.release(row)
-        return [_joined(row) for row in rows]
+        return [_joined(row) for row in rows]  # as large as the row, which the pump releases
 
     def rest_above(
         self, node: PumpNode, below: Mapping[int, Rest], stages: Stages

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from .. import gil
 from ..checkpoint import Place, unreadable
-from ..errors import ConcurrentIterationError, ReentrantRunError, RunClosedError, StateError
+from ..errors import (
+    ConcurrentIterationError,
+    ReentrantRunError,
+    RunClosedError,
+    StateError,
+    WorkerStartError,
+)
 from ..rest import Rest
 from ..threads import holds, in_new_thread
 from ..watch import Status
@@ -115,7 +121,7 @@ class Life:
         if epoch is not None:
             self.end(epoch)
         self._finish()
-        place = self._following(given)
+        before, place = self.following, self._following(given)
         self.number = place.epoch
         self.next_epoch = place.epoch + 1
         self.owner = me
@@ -131,6 +137,8 @@ class Life:
             epoch.delivered = self._delivered
         except BaseException as error:
             gil.restore(self)
+            if isinstance(error, WorkerStartError):  # nothing has begun
+                self.next_epoch, self.following = place.epoch, before
             if place.stands and isinstance(error, TypeError | ValueError | LookupError):
                 raise unreadable(error) from error
             raise

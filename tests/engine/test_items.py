@@ -81,6 +81,18 @@ def test_nothing_is_asked_of_an_item(name, kind, memory):
     assert looked(chain, memory=memory) == set()
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_what_items_hold_is_given_back(name):
+    """A memory budget counts each item in and out of every buffer: nothing is left at the end."""
+    chain = CHAINS[name](nbpipe.source(range(20)).map(lambda _: np.zeros(1000, np.uint8)))
+    with chain.start(memory="50 kB") as run:
+        items = iter(run)
+        memory = run._scheduler.epoch.memory
+        held = [run.status().held_bytes for _ in items]
+    assert min(held) >= 0
+    assert memory.held_bytes == 0
+
+
 @pytest.mark.parametrize("memory", [None, "1 MB"])
 def test_an_archive_is_not_read(tmp_path, monkeypatch, memory):
     """What `np.load` gives for an archive passes on as it is: no array is decompressed."""

@@ -70,6 +70,7 @@ def test_an_epoch_without_any_thread_says_so(executor, name, caplog):
         quiet(run)
         assert none_at_work(run)
         assert drained(run) == list(range(40))
+        assert run.epoch == (0 if name == "nbpipe-ticker" else 1)  # it had not begun
     assert caplog.messages == []
 
 
