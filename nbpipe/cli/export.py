@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..export.filename import module_path
-from ..export.secrets import scrubbed, secret_in_text
+from ..export.secrets import scrubbed, secret_in_text, told_in
+from ..export.shapes import know
 from ..text import shortened
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
 from .notebook import CodeCell, read_notebook
@@ -41,6 +42,7 @@ _LONGEST_ERROR = 400
 def export(options: Namespace) -> int:
     """Do what the command line asks for."""
     plan = _plan(options)
+    know(text for cell in plan.notebook.cells for text in told_in(cell.text))
     if not options.execute:
         say(explained(plan))
         return DONE

@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import NbpipeError
+from ..export.shapes import know, knowing, scrubbed
 from ..version import __version__
 from .export import export
 from .run import run
+from .settings import secrets_of
 from .terminal import (
     BAD_USAGE,
     DONE,
@@ -27,13 +30,22 @@ from .terminal import (
     write_any_character,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 _ENDS = "exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line asks for; give the exit code."""
     write_any_character()
-    options = _parser().parse_args(arguments)
+    with knowing():
+        know(secrets_of(sys.argv[1:] if arguments is None else arguments))
+        return _done(_parser().parse_args(arguments))
+
+
+def _done(options: argparse.Namespace) -> int:
+    """Do what was asked for, and say how it ended."""
     name = f"nbpipe {options.name}"
     try:
         return _without_reader(options.command, options)
@@ -71,8 +83,15 @@ def _more(error: FailedError, *, verbose: bool) -> str:
     return f"\n\n{error.details}" if verbose else "\n  (--verbose shows the traceback)"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows no secret in what it refuses."""
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        super()._print_message(scrubbed(message), file)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nbpipe",
         description="Data-loading pipelines: export one from a notebook, run what was exported.",
         epilog=_ENDS,

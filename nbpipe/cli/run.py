@@ -16,6 +16,7 @@ from ..errors import (
     UnknownKnobError,
     UnknownStageError,
 )
+from ..export.shapes import scrubbed
 from ..loading import load
 from ..pipeline import Pipeline
 from ..progress import progress
@@ -66,7 +67,7 @@ def _failed(error: Exception) -> FailedError:
     if error.__cause__ is not None:
         words += f" (cause: {type(error.__cause__).__name__}: {error.__cause__})"
     details = "".join(traceback.format_exception(error))
-    return FailedError(printable(shortened(words, 600)), printable_lines(details))
+    return FailedError(printable(shortened(scrubbed(words), 600)), printable_lines(details))
 
 
 def _run_plainly(pipe: Pipeline, epochs: int) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
+from ..export.secrets import secrets_in_text, texts_named_as_secrets
+from ..export.shapes import is_secret_name, secrets_held
 from .terminal import BadUsageError
 
 
@@ -22,6 +25,23 @@ def settings(given: Iterable[str]) -> dict[str, Any]:
         {'size': 64, 'root': 'data/train', 'crop': (8, 8), 'label': '3'}
     """
     return dict(_setting(text) for text in given)
+
+
+def secrets_of(arguments: Sequence[str]) -> Iterator[str]:
+    """Give the values on a command line that are secrets by their names.
+
+    Examples:
+        >>> list(secrets_of(["run", "l.py", "--set", "password=swordfish", "--token", "abc"]))
+        ['swordfish']
+    """
+    for text in arguments:
+        yield from (*secrets_held(text), *(secret for _, secret in secrets_in_text(text)))
+        name, equals, value = text.partition("=")
+        if equals:
+            yield from texts_named_as_secrets(name.strip().lstrip("-"), _value(value.strip()))
+    for name, value in pairwise(arguments):
+        if "=" not in name and is_secret_name(name.lstrip("-")):
+            yield value
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ import sys
 from typing import TextIO
 
 from ..errors import ArgumentError, NbpipeError
+from ..export.shapes import scrubbed
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -62,8 +63,9 @@ def tell(text: str) -> None:
 
 
 def _write(out: TextIO | None, text: str) -> None:
+    """Write a text without secrets."""
     if out is not None:  # there is none in a program without a console
-        out.write(f"{text}\n")
+        out.write(f"{scrubbed(text)}\n")
         out.flush()
 
 

@@ -24,8 +24,9 @@ from .secrets import (
     secret_in_text,
     secrets_in_text,
     texts_named_as_secrets,
+    told_in,
 )
-from .shapes import is_suspicious_name, knowing, scrubbed, secrets_held
+from .shapes import is_suspicious_name, knowing, scrubbed
 
 _CAUSES = 20  # errors behind an error
 _READ = 100_000  # characters
@@ -117,8 +118,7 @@ def check_arrays(arrays: Mapping[str, Any]) -> None:
 def _secrets_of(scope: Scope) -> Iterator[str]:
     """Give the secrets of a notebook, by name, by its text, and by where they come from."""
     for cell in scope.cells.cells:
-        for _, text in secrets_in_text(cell.text):
-            yield from secrets_held(text) or (text,)
+        yield from told_in(cell.text)
     derived = _derived(scope)
     for name, value in tuple(scope.namespace.items()):
         if scope.is_foreign(name) or isinstance(value, type):

@@ -25,12 +25,14 @@ from .shapes import (
     HIDDEN,
     holds_token,
     is_of_hash,
+    is_rare,
     is_secret,
     is_secret_name,
     is_suspicious_name,
     knowing,
     looks_secret,
     scrubbed,
+    secrets_held,
     words_of,
 )
 
@@ -46,6 +48,7 @@ __all__ = [
     "secret_in_text",
     "secrets_in_text",
     "texts_named_as_secrets",
+    "told_in",
 ]
 
 _MOST = 20_000  # values that are looked at
@@ -102,7 +105,7 @@ def secret_in(name: str, value: object) -> str | None:
         name: of the variable.
         value: what it holds.
     """
-    with knowing(()):
+    with knowing():
         return next(_Search().search(name, name, value, 0, named=False), (None, ""))[0]
 
 
@@ -356,6 +359,14 @@ def secrets_in_text(text: str) -> Pairs:
         return
     yield from _secrets_in(tree)
     yield from (("", comment) for comment in _comments(text) if _is_secret_comment(comment))
+
+
+def told_in(text: str) -> Iterator[str]:
+    """Give what nobody may read elsewhere of source text: its secrets, as far as they are rare."""
+    for _, secret in secrets_in_text(text):
+        yield from filter(is_rare, secrets_held(secret) or (secret,))
+    if _tree(text) is None:
+        yield from filter(is_rare, secrets_held(text))
 
 
 def masked(text: str) -> str:

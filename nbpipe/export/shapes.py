@@ -114,24 +114,25 @@ _PLAIN = re.compile(
     r"(?=(?P<secret>[^\s'\"\\,;&<>{}()\[\]$*%#]{3,200})(?![\w(\[{]))"
 )
 _LINE = re.compile(
-    r"(?m)^[ \t]*(?:export[ \t]+|set[ \t]+|ENV[ \t]+|[%!]?(?:set_)?env[ \t]+)?"
-    r"(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<secret>[^\s'\"{}()\[\]$*%]{3,400})$"
+    r"(?m)^[ \t%!]*(?:(?:export|set|ENV|env|set_env)[ \t]+)?"
+    r"(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<quote>['\"]?)"
+    r"(?P<secret>[^\s'\"{}()\[\]$*%;&|]{3,400})(?P=quote)(?=[\s;&|]|$)"
 )
 _MAGIC = re.compile(
-    r"(?:%(?:set_)?env[ \t]+|_magic\('(?:set_)?env', *')(?P<name>\w{1,60})[= ][ \t]*"
+    r"(?:%(?:set_)?env[ \t]+|_magic\('(?:set_)?env', *'|\bset[ ]+)(?P<name>\w{1,60})[= ][ \t]*"
     r"(?P<secret>[^\s'\"$]{1,400})"
 )
 _OPTION = re.compile(
     r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]{2,60})[ =]['\"]?(?P<secret>[^\s'\"$<{-][^\s'\"]{2,400})"
 )
 _CURL = re.compile(
-    r"(?:(?<=\s)|^)(?:-u|--user|--proxy-user)[ =]?['\"]?[^\s:'\"$]{1,60}:"
+    r"(?:(?<=\s)|^)(?:-u|-a|--auth|--user|--proxy-user)[ =]?['\"]?[^\s:'\"$]{1,60}:"
     r"(?P<secret>[^\s'\"$]{1,300})"
 )
 _SHELL = re.compile(
-    r"\b(?:sshpass[ ]+-p[ ]*|mysql\w{0,8}[ ][^|;\n]{0,200}?-p(?=\S))"
+    r"\b(?:sshpass[ ]+-p[ ]*|mysql\w{0,8}[ ][^|;\n]{0,200}?-p(?=\S)|login[ ][^|;\n]{0,200}?-p[ =]?)"
     r"['\"]?(?P<secret>[^\s'\"$-]\S{2,200})"
-    r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40})(?!\w)"
+    r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40,64})(?!\w)"
 )
 _NETRC = re.compile(r"\blogin[ \t\n]+\S{1,100}[ \t\n]+password[ \t\n]+(?P<secret>[^\s'\"]{1,200})")
 _MARKED = re.compile(r"<(?P<name>[A-Za-z][\w-]{0,60})>(?P<secret>[^<>\s{}$]{3,300})</(?P=name)>")
@@ -346,7 +347,7 @@ def _spans_in_addresses(text: str) -> Iterator[tuple[int, int]]:
 def _spans_in_commands(text: str) -> Iterator[tuple[int, int]]:
     yield from (match.span("secret") for match in _BASIC.finditer(text) if _is_basic(match))
     yield from (match.span("secret") for match in _NETRC.finditer(text))
-    if "-" in text:
+    if "-" in text or "login " in text:
         yield from (match.span("secret") for match in _CURL.finditer(text))
         for match in _SHELL.finditer(text):
             yield match.span("secret" if match["secret"] else "hex")
@@ -412,15 +413,23 @@ def _is_dense(text: str) -> bool:
 
 # -- what is known ------------------------------------------------------------------------
 @contextlib.contextmanager
-def knowing(values: Iterable[str]) -> Iterator[None]:
-    """Have texts be secret wherever they stand, for as long as this lasts."""
-    before, variables = _known.get(), _variables()
-    found = frozenset(one for one in values if is_rare(one)) | variables
-    token = _known.set((variables, found if before is None else found | before[1]))
+def knowing(values: Iterable[str] = ()) -> Iterator[None]:
+    """Have texts be secret wherever they stand, for as long as this lasts; words are left out."""
+    variables = _variables()
+    before = _known.get() or (variables, frozenset())
+    found = before[1].union(variables, filter(is_rare, values))
+    token = _known.set((variables, found))
     try:
         yield
     finally:
         _known.reset(token)
+
+
+def know(values: Iterable[str]) -> None:
+    """Have more texts be secret until the `knowing` around this ends, words too."""
+    before = _known.get()
+    if before is not None:
+        _known.set((before[0], before[1].union(one for one in values if one not in _TAME)))
 
 
 def _known_forms(*, known: bool) -> re.Pattern[str] | None:

@@ -8,6 +8,7 @@ import pytest
 
 from nbpipe.cli import main
 from tests.cli.commands import PIPE, ROOT, command, write_notebook
+from tests.export.leaks import filled
 
 
 @pytest.fixture
@@ -131,6 +132,85 @@ def test_explanation_hides_secrets_and_escapes(tmp_path):
     done = command("export", path.name, "-o", "loader.py", *more, cwd=tmp_path)
     seen = ("abc123" in done.stdout, "\x1b" in done.stdout, "a\\x1b[31m.ipynb" in done.stdout)
     assert (done.returncode, *seen) == (0, False, False, True)
+
+
+CELLS = [
+    "%env DB_PASSWORD=$WORD",
+    "%env API_KEY $WORD",
+    "%set_env HF_TOKEN=$HF",
+    "!curl -u bob:$WORD https://example.org",
+    "!curl -ubob:$HF https://example.org",
+    "!curl -H 'Authorization: Bearer $WORD' https://example.org",
+    "!curl -H 'X-Api-Key: $WORD' https://example.org",
+    "!curl 'https://example.org/get?api_key=$WORD'",
+    "!wget --user=bob --password=$WORD https://example.org",
+    "!http -a bob:$WORD example.org",
+    "!export TOKEN=$WORD && run",
+    "!DB_PASSWORD=$WORD python run.py",
+    "!huggingface-cli login --token $HF",
+    "!wandb login $HEX",
+    "!docker login -u bob -p $WORD example.org",
+    "!mysql -u root -p$WORD data",
+    "!sshpass -p $WORD ssh bob@example.org",
+    "!git clone https://bob:$WORD@example.org/data.git",
+    "!git clone https://$GHP@example.org/data.git",
+    "!pip install git+https://bob:$WORD@example.org/data.git",
+    "!aws configure set aws_secret_access_key $SLASHED",
+    "!echo 'machine h login bob password $WORD' > ~/.netrc",
+    "%sql postgresql://bob:$WORD@example.org/data",
+    "%%bash -c 'export API_KEY=$WORD'",
+    "os.environ['DB_PASSWORD'] = '$WORD'",
+    "os.environ.update(API_KEY='$WORD')",
+    "client = connect('db', auth=('bob', '$WORD'))",
+    "login('bob', '$WORD')",
+    "# password: $WORD",
+    "URL = 'https://hooks.slack.com/services/T0AB/B0CD/$DENSE'",
+    "if True: password = '$WORD'",
+    "def connect(password='$WORD'):\n    pass",
+]
+SETTINGS = [
+    "url=https://example.org/get?api_key=$WORD",
+    "url=postgres://bob:$WORD@example.org/data",
+    "password=$WORD",
+    "password=swordfish",
+    "login={'auth': ('bob', '$WORD')}",
+    "headers={'Authorization': 'Bearer $WORD'}",
+    "text=$HF",
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_explanation_of_a_cell_with_a_secret(cell, tmp_path, call):
+    """The list of cells shows no secret of a first line, whatever language that is in."""
+    text, held = filled(cell, CELLS.index(cell))
+    write_notebook(tmp_path / "n.ipynb", text)
+    done = call("export", "n.ipynb", "-o", "loader.py")
+    assert (done.returncode, "(a line that looks like a secret)" in done.out) == (0, True)
+    assert [one for one in held if one in done.out + done.err] == []
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_setting_with_a_secret(setting, tmp_path, call):
+    """What `--set` gives is not shown where it is a secret, in no message of the command."""
+    text, held = filled(setting, SETTINGS.index(setting))
+    held = [*held, "swordfish"]
+    name = setting.partition("=")[0]
+    write_notebook(tmp_path / "n.ipynb", f"{name} = 3")
+    (tmp_path / "loader.py").write_text("import nbpipe\ndef build_pipeline(*, a=1): raise\n")
+    (tmp_path / "fails.py").write_text(
+        f"import nbpipe\ndef build_pipeline(*, {name}):\n    raise ValueError({name})\n"
+    )
+    said = [
+        call("export", "n.ipynb", "-o", "loader.py", "--set", text),
+        call("export", "n.ipynb", "-o", "loader.py", "--set", f"x{text}"),
+        call("export", "n.ipynb", "-o", text, "--set", text),
+        call("run", "loader.py", "--set", text),
+        call("run", "fails.py", "--set", text, "--verbose"),
+        call("run", "loader.py", f"--{text}"),
+        call("run", "loader.py", "--set", *text.split("=", 1)),
+    ]
+    assert [done.returncode for done in said] == [0, 2, 2, 2, 1, 2, 2]
+    assert [one for one in held for done in said if one in done.out + done.err] == []
 
 
 def test_unbound_pipeline_is_noted(tmp_path):
