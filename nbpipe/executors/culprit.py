@@ -29,6 +29,8 @@ _GPU = "capture tensor.cpu(), and let to_device() move batches"
 _SHARED = "share a copy of it: tensor.clone().share_memory_()"
 _RUN = "let the function take what it needs as values: a pipeline lives in the process it runs in"
 _NOTEBOOK = "a worker has no notebook: take what the function needs out of it before"
+_FRESH = "multiprocessing.get_context('spawn')"
+_PROCESSES = tuple(f"multiprocessing.{name}." for name in ("context", "managers", "pool"))
 _WAYS_OUT = {  # by module and class; the first that fits
     "_io.": "open it inside the function, or per worker with worker_init",
     "generator": "a generator lives in one process: make it inside the function, or use a list",
@@ -37,7 +39,9 @@ _WAYS_OUT = {  # by module and class; the first that fits
     "_thread.": f"{_OTHERWISE}; between processes it would guard nothing",
     "threading.Thread": "start it per worker with worker_init",
     "threading.": f"{_OTHERWISE}; between processes it would guard nothing",
-    "multiprocessing.": _OTHERWISE,
+    **dict.fromkeys(_PROCESSES, _OTHERWISE),
+    "multiprocessing.connection.": f"use {_FRESH}.Queue(): a worker cannot open a socket",
+    "multiprocessing.": f"make it with {_FRESH}: that of the context 'fork' is for forks alone",
     "concurrent.futures.": "start it per worker with worker_init",
     "socket.": _CONNECTION,
     "_socket.": _CONNECTION,

@@ -9,6 +9,7 @@ used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -20,6 +21,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..errors import UnpicklableError
+from . import handles
 from .pickling import PROTOCOL, Pickler
 
 _DELETED = " (deleted)"
@@ -80,8 +82,16 @@ class SharingPickler(Pickler):
         self._by_place = by_place
         self._places = _Places()
 
+    def dump(self, obj: object) -> None:
+        """Pickle an object; with it what multiprocessing shares, as its own processes get it."""
+        with handles.starting() if self._by_place else contextlib.nullcontext():
+            super().dump(obj)
+
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled."""
+        shared = handles.reduced(obj) if self._by_place else None
+        if shared is not None:
+            return shared
         storage = _storage_of(obj)
         if storage is None or not is_shared(storage):
             return super().reducer_override(obj)

@@ -1,5 +1,6 @@
 """Who the workers are: `get_worker_info`, `worker_init_fn`, seeds."""
 
+import multiprocessing
 import random
 import threading
 
@@ -142,3 +143,69 @@ def test_executor_of_ones_own():
         found = rows(loader)
     assert [row[0] for row in found] == list(range(23))
     assert {row[1] for row in found} <= {0, 1}
+
+
+class Counted(Numbers):
+    """Counts its samples in what processes share."""
+
+    def __init__(self, context):
+        super().__init__(6)
+        self.count, self.sums = context.Value("i", 0), context.Array("d", 2)
+        self.lock, self.seen = context.Lock(), context.Event()
+        self.indices = context.Queue()
+
+    def __getitem__(self, index):
+        with self.lock:
+            self.count.value += 1
+            self.sums[index % 2] += index
+        self.indices.put((index, bytes(1000)))
+        self.seen.set()
+        return index
+
+
+@pytest.fixture(scope="module", params=[multiprocessing, torch.multiprocessing])
+def counted(request):
+    """Give such a dataset; multiprocessing keeps the memory of its values open for good."""
+    dataset = Counted(request.param.get_context("spawn"))
+    yield dataset
+    dataset.indices.close()
+
+
+def test_objects_of_multiprocessing_are_shared(counted):
+    """A dataset's `Value`, `Array`, `Lock`, `Event` and `Queue` are those of its workers."""
+    dataset = counted
+    loader = nbpipe.DataLoader(dataset, 2, num_workers=2)
+    for _ in range(2):
+        assert sorted(number for batch in loader for number in batch.tolist()) == [*range(6)]
+    got = sorted(dataset.indices.get(timeout=HANG_S)[0] for _ in range(12))
+    assert got == sorted([*range(6)] * 2)
+    assert (dataset.count.value, [*dataset.sums], dataset.seen.is_set()) == (12, [12, 18], True)
+
+
+UNSHARED = {
+    "lock": (lambda: multiprocessing.get_context("fork").Lock(), r"get_context\('spawn'\): that"),
+    "value": (lambda: multiprocessing.get_context("fork").Value("i"), r"get_context\('spawn'\)"),
+    "socket": (
+        lambda: multiprocessing.Pipe()[0],
+        r"use .*get_context\('spawn'\).Queue",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSHARED)
+def test_objects_of_multiprocessing_that_cannot_be_shared(kind):
+    """What only forks could share is refused, with the way to make it."""
+    make, advice = UNSHARED[kind]
+    dataset = Numbers(3)
+    dataset.held = make()
+    with pytest.raises(nbpipe.UnpicklableError, match=advice):
+        list(nbpipe.DataLoader(dataset, num_workers=1))
+
+
+def test_queue_is_emptied_before_a_worker_ends():
+    """What a worker has put into a queue arrives, though the worker ends at once."""
+    queue = multiprocessing.get_context("spawn").Queue()
+    make = lambda n: [queue.put(bytes(500)) for _ in range(40)] and n  # noqa: E731
+    list(nbpipe.DataLoader(Made(make, 2), 1, num_workers=2))
+    assert {len(queue.get(timeout=HANG_S)) for _ in range(80)} == {500}
+    queue.close()
