@@ -1,9 +1,7 @@
 """A loader whose state is saved and loaded by Lightning, by Accelerate, beside torchdata's."""
 
 import logging
-import re
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,10 @@ torch = pytest.importorskip("torch")
 
 from tests.loader.datasets import Numbers  # noqa: E402
 from tests.loader.stateful import numbers, plain  # noqa: E402
+from tests.resume_tools.training import batches, from_page  # noqa: E402
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "dataloader.md"
 EPOCHS = 3
+SAVES = {"steps": {"every_n_train_steps": 1}, "epochs": {"every_n_epochs": 1}}
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 
@@ -33,15 +32,7 @@ def lightning():
     return found
 
 
-def resumable(loader):
-    """Put a loader into the class that the page defines."""
-    text = re.search(r"class Resumable:.*?(?=\n```)", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    names = {}
-    exec(text[0], names)
-    return names["Resumable"](loader)
-
-
-def fitted(lightning, way, folder, begins=None):
+def fitted(lightning, way, folder, begins=None, saves="steps"):
     """Train, save at each step or begin at a checkpoint; give the batches with their epochs."""
 
     class Network(lightning.LightningModule):
@@ -58,7 +49,7 @@ def fitted(lightning, way, folder, begins=None):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
     saver = lightning.callbacks.ModelCheckpoint(
-        dirpath=folder, every_n_train_steps=1, save_top_k=-1, filename="{step}"
+        dirpath=folder, save_top_k=-1, filename="{step}", **SAVES[saves]
     )
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -71,7 +62,7 @@ def fitted(lightning, way, folder, begins=None):
     )
     network = Network()
     goes_on = {"ckpt_path": begins, "weights_only": True} if begins else {}
-    trainer.fit(network, resumable(numbers(**way)), **goes_on)
+    trainer.fit(network, datamodule=from_page("data_module")(numbers(**way)), **goes_on)
     return network.seen
 
 
@@ -85,6 +76,50 @@ def test_lightning(lightning, way, tmp_path):
         torch.manual_seed(44)
         got[step] = fitted(lightning, way, None, str(tmp_path / f"step={step}.ckpt"))
     assert got == {step: wanted[step:] for step in got}
+
+
+def test_lightning_at_the_end_of_an_epoch(lightning, tmp_path):
+    """From the checkpoint that Lightning takes by default the order of the next epochs goes on."""
+    torch.manual_seed(3)
+    wanted = fitted(lightning, {}, tmp_path, saves="epochs")
+    torch.manual_seed(44)
+    assert fitted(lightning, {}, None, str(tmp_path / "step=6.ckpt")) == wanted[6:]
+
+
+def test_skipping_is_refused_aloud():
+    """Accelerate's `skip_first_batches` is an error of what the page gives, and no other loader."""
+    accelerate = imported("accelerate")
+    accelerate.PartialState(cpu=True)
+    with batches().start() as run:
+        for given in (run, from_page("Resumable")(run), from_page("Resumable")(numbers())):
+            with pytest.raises(AttributeError, match="dataset"):
+                accelerate.skip_first_batches(given, 2)
+
+
+@pytest.mark.parametrize("kind", ["loader", "run"])
+def test_no_epoch_without_a_batch(kind):
+    """A trainer that ends at an epoch without a batch goes on from the end of an epoch."""
+
+    def made():
+        return numbers() if kind == "loader" else batches().start()
+
+    def epochs(given, count):
+        resumable = from_page("Resumable")(given)
+        return [[plain(batch) for batch in resumable] for _ in range(count)]
+
+    torch.manual_seed(3)
+    first, other = made(), made()
+    items = iter(first)
+    for _ in range(len(first)):
+        next(items)
+    state = first.state_dict()
+    wanted = (list(items), epochs(first, 2))
+    other.load_state_dict(state)
+    got = epochs(other, 2)
+    first.close()
+    other.close()
+    assert ([], got) == wanted
+    assert all(got)
 
 
 def test_accelerate(way, tmp_path):

@@ -69,10 +69,11 @@ def fitted(lightning, pipe, *, folder=None, saves=None, begins=None, validates=F
     )
     model = network(lightning, validates)
     with pipe.start() as run:
-        loader = from_page("Loader")(run)
-        others = [batches()] if validates else None
+        module = from_page("data_module")(run)
+        if validates:
+            module.val_dataloader = batches
         goes_on = {} if begins is None else {"ckpt_path": begins, "weights_only": True}
-        trainer.fit(model, loader, others, **goes_on)
+        trainer.fit(model, datamodule=module, **goes_on)
     return model.seen, [part.tolist() for part in model.parameters()]
 
 

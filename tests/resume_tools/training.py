@@ -1,11 +1,11 @@
-"""A training of a few steps, and what the page on resuming gives for it."""
+"""A training of a few steps, and what the pages on resuming give for it."""
 
 import re
 from pathlib import Path
 
 import nbpipe
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "resume.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ITEMS = 16
 BATCH = 4
@@ -13,10 +13,11 @@ EPOCHS = 3
 
 
 def from_page(name):
-    """Give a function or class that the page defines."""
+    """Give a function or class that the pages on resuming and on trainers define."""
     names = {"__name__": "page"}
-    for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
-        exec(compile(match[1], str(PAGE), "exec"), names)
+    for page in (DOCS / "resume.md", DOCS / "trainers.md"):
+        for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            exec(compile(match[1], str(page), "exec"), names)
     return names[name]
 
 
