@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nbpipe import ArgumentError, ArgumentTypeError, StageError, source
+from tests.gates import Gate, finished
 
 
 async def fetch(item):
@@ -219,6 +220,24 @@ def test_a_source_that_fails_later_hands_on_what_it_gave(kind):
         got.extend(source(made[kind]))
     assert (caught.value.path, str(caught.value.__cause__)) == (3, "no disk")
     assert got == [0, 1, 2]
+
+
+def test_a_source_that_fails_names_its_item():
+    """The item is the one to come, also when those before were handed on in mid-task."""
+    gate = Gate()
+
+    def items():
+        yield from range(1001)
+        gate.wait()
+        raise ValueError
+
+    with source(items).start() as run:
+        entries = iter(run)
+        got = finished(lambda: [next(entries) for _ in range(1001)])
+        gate.open()
+        with pytest.raises(StageError, match="on item 1001: ValueError"):
+            finished(next, entries)
+    assert got == list(range(1001))
 
 
 def test_a_failed_source_can_be_read_in_the_next_epoch():

@@ -84,7 +84,7 @@ class ExpandNode(Node):
             return ""
         if expansion.entry is not None:
             return str(expansion.entry[0])
-        return str(expansion.drawn + len(task.results) - task.published)
+        return str(task.drawn + len(task.results))
 
     def has_input(self) -> bool:
         """Say whether anything could be drawn."""
@@ -143,6 +143,7 @@ class ExpandNode(Node):
         expansion.held = True
         task = Task(self, expansion.seq, deque(), self.chunk(allowed, allowed))
         task.expansion = expansion
+        task.drawn = expansion.drawn
         self.reserved += task.quota
         return self.started(task, now_ns)
 

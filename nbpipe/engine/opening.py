@@ -153,7 +153,7 @@ class SourceOpener(Opener):
             return None
         if isinstance(self._spec.items, GivenItems):
             return self._step.failure(self._spec.items.path, None, error)
-        return self._step.failure(expansion.drawn + len(task.results), None, error)
+        return self._step.failure(task.drawn + len(task.results), None, error)
 
 
 class ReplayOpener(Opener):
@@ -195,7 +195,7 @@ class ReplayOpener(Opener):
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a cache that fails cannot be read on."""
-        return self._step.failure(expansion.drawn + len(task.results), None, error)
+        return self._step.failure(task.drawn + len(task.results), None, error)
 
 
 class CallOpener(Opener):

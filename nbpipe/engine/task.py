@@ -64,6 +64,7 @@ class Task:
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
+        drawn: how many were drawn from it before this task.
         path: of the entry that is worked on, where the work is done here.
         step: place of the fused step that it is in; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
@@ -83,6 +84,7 @@ class Task:
     tally: list[list[int]] | None = None
     result_bytes: int | None = None
     expansion: Expansion | None = None
+    drawn = 0
     path: Path | None = None
     step = 0
     sent: Sequence[Entry] = ()
