@@ -395,7 +395,7 @@ def test_tiny_polling(monkeypatch):
 
     monkeypatch.setattr(polling, "SWITCH_S", 0.01)
     numbers = tiny("metrics")
-    assert numbers["reader_cpu_s"] >= 0
+    assert min(numbers["reader_cpu_s"], numbers["plain_cpu_s"]) > 0
 
 
 @pytest.mark.torch

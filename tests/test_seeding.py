@@ -1,4 +1,6 @@
 import copy
+import functools
+import operator
 import pickle
 
 import numpy as np
@@ -64,11 +66,11 @@ def test_pass_zero():
 
 
 def test_seed_range():
-    """Seeds are ints of 64 bits."""
+    """Seeds are different ints of 64 bits, each of which is drawn both ways."""
     seeds = [seed_for(0, 0, "a", path) for path in range(200)]
-    assert 2**63 < max(seeds) < 2**64
-    assert min(seeds) >= 0
-    assert len(set(seeds)) == 200
+    ones = functools.reduce(operator.or_, seeds)
+    zeros = functools.reduce(operator.or_, (~seed for seed in seeds))
+    assert (ones, zeros, len(set(seeds))) == (2**64 - 1, -1, 200)
 
 
 def test_generator_is_whole():

@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.gates import delivered, drained, finished, quiet
-from tests.leaks import GRACE_S
+from nbpipe.executors import slot
+from tests.gates import HANG_S, Clock, delivered, drained, finished, quiet
 
-LIMIT_S = 0.3
+LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
 forever = threading.Event
 
 
@@ -41,7 +41,7 @@ def test_a_call_that_takes_too_long(gate):
     assert got == [0, 1, 2, 3]
     assert (type(error), error.stage, error.path) == (nbpipe.StageTimeoutError, "fn", 4)
     assert (isinstance(error, TimeoutError), error.executor) == (True, "process")
-    assert "timeout_s=0.3" in failure.error
+    assert f"timeout_s={LIMIT_S:g}" in failure.error
 
 
 def test_its_worker_alone_is_killed(gate, bell):
@@ -101,66 +101,79 @@ def test_the_stage_at_fault_is_named_in_a_region(gate):
     assert pids[0] == pids[1] == pids[2]
 
 
-def test_time_counts_for_one_call():
+@pytest.fixture
+def clock(monkeypatch):
+    """Give a clock that tells how long calls take; it is looked at whenever a worker prints."""
+    clock = Clock()
+    monkeypatch.setattr(slot, "monotonic", clock)
+    return clock
+
+
+def test_time_counts_for_one_call(clock):
     """Neither the calls of a region nor those of one worker are added up."""
 
     def slow(n):
-        threading.Event().wait(0.2)
+        clock.advance(0.6 * HANG_S)
+        print(n)
         return n
 
-    options = {"executor": "process", "timeout_s": LIMIT_S}
+    options = {"executor": "process", "concurrency": 1, "timeout_s": HANG_S}
     chain = nbpipe.source(range(4)).map(slow, name="first", **options)
     with chain.map(slow, name="second", **options).start() as run:
         assert drained(run) == list(range(4))
 
 
-def test_tries_in_a_worker_have_the_whole_time_each(tmp_path):
+def test_tries_in_a_worker_have_the_whole_time_each(clock, tmp_path):
     """What raises and is called again has `timeout_s` once more."""
 
     def work(n):
-        threading.Event().wait(0.2)
+        clock.advance(0.6 * HANG_S)
+        print(n)
         mark = tmp_path / str(n)
         if not mark.exists():
             mark.touch()
             raise ValueError(n)
         return n
 
-    with placed(2, work, on_error=nbpipe.Retry(1)).start() as run:
+    options = {"on_error": nbpipe.Retry(1), "concurrency": 1, "timeout_s": HANG_S}
+    with placed(2, work, **options).start() as run:
         assert drained(run) == [0, 1]
 
 
-def test_the_start_of_a_worker_is_no_call():
+def test_the_start_of_a_worker_is_no_call(clock):
     """Workers may take as long as they need until they can begin."""
 
     def slow_init():
-        threading.Event().wait(3 * LIMIT_S)
+        clock.advance(3 * HANG_S)
+        print("started")
 
-    with placed(4, lambda n: n, worker_init=slow_init).start() as run:
+    options = {"worker_init": slow_init, "concurrency": 1, "timeout_s": HANG_S}
+    with placed(4, lambda n: n, **options).start() as run:
         assert drained(run) == list(range(4))
 
 
-def test_the_transport_of_results_is_no_call(gate):
+def test_the_transport_of_results_is_no_call(clock):
     """The wait for room, a pause, and a consumer that takes its time are no calls."""
-    with placed(10, lambda n: bytes(1_000_000), prefetch=1).start() as run:
+    with placed(10, lambda n: bytes(1_000_000), prefetch=1, timeout_s=HANG_S).start() as run:
         items = iter(run)
         first = finished(next, items)
         quiet(run)
         run.pause()
-        threading.Event().wait(2 * LIMIT_S)
+        clock.advance(2 * HANG_S)
         run.resume()
         assert len([first, *drained(items)]) == 10
 
 
-def test_printing_takes_no_time_from_the_clock(capfd):
+def test_printing_takes_no_time_from_the_clock(clock, capfd):
     """A call that prints all the while takes too long all the same."""
 
     def talk(n):
         while n == 1:
             print("still here")
-            threading.Event().wait(LIMIT_S / 6)
+            clock.advance(HANG_S / 6)
         return n
 
-    with placed(3, talk, on_error="skip").start() as run:
+    with placed(3, talk, on_error="skip", concurrency=1, timeout_s=HANG_S).start() as run:
         got = finished(list, run)
     assert got == [0, 2]
     assert "still here\n" in capfd.readouterr().out
@@ -171,7 +184,7 @@ def test_timeouts_leave_no_worker(gate):
     with placed(6, stuck_at(2, gate), on_error="skip").start() as run:
         drained(run)
         processes = [psutil.Process(pid) for pid in run["fn"].pids]
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
     assert (len(processes) > 0, alive) == (True, [])
 
 
@@ -183,7 +196,7 @@ def test_close_kills_what_does_not_end(gate, bell, caplog):
     processes = [psutil.Process(pid) for pid in stuck]
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
         finished(lambda: run.close(timeout_s=0.1))
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
     del items
     assert alive == []
     assert "fn" in " ".join(record.getMessage() for record in caplog.records)
@@ -197,7 +210,7 @@ def test_close_waits_for_what_ends(gate, bell, caplog):
     opener = threading.Timer(0.1, gate.open)
     opener.start()
     with caplog.at_level(logging.WARNING, logger="nbpipe"):
-        finished(lambda: run.close(timeout_s=10))
+        finished(lambda: run.close(timeout_s=HANG_S))
     opener.join()
     del items
     assert caplog.records == []
