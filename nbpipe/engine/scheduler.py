@@ -458,9 +458,9 @@ class Scheduler:
         late = self._team.close(timeout_s, seats)
         late += self._loop.close(max(0.0, deadline - monotonic()))
         self._ticker.close(max(_LAST_TICK_S, deadline - monotonic()))
-        killed = self.regions.close(0 if late else timeout_s)
-        if killed:
-            self._team.close(_LAST_TICK_S, seats)
         tasks = (work for work in late if isinstance(work, Task))
         inside = [task for task in tasks if task.started_ns and not task.ended_ns]
+        killed = self.regions.close(0 if late else timeout_s)  # it ends calls of its workers
+        if killed:
+            self._team.close(_LAST_TICK_S, seats)
         return sorted({task.node.lane.address for task in inside})
