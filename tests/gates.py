@@ -166,22 +166,6 @@ class Calls:
                 )
 
 
-class Clock:
-    """A clock that stands still until it is set forward, in a worker process too."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-    def advance(self, seconds):
-        self.now_s += seconds
-
-    def __reduce__(self):
-        return post.reach(self)  # in a worker process it is this very clock
-
-
 def stage(kind, *, result=lambda item: item, gate=lambda item: None, calls=None):
     """Make a stage's function that counts itself, waits at the item's gate, gives a result.
 
