@@ -86,8 +86,15 @@ def random_recipes(draw, *, caches=False):
         step = draw(st.one_of(INDEX_STEPS, GATHER_STEPS, JOIN_STEPS, SHUFFLES))
         # A cache keeps what was random before it in the first epoch that it saw whole.
         last = 0 if step.text == "cache" and not caches else len(steps)
-        steps.insert(draw(st.integers(0, last)), step)
+        is_random = step.text.startswith("shuffle")
+        first = 0 if caches or not is_random else behind_caches(steps)
+        steps.insert(draw(st.integers(first, last)), step)
     return Recipe(draw(st.lists(st.integers(0, 20), min_size=3, max_size=15)), steps)
+
+
+def behind_caches(steps):
+    """Give the place behind the last cache."""
+    return max((place + 1 for place, step in enumerate(steps) if step.text == "cache"), default=0)
 
 
 def shuffled(size, seed):
