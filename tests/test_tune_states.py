@@ -8,7 +8,8 @@ import pytest
 import nbpipe
 from nbpipe import observed
 from nbpipe.metrics import StageStats
-from nbpipe.tune import diagnose
+from nbpipe.stage import addresses
+from nbpipe.tune import diagnose, hang_of
 from nbpipe.tune.case import averages_of, is_crowded, quota_cores
 from nbpipe.view import snapshot
 from nbpipe.view.picture import picture_html
@@ -103,6 +104,14 @@ def test_call_that_waits_for_a_worker_to_start():
     run = watched()
     run.rows["normalise"] = replace(run.rows["normalise"], oldest_s=32.0, oldest_item="40")
     assert (run.rows["batch"].starting, diagnose(run).kind) == (1, "limits")
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(0, False), (2, True)])
+def test_call_that_waits_for_a_cluster(workers, kind):
+    """A call that was sent to a cluster without workers does not hang: nobody has begun it."""
+    stages = addresses(nbpipe.source([1]).map(abs, name="far", executor="dask").chain)
+    rows = {"far": StageStats(oldest_s=32.0, oldest_item="0", workers=workers)}
+    assert (hang_of(stages, rows) is not None) == kind
 
 
 @pytest.mark.parametrize("executor", ["thread", "coroutine", "process"])

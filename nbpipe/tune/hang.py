@@ -42,14 +42,15 @@ class Hang(NamedTuple):
 def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Hang | None:
     """Find the call that hangs, or that has hung for the longest time; None without one.
 
-    While workers start, calls wait for those, and none is said to hang.
+    While workers start, or a cluster has none, calls wait for those, and none is said to hang.
     """
     found: Hang | None = None
     addresses = iter(stages)
     for region in regions_of(tuple(stages.values())):
         shared = tuple(next(addresses) for _ in region)
         rows = [stats[name] for name in shared if name in stats]
-        if not rows or any(row.starting for row in rows):
+        nobody = region[0].executor == "dask" and not any(row.workers for row in rows)
+        if not rows or nobody or any(row.starting for row in rows):
             continue
         last = rows[-1]
         usual_s = sum(row.latency_p99_s for row in rows)
