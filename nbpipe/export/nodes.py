@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from .shapes import HIDDEN, scrubbed
+from .shapes import HIDDEN, is_plain, scrubbed
 
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
 
@@ -15,6 +15,8 @@ FIRST = 8  # parts that are kept of a large container
 MOST = 64  # parts of a container that are all kept
 _SIZE = 2_000  # nodes inside one that are kept
 _LONGEST = 60  # characters of a value in a message
+_TEXTS = ("str", "bytes")
+_QUOTES = 2  # of a text that is shown
 
 
 def digest_of(*parts: Any) -> str:
@@ -98,6 +100,8 @@ def _is_whole(one: Node, other: Node) -> bool:
 
 
 def _anew(one: str, other: str) -> str:
+    if one == other:
+        return f"{one} in the notebook, another when its text runs anew"
     return f"{one} in the notebook, {other} when its text runs anew"
 
 
@@ -115,15 +119,22 @@ def _inner_difference(where: str, one: Node, other: Node) -> str | None:
 
 
 def _joined(where: str, label: str) -> str:
+    if label.startswith(("['", '["', "[b'", '[b"')) and not is_plain(label):
+        label = "[...]"  # a key may be a secret, too
     return f"{where}{label}" if label.startswith("[") or not where else f"{where} {label}"
 
 
 def _count(node: Node) -> str:
+    if node["kind"] in _TEXTS:
+        return _shown(node)
     return f"{node['shown']} of {node.get('count', 0):,}"
 
 
 def _shown(node: Node) -> str:
+    """Give a value in short; of a text that may be a secret, only how long it is."""
     text = str(node["shown"])
+    if node["kind"] in _TEXTS and HIDDEN not in text and not is_plain(text):
+        return f"a {node['kind']} of {node.get('count', len(text) - _QUOTES)} characters"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

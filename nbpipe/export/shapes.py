@@ -141,6 +141,7 @@ _PAIRS = re.compile(r"(?m)(?:^|[;\s])[\w.-]{1,60}[ \t]{0,3}(?:=|:(?=[ \t]))[ \t]
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{12,4000}={0,2}")
 _TYPED = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{6,}")
 _ENDS = re.compile(r"[ \t]*(?:\n|$)")
+_WORD = re.compile(r"(?:[A-Z]*[a-z]*|[a-z]*(?:[A-Z][a-z]+)*|[^\W\d_]*[^\x00-\x7f][^\W\d_]*)\d{0,8}")
 _COUNTED = re.compile(r"\d+[-_.+]?[A-Za-z-]+")  # as "32-character"
 _LEAST_BITS = 3.6  # Shannon entropy of a character
 _LEAST_CHANGES = 0.5  # of all neighbours, those of different classes of characters
@@ -276,6 +277,11 @@ def is_rare(text: str) -> bool:
     if _TYPED.fullmatch(text) and len(text) >= _SHORTEST_TOKEN:
         return not re.fullmatch(r"[A-Za-z]+[_-]\d+", text)
     return len(text) >= _LEAST_VARIABLE and not _IDENTIFIER.fullmatch(text)
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text is made of words and numbers, as names of files are."""
+    return all(map(_WORD.fullmatch, re.findall(r"[^\W_]+", text)))
 
 
 # -- in a text --------------------------------------------------------------------------

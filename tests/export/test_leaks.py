@@ -1,15 +1,23 @@
 """Leaks: a secret is in no byte that leaves an export, whatever way it came in."""
 
+import ast
 import contextlib
 import getpass
 import io
+import os
 import traceback
 from pathlib import Path
 
 import pytest
 
-from nbpipe.errors import ExportError
+from nbpipe.errors import ExportError, ModuleEditedError
+from nbpipe.export.cells import Cell, Cells
+from nbpipe.export.effects import effects, note_of
+from nbpipe.export.gate import gate
+from nbpipe.export.portrait import difference, portrait
+from nbpipe.export.scope import Scope
 from nbpipe.export.secrets import masked, secret_in, secret_in_text
+from nbpipe.export.store import stored
 from tests.export.leaks import (
     IMPORTS,
     ORDINARY,
@@ -98,3 +106,134 @@ def test_ordinary_module(places, tmp_path):
     pipe.export("loader.py", check_items=0)
     text = Path("loader.py").read_text(encoding="utf-8")
     assert [line for line in TAME if line not in text] == []
+
+
+# Statements that act on what the module uses: they are told of in its notes.
+NOTED = [
+    'os.environ["DB_PASSWORD"] = "$WORD"',
+    'os.environ["DB_PASSWORD"] = "swordfish"',
+    'os.environ["HF_TOKEN"] = "$HF"',
+    'os.environ["THING"] = "$SK"',
+    'os.environ["DATABASE_URL"] = "postgres://bob:$WORD@example.org/data"',
+    'os.environ["LONG_ENOUGH_TO_BE_CUT_IN_THE_MIDDLE_OF_WHAT_IS_SECRET_IN_IT_ALL"] = "$HF$HEX"',
+    'os.environ.update(DB_PASSWORD="$WORD")',
+    'os.environ.update({"API_KEY": "$WORD", "A": "b"})',
+    'os.environ |= {"API_KEY": "$WORD"}',
+    'os.environ.setdefault("API_KEY", "$WORD")',
+    'os.environ["API_KEY"] = f"$WORD{1}"',
+    'os.environ["API_KEY"] = "".join(["$WORD"])',
+    'os.putenv("API_KEY", "$WORD")',
+    'os.auth = ("bob", "$WORD")',
+    'os.api_key = "$WORD"',
+    'os.config = {"headers": {"Authorization": "Bearer $WORD"}}',
+]
+
+
+def test_notes():
+    """What a note says of a statement shows no secret in it."""
+    pairs = [filled(text, number) for number, text in enumerate(NOTED)]
+    cells = Cells(Cell(f"In[{at}]", at, f"{text}\n") for at, (text, _) in enumerate(pairs))
+    scope = Scope({"os": os}, cells, is_notebook=True)
+    notes = [note_of(statement) for statement in effects(scope, frozenset({"os"}))]
+    held = [secret for _, secrets in pairs for secret in (*secrets, "swordfish")]
+    assert len(notes) == len(NOTED)
+    assert [secret for secret in held if secret in "\n".join(notes)] == []
+
+
+TOLD = [
+    "import os\nos.environ['API_KEY'] = '$WORD'\n",
+    "auth = ('bob', '$WORD')\n",
+    "x = connect(password='$WORD')  # $HF\n",
+    "URL = 'https://example.org/get?api_key=$WORD'\n",
+    "PASSWORD = ''.join(['$WORD'])\n",
+]
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_edited_module(text: str, places):
+    """A file that export did not write is shown without its secrets."""
+    text, held = filled(text, TOLD.index(text))
+    Path("loader.py").write_text(text, encoding="utf-8")
+    with pytest.raises(ModuleEditedError) as refusal:
+        stored("loader.py", "import nbpipe\n", {}, overwrite=False)
+    assert "***" in str(refusal.value)
+    assert [secret for secret in held if secret in seen_of(refusal.value)] == []
+
+
+def fail(text: str) -> None:
+    """Raise as a library does that tells what it was given."""
+    cause = ConnectionError(text)
+    cause.add_note(text)
+    error = ExportError(f"it failed: {text}")
+    error.add_note(f"while it logged in: {text}")
+    raise error from cause
+
+
+SAID = [
+    "login of bob with password=$WORD failed",
+    "401 for https://example.org/get?api_key=$WORD&size=3",
+    "invalid token '$HF'",
+    "could not connect to postgres://bob:$WORD@example.org/data",
+    "{'Authorization': 'Bearer $WORD'}",
+    '{"user": "bob", "password": "$WORD"}',
+    "known: $WORD",
+    "in base64: $BASIC",
+    "in another word: x$WORDx",
+]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_error(said: str):
+    """An error that leaves the gate says no secret, nor do its notes and its causes."""
+    number = 700 + SAID.index(said)
+    text, held = filled(said, number)
+    word = secrets_of(number)["$WORD"]
+    cells = Cells([Cell("In[1]", 1, "import getpass\ntyped = getpass.getpass()\n")])
+    scope = Scope({"typed": word}, cells, is_notebook=True)
+    with pytest.raises(ExportError) as refusal, gate(scope):
+        fail(text)
+    assert "***" in str(refusal.value)
+    assert [one for one in (*held, word) if one in seen_of(refusal.value)] == []
+
+
+def test_error_without_secrets():
+    """An error that says nothing secret keeps its words, its notes and its cause."""
+    with pytest.raises(ExportError) as refusal, gate(Scope({}, Cells([]), is_notebook=True)):
+        fail("no file 'data/train/img_0001.png'")
+    error = refusal.value
+    assert str(error) == "it failed: no file 'data/train/img_0001.png'"
+    assert (error.__notes__, type(error.__cause__)) == (
+        ["while it logged in: no file 'data/train/img_0001.png'"],
+        ConnectionError,
+    )
+
+
+WRITTEN = {
+    "text": ("$WORD", "other"),
+    "two texts": ("$WORD", "$WORD"[::-1] + "$DENSE"),
+    "bytes": (b"$WORD", b""),
+    "long text": ("$WORD " * 90, "$WORD"),
+    "inside": ({"a": ["$WORD"]}, {"a": ["$HF"]}),
+    "key": ({"$WORD": 1}, {"$WORD": 2}),
+    "missing": ({"a": "$WORD"}, {}),
+    "in a set": ({"$WORD"}, {"b"}),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_difference(kind: str):
+    """Of a text that is neither words nor numbers, a difference tells no more than its length."""
+    pairs = [filled(repr(value), 800 + at) for at, value in enumerate(WRITTEN[kind])]
+    one, other = (portrait(ast.literal_eval(text)) for text, _ in pairs)
+    words = difference(one, other)
+    assert words is not None
+    assert [secret for _, held in pairs for secret in held if secret in words] == []
+
+
+def test_difference_of_names():
+    """Names of files are shown as they are."""
+    words = difference(portrait(["data/train/img_0001.png"]), portrait(["data/val/n01440764.JPEG"]))
+    assert words == (
+        "[0]: 'data/train/img_0001.png' in the notebook, 'data/val/n01440764.JPEG' when its text "
+        "runs anew"
+    )
