@@ -95,7 +95,7 @@ class Link:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._pending: dict[int, Reply] = {}
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._started = Latch()
         self._error: BaseException | None = None
         self._gone = self._closed = False

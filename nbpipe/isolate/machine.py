@@ -72,7 +72,7 @@ class IsolatedMachine(Machine):
         self.scheduler = scheduler = Scheduler((source, *here), seed=seed, memory_bytes=None)
         keep(scheduler, record)
         ready.watch(lambda _: scheduler.refresh())
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
         self._storages: tuple[object, ...] = ()

@@ -21,7 +21,7 @@ class Lines(io.TextIOBase):
     def __init__(self, control: Channel, name: str) -> None:
         self._control = control
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._rests: dict[int, str] = {}
 
     def writable(self) -> bool:

@@ -303,3 +303,32 @@ def test_garbage_that_is_found_under_the_lock(act):
     with nbpipe.source(range(50)).map(lambda item: item, name="same").start() as run:
         finished(collect)
     assert found == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_garbage_that_is_found_under_the_lock_of_the_workers(isolate):
+    """The same where a run looks after processes."""
+    found = []
+
+    class Garbage:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            found.append(run.stats()["abs"].items_out)
+            run["abs"].concurrency = 2
+
+    def collect():
+        items = iter(run)
+        first = next(items)
+        lock = run._machine._lock if isolate else run._machine.caller("abs")._lock
+        Garbage()
+        with lock:
+            gc.collect()
+        return [first, *items]
+
+    options = {} if isolate else {"executor": "process"}
+    with nbpipe.source(range(50)).map(abs, **options).start(isolate=isolate) as run:
+        assert finished(collect) == list(range(50))
+    assert len(found) == 1
