@@ -119,15 +119,23 @@ def _function(value: FunctionType, paint: Paint) -> Node:
     parts = [(f"default {n!r}", paint(v, n)) for n, v in _defaults(value)]
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         try:
-            parts.append((f"closure {name!r}", paint(cell.cell_contents, name)))
+            parts.append((f"closure {name!r}", paint(_unordered(value, cell.cell_contents), name)))
         except ValueError:  # not bound yet
             parts.append((f"closure {name!r}", leaf("unbound", "unbound")))
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("__"):
-            parts.append((f"attribute {name!r}", paint(attribute, name)))
+            parts.append((f"attribute {name!r}", paint(_unordered(value, attribute), name)))
     code = _digest(value.__code__, paint)
     parts.append(("code", leaf("code", "its code", digest=code, words="it")))
     return branch("function", f"function {value.__qualname__!r}", parts)
+
+
+def _unordered(function: FunctionType, value: Any) -> Any:
+    """Sort the implementations that `singledispatch` holds: none of them comes first."""
+    inside = function.__code__.co_filename == functools.singledispatch.__code__.co_filename
+    if not inside or not isinstance(value, dict | types.MappingProxyType):
+        return value
+    return dict(sorted(value.items(), key=lambda pair: name_of(pair[0])))
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -42,6 +42,9 @@ class Found:
         lookups: names that come from the environment.
         uses: by each name, who used it first.
         reasons: why the value of a name cannot be written as a literal.
+        unnamed: by each name, where it holds a function that has no name, and who uses it.
+        alive: what lives in this process and is still held by a name that the exported code may
+            fill by itself: the attribute that holds it, if one does, and the refusal.
         arrays: large arrays that may be saved beside the module.
         called: by an expression, the name of the function in it, where it is not the live one's.
         written: code of the module's own functions, and how many variables they captured.
@@ -61,6 +64,8 @@ class Found:
     lookups: set[str] = field(default_factory=set)
     uses: dict[str, Use] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    unnamed: dict[str, tuple[str, Use]] = field(default_factory=dict)
+    alive: dict[str, tuple[str, ExportError]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
     called: dict[str, str] = field(default_factory=dict)
     written: dict[str, tuple[CodeType, int]] = field(default_factory=dict)
@@ -114,6 +119,10 @@ class Collector:
         """
         if name in self.found.owners:
             self._check_owner(scope, name, use)
+            return
+        if scope.is_set_inside(name):
+            self.found.owners[name] = scope  # by a function, whichever process calls it
+            self.found.uses.setdefault(name, use)
             return
         if name not in scope:
             self._need_missing(scope, name, use)

@@ -13,10 +13,12 @@ import numpy as np
 
 from ..tree import is_tensor
 from .cells import Statement
-from .definitions import need_held, older, read
+from .contents import need_held
+from .definitions import older, read, unnamed_in
+from .handles import handle_in
 from .lines import span_of
 from .literals import NoLiteral, literal
-from .living import is_generator, kind_of, way_out_of
+from .living import is_generator, kind_of
 from .model import Import, Piece, Spelling
 from .numbers import MOST
 from .portrait import portrait
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
     from .collect import Collector
 
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")
+_PLAIN_NODES = (
+    *(ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Name, ast.Attribute),
+    *(ast.expr_context, ast.UnaryOp, ast.unaryop, ast.keyword),
+)
+_CONTAINERS = (
+    *("dict", "list", "set", "tuple", "defaultdict", "OrderedDict", "deque", "local"),
+    *("WeakValueDictionary", "WeakKeyDictionary", "WeakSet"),
+)
 _TRIED = 3  # texts, the newest first
 
 
@@ -56,6 +66,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     place = "" if statement is None else f", assigned in {statement.cell.place}"
     known = Known(collector, scope, name, use=use, words=f"variable {name!r}{place}")
     statements = [one for one in scope.cells.bindings(name) if _is_usable(scope, one)][:_TRIED]
+    _refuse_handle(known, statements)
     if statement is not None and _is_lookup(collector, scope, statement):
         known.look_up(statement)
         return
@@ -102,13 +113,40 @@ def _comes_before(one: Statement, other: Statement) -> bool:
     return (one.cell.order, one.number) < (other.cell.order, other.number)
 
 
+def _refuse_handle(known: Known, statements: list[Statement]) -> None:
+    """Refuse what lives in one process, if the exported code does not fill it by itself.
+
+    Raises:
+        ExportError: the value is something of that kind, or holds it.
+    """
+    handle = handle_in(known.name, known.value)
+    if handle is None:
+        return
+    direct = f"variable {known.name!r}" if handle.value is known.value else handle.place
+    error = refusal(handle._replace(place=direct).words, known.use)
+    begins_plain = bool(statements) and _is_plain_value(statements[0].node)
+    if not handle.attribute and not (begins_plain and known.scope.is_changed_inside(known.name)):
+        raise error
+    known.collector.found.alive[known.name] = (handle.attribute, error)
+
+
+def _is_plain_value(node: ast.stmt) -> bool:
+    """Tell whether an assignment gives a constant, or containers of them."""
+    value = getattr(node, "value", None)
+    return value is not None and all(
+        isinstance(one, _PLAIN_NODES) or (isinstance(one, ast.Call) and _makes_container(one))
+        for one in ast.walk(value)
+    )
+
+
+def _makes_container(node: ast.Call) -> bool:
+    func = node.func
+    name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
+    return name in _CONTAINERS
+
+
 def _refuse(known: Known) -> None:
     """Refuse what must never be written."""
-    way_out = way_out_of(known.value)
-    if way_out is not None:
-        raise refusal(
-            f"variable {known.name!r} is a live {kind_of(known.value)}; {way_out}", known.use
-        )
     secret = secret_in(known.name, known.value)
     if secret is not None:
         what = f"variable {known.name!r}"
@@ -195,11 +233,17 @@ class Known:
             errors += [] if error is None else [error]
         newest = statements[0] if statements else None
         held = need_held(self.collector, self.scope, self.value, self.use.then(self.described))
+        place = unnamed_in(self.scope, self.value, statements)
+        if place is not None:
+            self.collector.found.unnamed[self.name] = (place, self.use)
         spellings = [replace(one, later=one.later | held) for one in spellings]
-        last = self._as_literal(newest) or self._as_asset()
+        alive = self.name in self.collector.found.alive
+        last = None if alive else self._as_literal(newest) or self._as_asset()
         if last is not None:
             spellings.append(last)
         if not spellings:
+            if alive:
+                raise self.collector.found.alive.pop(self.name)[1]
             raise errors[0] if errors else self._unwritable()
         names = {self.name} | (set(newest.binds) if newest else set())
         for name in names:

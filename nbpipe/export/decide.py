@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,9 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
             texts[name] = chosen_text(spelling)
     whole = _used(_filled(draft, texts), found, list(pieces.values()))
     needed = {piece.names[0] for piece in whole.pieces} | found.checks.keys()
+    for name, (_, error) in found.alive.items():
+        if name in needed:
+            raise error
     for name, (piece, failure) in failures.items():
         if name in needed:
             raise _failure(found, piece, failure)
@@ -78,6 +82,10 @@ def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) 
 def _settled(piece: Piece, found: Found) -> Piece:
     """Let what the exported code changes begin with its first value."""
     names = [name for name in piece.names if name in found.changed]
+    for name in names:
+        _refuse_unnamed(name, found)
+        if piece.kind != "setup":
+            found.alive.pop(name, None)  # it begins without what it holds by now
     if piece.kind == "definition" and not names:
         # What a base class changes in itself shows in the classes made from it.
         touched = not piece.now.isdisjoint(found.changed)
@@ -90,6 +98,27 @@ def _settled(piece: Piece, found: Found) -> Piece:
             "value"
         ] = None
     return replace(piece, spellings=piece.spellings[:1], expected={})
+
+
+def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> None:
+    """Refuse a registry that begins anew, where nothing in the module fills it again.
+
+    Args:
+        name: of the registry.
+        found: what was collected.
+        attributes: those that begin anew; all where there are none.
+
+    Raises:
+        ExportError: it holds a function without a name.
+    """
+    place, use = found.unnamed.get(name, ("", None))
+    ours = not attributes or any(re.match(rf"\.{one}\b", place) for one in attributes)
+    if use is not None and ours:
+        raise refusal(
+            f"{name}{place} holds a function that has no name by now, so the module would not put "
+            "it there; give each function a name of its own, by def",
+            use,
+        )
 
 
 def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
@@ -112,6 +141,9 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
                 called = reads.get(name, frozenset())
                 changed |= changed_attributes(node, called, held.moving) & held.attributes
         if changed:
+            _refuse_unnamed(name, found, changed)
+            if found.alive.get(name, ("",))[0] in changed:
+                del found.alive[name]
             expected[name] = loosened(expected[name], [f"attribute {one!r}" for one in changed])
             found.notes[
                 f"{name!r} keeps state in {', '.join(sorted(changed))}; in the module it begins "
@@ -181,6 +213,8 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
     name = piece.names[0]
     use = found.uses.get(name, Use("the pipeline"))
     reason = found.reasons.get(name)
+    if failure.is_alive:
+        return refusal(f"{piece.words} makes it anew, but {failure.reason}", use)
     if piece.kind == "constant" and reason is not None:
         return refusal(f"cannot write {piece.words} into the module: {reason}", use)
     if piece.words.startswith("class ") and failure.error_line is None:

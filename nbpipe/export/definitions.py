@@ -7,16 +7,18 @@ import ast
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..executors.pickling import by_reference
 from .cells import Cell, Statement, of_file
+from .contents import held_in, members_of, named_in, need_held
+from .handles import handle_in
 from .model import Piece, Spelling
 from .nodes import loosened
 from .portrait import difference, portrait
 from .reads import CHANGING, names_read
+from .registers import registered
 from .scope import Scope, is_installed
 from .secrets import secret_in_text
 from .texts import Definition
@@ -31,8 +33,6 @@ _GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
 # Where compilers and wrappers keep the function that they were given.
 _WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
 _DEPTH = 20
-_NESTED = 3  # levels of containers
-_MOST = 1000  # items of one
 
 
 def is_import(node: ast.AST) -> bool:
@@ -61,31 +61,32 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     Raises:
         ExportError: its text is not known, or something that it uses cannot be exported.
     """
-    statement = scope.newest(name)
-    found = _found(scope, name, value)
-    if found is None or (is_defined(statement, name) and _is_decorated(statement, name)):
-        if statement is None or not is_defined(statement, name):
-            raise refusal(_unknown(name, value), use)
-        text, cell = statement.text, statement.cell
-        node: ast.AST = statement.node
-    else:
-        statement, cell = found.statement, found.cell
-        text, node = found.text(name), found.node
+    statement, cell, node, text = _written(scope, name, value, use)
     words = described(name, node, cell.place)
     if isinstance(value, type):
         _check_class(scope, name, value, statement, use)
         collector.found.classes[name] = _def_in(node, name) or node
         if _changes_itself(node, name):
-            collector.found.changed.setdefault(name, described(name, node, cell.place))
+            collector.found.changed.setdefault(name, words)
     reads = use.then(words)
+    _refuse_handle(collector, name, value, node, use)
     check_text(text, node, cell, words, use)
+    added = registered(scope, name, value, statement)
+    names = (name, *_names_of(collector, scope, added.texts))
     now, later = read(collector, scope, node, cell.flags, reads)
     if isinstance(value, type):
-        later |= need_held(collector, scope, dict(vars(value)), reads) - {name}
-    extra = _registered(scope, name, statement)
+        later |= _read_members(collector, scope, name, [statement, *added.texts], reads)
+    for one in added.texts:
+        more = _read_added(collector, scope, one, reads)
+        now, later = now | more[0], later | more[1]
+    collector.need_all(scope, added.names, reads)
+    later |= added.names
+    if any(name in piece.names for piece in collector.found.pieces.values()):
+        return  # it stands below what it registers with
+    text = "\n\n\n".join([text, *(one.text for one in added.texts)])
     piece = Piece(
-        names=(name,),
-        spellings=(Spelling("\n\n\n".join([text, *(one.text for one in extra)]), now, later),),
+        names=names,
+        spellings=(Spelling(text, now - set(names), later - set(names)),),
         expected={name: loosened(portrait(value), _filled_defaults(node))},
         first=scope.first(name),
         words=f"{_kind(node)} {name!r}, defined in {cell.place}",
@@ -93,33 +94,86 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     collector.add(piece, scope)
     if cell.flags & _FUTURE:
         collector.found.future = True
-    for one in extra:
-        read(collector, scope, one.node, one.cell.flags, reads)
 
 
-def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> frozenset[str]:
-    """Collect the user's functions and classes that containers hold, as registries do.
+def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, Cell, ast.AST, str]:
+    """Give the statement, cell, tree and text of a definition."""
+    statement = scope.newest(name)
+    found = _found(scope, name, value)
+    if found is not None and not (is_defined(statement, name) and _is_decorated(statement, name)):
+        return found.statement, found.cell, found.node, found.text(name)
+    if statement is None or not is_defined(statement, name):
+        raise refusal(_unknown(name, value), use)
+    return statement, statement.cell, statement.node, statement.text
+
+
+def _read_members(
+    collector: Collector, scope: Scope, name: str, statements: Sequence[Statement], use: Use
+) -> frozenset[str]:
+    """Collect the functions that the attributes of a class hold; give their names."""
+    members = members_of(scope[name])
+    place = unnamed_in(scope, members, statements)
+    if place is not None:
+        collector.found.unnamed[name] = (place, use)
+    return need_held(collector, scope, members, use)
+
+
+def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, use: Use) -> None:
+    """Refuse what lives in one process among defaults, captured variables and attributes.
+
+    Raises:
+        ExportError: there is something of that kind.
+    """
+    handle = handle_in(name, value)
+    if handle is None:
+        return
+    error = refusal(handle.words, use)
+    if not isinstance(value, type) or not _changes_itself(node, name):
+        raise error
+    collector.found.alive[name] = ("", error)
+
+
+def _names_of(collector: Collector, scope: Scope, texts: Sequence[Statement]) -> list[str]:
+    """Give the names that statements bind for good; whoever needs them finds them there."""
+    names = sorted(
+        name for one in texts for name in one.binds if name in scope and scope.newest(name) is one
+    )
+    for name in names:
+        collector.found.owners.setdefault(name, scope)
+    return names
+
+
+def _read_added(
+    collector: Collector, scope: Scope, statement: Statement, use: Use
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Collect what a statement below a definition reads, and refuse what must not be in it."""
+    node, cell = statement.node, statement.cell
+    name = getattr(node, "name", None)
+    words = f"a line of {cell.place}" if name is None else described(name, node, cell.place)
+    check_text(statement.text, node, cell, words, use)
+    return read(collector, scope, node, cell.flags, use.then(words))
+
+
+def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str | None:
+    """Say where a value holds a function whose name stands for something else by now.
+
+    Args:
+        scope: whose names count.
+        value: what holds it.
+        statements: those that a function may be made in.
 
     Returns:
-        Their names.
+        Its place, as "['crop']"; None where there is no such function.
     """
-    names = {
-        name
-        for one in _held(value, 0)
-        if not by_reference(one) and (name := scope.name_of(one)) is not None
-    }
-    collector.need_all(scope, names, use)
-    return frozenset(names)
-
-
-def _held(value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, FunctionType | type):
-        if depth > 1 or (depth == 1 and value.__name__ == value.__qualname__):
-            yield value
-    elif depth < _NESTED and isinstance(value, dict | list | tuple | set):
-        inner = value.values() if isinstance(value, dict) else value
-        for one in islice(inner, _MOST):
-            yield from _held(one, depth + 1)
+    for held in held_in(value):
+        code = code_of(held.value)
+        inner = "<locals>" in held.value.__qualname__  # made by a call, perhaps of the pipeline
+        if by_reference(held.value) or inner or code is None or any(named_in(scope, held.value)):
+            continue
+        found = definition_of(scope, code)
+        if found is None or all(found.statement is not one for one in statements):
+            return held.place
+    return None
 
 
 def _unknown(name: str, value: Any) -> str:
@@ -334,31 +388,3 @@ def _is_named(statement: Statement, found: Definition) -> bool:
 def _is_decorated(statement: Statement | None, name: str) -> bool:
     node = None if statement is None else _def_in(statement.node, name)
     return node is not None and bool(node.decorator_list) and node is statement.node  # type: ignore[union-attr]
-
-
-def _registered(scope: Scope, name: str, statement: Statement) -> list[Statement]:
-    """Give the definitions that are registered with a function, as `@name.register` does."""
-    found = [
-        one
-        for cell in scope.cells.cells
-        for one in cell.statements
-        if isinstance(one.node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(_root(mark) == name for mark in one.node.decorator_list)
-        and (one.cell.order, one.number) > (statement.cell.order, statement.number)
-    ]
-    newest = {_overload(one.node): one for one in found}
-    return list(newest.values())
-
-
-def _overload(node: ast.stmt) -> str:
-    """Tell registered functions apart: by their annotations, and what their decorators take."""
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    return ast.dump(node.args) + "".join(map(ast.dump, node.decorator_list))
-
-
-def _root(mark: ast.expr) -> str | None:
-    """Give the name before the dot, in `@name.register` or `@name.register(int)`."""
-    mark = mark.func if isinstance(mark, ast.Call) else mark
-    if isinstance(mark, ast.Attribute) and isinstance(mark.value, ast.Name):
-        return mark.value.id
-    return None

@@ -21,8 +21,10 @@ from .effects import effects, note_of
 from .filename import module_path
 from .fresh import Surroundings
 from .gate import check_arrays, check_text, cleared, gate
-from .lint import linted, with_noqa
+from .lint import Finding, linted, unknown_names, with_noqa
 from .question import error_words
+from .reads import names_unbound
+from .registers import lost
 from .render import rendered
 from .retune import Moved
 from .scope import Scope
@@ -30,6 +32,7 @@ from .secrets import scrubbed
 from .setup import collect_setup
 from .stages import drafted
 from .store import Written, stored
+from .uses import Use
 from .verify import Report, verified
 
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
@@ -155,7 +158,8 @@ def _export(
     where = Surroundings.here()
     collect_setup(collector, home)
     whole = decided(collector, drafted(chain, collector, home), where, file.stem)
-    text = _text(whole, file, collector, home)
+    text, findings = _text(whole, file, collector, home)
+    _check_registers(whole, home)
     _note_effects(whole, collector, home)
     arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
     check_arrays(arrays)
@@ -166,6 +170,7 @@ def _export(
         where,
         chain,
         whole=whole,
+        reads=_unbound(text, findings, whole, collector),
         items=items,
         count=count,
         files=files,
@@ -184,20 +189,56 @@ def _home(chain: Chain) -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-def _text(whole: Decided, file: Path, collector: Collector, home: Scope) -> str:
+def _text(
+    whole: Decided, file: Path, collector: Collector, home: Scope
+) -> tuple[str, list[Finding]]:
+    """Write the module, and give what lint finds in it."""
     title = file.stem.replace("_", " ").strip().capitalize() or file.stem
     origin = "the notebook" if home.is_notebook else "the script"
     module = as_module(whole, title=title, origin=origin, future=collector.found.future)
     text = rendered(module).text
     check_text(text, whole.pieces)
-    return with_noqa(text, linted(text, file.name, folder=str(file.parent)))
+    findings = linted(text, file.name, folder=str(file.parent))
+    return with_noqa(text, findings), findings
 
 
 def _note_effects(whole: Decided, collector: Collector, home: Scope) -> None:
-    used = {name for piece in whole.pieces for name in (*piece.names, *piece.now, *piece.later)}
-    used |= {line.binds for line in whole.imports}
-    for statement in effects(home, frozenset(used)):
+    for statement in effects(home, _used(whole)):
         collector.note(note_of(statement))
+
+
+def _used(whole: Decided) -> frozenset[str]:
+    """Give the names that the module binds or reads."""
+    used = {name for piece in whole.pieces for name in (*piece.names, *piece.now, *piece.later)}
+    return frozenset(used.union(line.binds for line in whole.imports))
+
+
+def _check_registers(whole: Decided, home: Scope) -> None:
+    """Refuse what the notebook adds to a function that the module only imports.
+
+    Raises:
+        ExportError: there is such a statement.
+    """
+    for statement, function in lost(home, _used(whole)):
+        raise ExportError(
+            f"{statement.cell.place} registers an implementation with {function!r}, which the "
+            "module imports without it; register it where that function is defined, or begin the "
+            "cell with the line `#| nbpipe: setup`"
+        )
+
+
+def _unbound(
+    text: str, findings: list[Finding], whole: Decided, collector: Collector
+) -> dict[str, Use]:
+    """Give the names that nothing in the module binds, builtins among them, by who reads them."""
+    future = collector.found.future
+    names = names_unbound(text, future=future) | unknown_names(findings)
+    found = {name: Use("the pipeline") for name in names}
+    for piece in whole.pieces:
+        use = collector.found.uses.get(piece.names[0], Use("the pipeline"))
+        for name in names & names_unbound(piece.text, future=future):
+            found[name] = use.then(piece.words)
+    return found
 
 
 def _loads(whole: Decided, name: str) -> bool:
@@ -213,6 +254,7 @@ def _verified(
     chain: Chain,
     *,
     whole: Decided,
+    reads: dict[str, Use],
     items: Callable[[], Iterator[object]] | None,
     count: int,
     files: dict[str, bytes],
@@ -225,6 +267,7 @@ def _verified(
         text,
         file.name,
         where,
+        reads=reads,
         expected={name: one for name, one in expected.items() if _is_kept(whole, name)},
         expected_graph=graph(chain),
         process_stages=[name for name, stage in stages.items() if _is_elsewhere(stage)],

@@ -21,9 +21,10 @@ from ..stage import auto_name
 from . import constants
 from .definitions import is_defined, older
 from .functions import new_function, same_function
+from .handles import handle_in
 from .instances import new_object
 from .literals import NoLiteral, literal
-from .living import kind_of, way_out_of
+from .living import kind_of
 from .model import Piece, Spelling
 from .places import Place, as_given, as_marked, older_error
 from .scope import Scope
@@ -208,6 +209,15 @@ def _named(value: Any, place: Place) -> str | None:
     return named
 
 
+def _refuse_handle(value: Any, place: Place) -> None:
+    plain = isinstance(value, dict | list | tuple | set)
+    handle = handle_in(place.name if plain else type(value).__name__, value)
+    if handle is not None:
+        kind, where = kind_of(handle.value), "" if handle.value is value else f", {handle.place}"
+        words = f"{place.use.words} uses a live {kind}{where}; {handle.way_out}"
+        raise refusal(words, place.use)
+
+
 def _object(value: Any, place: Place) -> str:
     """Name an object: by the user's name, or by a new one for the call that made it."""
     if isinstance(value, type):
@@ -215,9 +225,7 @@ def _object(value: Any, place: Place) -> str:
     named = _named(value, place)
     if named is not None:
         return named
-    way_out = way_out_of(value)
-    if way_out is not None:
-        raise refusal(f"{place.use.words} uses a live {kind_of(value)}; {way_out}", place.use)
+    _refuse_handle(value, place)
     kind = type(value)
     if isinstance(value, list | tuple | dict | set | range | str | bytes):
         return _literal(value, place)

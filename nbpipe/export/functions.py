@@ -6,6 +6,7 @@ import ast
 from types import FunctionType
 
 from .definitions import check_text, definition_of, place_of, read
+from .handles import handle_in
 from .model import Piece, Spelling
 from .parameters import identifier
 from .places import Place, older_error
@@ -60,6 +61,9 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     name = collector.free_name(identifier(wanted))
     text = found.with_parameters(free, name) if free else found.text(name)
     _check(value, found, text, place)
+    handle = handle_in(name, value)
+    if handle is not None:
+        raise refusal(handle.words, place.use)
     collector.found.written[name] = (value.__code__, len(free))
     collector.found.defaults[name] = portrait(value.__defaults__)
     collector.found.owners[name] = None

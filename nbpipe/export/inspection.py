@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import contextlib
 import importlib
 import os
@@ -25,6 +26,10 @@ def inspect(question: Question) -> None:
     if module is None:
         return
     os.chdir(question.cwd)
+    unknown = [name for name in request["reads"] if not _is_known(module, name)]
+    if unknown:
+        question.say({"unknown": unknown})
+        return
     words = differences(vars(module), request["expected"], named=True)
     if words is not None:
         question.say({"differs": words})
@@ -38,6 +43,10 @@ def inspect(question: Question) -> None:
     if request["check_items"]:
         question.step("items")
         _say_items(question, pipe)
+
+
+def _is_known(module: ModuleType, name: str) -> bool:
+    return name in vars(module) or hasattr(builtins, name)
 
 
 def unpickle(question: Question) -> None:

@@ -14,8 +14,10 @@ from .calls import Called, call_of
 from .cells import Statement
 from .definitions import read
 from .expressions import expression
+from .handles import handle_in
 from .lines import span_of
 from .literals import NoLiteral, literal
+from .living import kind_of
 from .model import Parameter, Piece, Spelling
 from .places import Place
 from .portrait import difference, portrait
@@ -66,6 +68,10 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
     Raises:
         ExportError: it cannot be written.
     """
+    handle = None if _is_named(items, place) else handle_in("items", items)
+    if handle is not None:
+        words = f"reads a live {kind_of(handle.value)}, {handle.place}; {handle.way_out}"
+        raise refusal(f"{place.use.words} {words}", place.use)
     call = call_of(stage, place.scope.cells, "source")
     written = None if call is None or not call.is_global else _argument(call)
     written = _followed(written, items, place)

@@ -23,6 +23,7 @@ COMMAND = ("check", "--isolated", "--select", "E4,E7,E9,F,I")
 _LIMIT_S = 30.0
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as ruff and Python count them
 _NOQA = re.compile(r"#\s*noqa\s*:\s*[A-Z]+\d+(?:[\s,]+[A-Z]+\d+)*", flags=re.IGNORECASE)
+_UNKNOWN = re.compile(r"Undefined name `(\w+)`")
 _OURS = re.compile(r"I\d+")  # the order of imports, which export itself writes
 
 
@@ -79,6 +80,12 @@ def linted(text: str, filename: str, *, folder: str | None = None) -> list[Findi
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):  # it does not work here
         return []
     return [_finding(entry) for entry in found]
+
+
+def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
+    """Give the names that ruff knows no binding of."""
+    matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
+    return frozenset(match[1] for match in matches if match is not None)
 
 
 def with_noqa(text: str, findings: Iterable[Finding]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import datetime as dt
@@ -162,6 +163,13 @@ def stored(value: Any) -> dict[str, Any]:
                 except AttributeError:  # not set
                     continue
     return found
+
+
+def elements(value: Any) -> list[Any]:
+    """Give the elements of a sequence or set as they are stored, whatever its class says."""
+    kinds: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset)
+    kind = next(kind for kind in kinds if isinstance(value, kind))
+    return list(kind.__iter__(value))
 
 
 def _flat(state: Any) -> dict[Any, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import inspect
 from dataclasses import dataclass
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -110,6 +112,8 @@ def as_given(value: Any, place: Place) -> str | None:
         owner = owner.value
     try:
         live = _followed(node, place.scope.namespace)
+        if _is_dispatching(node, value, place.scope.namespace):
+            live = value
     except (AttributeError, KeyError):
         return None
     if live is not value and not (_is_bound_builtin(value) and live == value):
@@ -128,6 +132,14 @@ def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     return _found(node.id, namespace) if isinstance(node, ast.Name) else _NOTHING
+
+
+def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) -> bool:
+    """Tell whether a value is a method that `functools.singledispatchmethod` gives on each look."""
+    owner = namespace.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    found = inspect.getattr_static(owner, node.attr, None)
+    kinds = functools.singledispatchmethod
+    return isinstance(found, kinds) and getattr(value, "__wrapped__", None) is found.func
 
 
 def _found(name: str, namespace: dict[str, Any]) -> Any:

@@ -80,6 +80,18 @@ def names_read(node: ast.AST, *, future: bool) -> Reads:
     )
 
 
+def names_unbound(text: str, *, future: bool) -> frozenset[str]:
+    """Give the names that a module reads, and that nothing in it binds; builtins among them.
+
+    Args:
+        text: the module, or a part of one.
+        future: annotations are not evaluated.
+    """
+    tree = ast.parse(text)
+    now, later, rebound, _ = names_read(tree, future=future)
+    return (now | later) - rebound - frozenset(bound_names(tree.body))
+
+
 class _Reader(ast.NodeVisitor):
     """Walks code in the order of execution, and notes what it does with global names."""
 

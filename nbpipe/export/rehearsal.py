@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
+from .handles import handle_in
 from .portrait import difference
 from .question import Question, error_line, error_words, portrayed
 
@@ -49,20 +50,23 @@ class _Stage:
         reasons: list[dict[str, Any]] = []
         for number, spelling in enumerate(piece["spellings"]):
             self._question.say({"at": at, "spelling": number})
-            reason = self._attempt(spelling, piece["expected"])
+            names = piece["names"] if piece["closed"] else []
+            reason = self._attempt(spelling, piece["expected"], names)
             if reason is None:
                 return {"choice": number}
             reasons.append(reason)
         self._missing |= dict.fromkeys(piece["names"])
         return {"failed": reasons}
 
-    def _attempt(self, spelling: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any] | None:
+    def _attempt(
+        self, spelling: dict[str, Any], expected: dict[str, Any], names: list[str]
+    ) -> dict[str, Any] | None:
         """Run one spelling; where it fails nothing of it is left bound."""
         needed = [name for name in self._missing if name in spelling["now"]]
         if needed:
             return {"reason": f"needs {needed[0]!r}", "line": None}
         bound, text = dict(vars(self._module)), self._text
-        reason = self._run(spelling["text"]) or self._compared(expected)
+        reason = self._run(spelling["text"]) or self._compared(expected) or self._living(names)
         if reason is not None:
             self._rewind(bound, text)
         return reason
@@ -83,6 +87,13 @@ class _Stage:
     def _compared(self, expected: dict[str, Any]) -> dict[str, Any] | None:
         words = differences(vars(self._module), expected, named=len(expected) > 1)
         return None if words is None else {"reason": words, "line": None}
+
+    def _living(self, names: list[str]) -> dict[str, Any] | None:
+        """Say what of the names lives in one process: whoever imports the module would share it."""
+        namespace = vars(self._module)
+        found = (handle_in(name, namespace[name]) for name in names if name in namespace)
+        handle = next((one for one in found if one is not None), None)
+        return None if handle is None else {"reason": handle.words, "line": None, "alive": True}
 
     def _rewind(self, bound: dict[str, Any], text: str) -> None:
         namespace = vars(self._module)

@@ -16,6 +16,7 @@ from ..executors.pickling import importable
 from .cells import Cells, Imported, Statement, of_file, recorded
 from .living import MODULE_NAMES, NOTEBOOK_NAMES
 from .model import Import
+from .reads import Reads, names_read
 
 _KEPT = re.compile(r"_+|_i+|_i?\d+|_[iod]h")  # names under which IPython keeps input and output
 
@@ -72,6 +73,27 @@ class Scope:
         """Say where a name was bound first: the cell, and the statement in it."""
         found = self.cells.bindings(name)
         return (found[-1].cell.order, found[-1].number) if found else (sys.maxsize, 0)
+
+    def is_set_inside(self, name: str) -> bool:
+        """Tell whether functions alone bind a name, by `global`."""
+        return self.newest(name) is None and name in self._rebound
+
+    def is_changed_inside(self, name: str) -> bool:
+        """Tell whether some function binds a name by `global`, or changes its value in place."""
+        return name in self._rebound or name in self._mutated
+
+    @functools.cached_property
+    def _rebound(self) -> frozenset[str]:
+        return frozenset(name for reads in self._reads for name in reads[2])
+
+    @functools.cached_property
+    def _mutated(self) -> frozenset[str]:
+        return frozenset(name for reads in self._reads for name in reads[3])
+
+    @functools.cached_property
+    def _reads(self) -> list[Reads]:
+        nodes = (one.node for cell in self.cells.cells for one in cell.statements)
+        return [names_read(node, future=True) for node in nodes]
 
     def is_foreign(self, name: str) -> bool:
         """Say whether a name comes from IPython, and the user has not bound it."""

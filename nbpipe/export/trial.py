@@ -36,11 +36,13 @@ class Failure:
         reason: what is wrong with the first: a difference in words, or "ValueError: ...".
         error_line: the line of that spelling where it was raised; None where none was.
         reasons: what is wrong with each spelling, in order.
+        is_alive: the first gives something that lives in one process.
     """
 
     reason: str
     error_line: int | None = None
     reasons: tuple[str, ...] = ()
+    is_alive: bool = False
 
 
 def tried(
@@ -186,6 +188,7 @@ def _as_json(piece: Piece, first: int) -> dict[str, Any]:
     return {
         "names": piece.names,
         "expected": piece.expected,
+        "closed": piece.kind != "setup",  # a set-up cell may open what it likes
         "spellings": [
             {"text": spelling.text, "now": sorted(spelling.now)}
             for spelling in piece.spellings[first:]
@@ -214,4 +217,4 @@ def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
         return Choice(line["choice"] + passed)
     reasons = line["failed"]
     texts = tuple(reason["reason"] for reason in reasons)
-    return Failure(texts[0], reasons[0]["line"], texts)
+    return Failure(texts[0], reasons[0]["line"], texts, "alive" in reasons[0])

@@ -12,6 +12,7 @@ from .fresh import Answer, Surroundings, ask
 from .portrait import difference
 from .sample import Sample, own_samples
 from .secrets import scrubbed
+from .uses import Use, refusal
 
 _SEED = 2  # the trial was made under others
 _STARTS_S = 60.0  # to import the module and build its pipeline
@@ -41,6 +42,7 @@ def verified(
     filename: str,
     where: Surroundings,
     *,
+    reads: Mapping[str, Use] | None = None,
     expected: Mapping[str, Any] | None = None,
     expected_graph: Sequence[Mapping[str, Any]] | None = None,
     process_stages: Sequence[str] = (),
@@ -58,6 +60,7 @@ def verified(
         text: the module.
         filename: its name, as "loader.py".
         where: the notebook's folder and import path.
+        reads: names that nothing in the module binds, by who reads them.
         expected: portraits of names of the module.
         expected_graph: `Pipeline.graph()` of the notebook's pipeline.
         process_stages: addresses of the stages whose functions plain pickle must take.
@@ -70,33 +73,46 @@ def verified(
         hint: what a difference may come from, for the end of its message.
 
     Raises:
-        ExportError: the module cannot be imported, its pipeline is another, a function of a
-            process stage cannot be sent, or an item differs.
+        ExportError: the module cannot be imported, a name in it is not defined, its pipeline is
+            another, a function of a process stage cannot be sent, or an item differs.
     """
     every = {**(files or {}), filename: text.encode("utf-8")}
     count = check_items if items is not None else 0
     request = {
         "name": PurePath(filename).stem,
+        "reads": sorted(reads or {}),
         "expected": dict(expected or {}),
         "process_stages": list(process_stages),
         "check_items": count,
     }
     limits_s = {"": start_limit_s, "items": limit_s}
     answer = ask("inspect", request, where, limits_s=limits_s, files=every, seed=_SEED)
+    _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
     _check_pickles(answer, every, filename, where, start_limit_s, load=spawn_check)
-    reads = bool(_found(answer, "reads"))
+    reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
-        return Report(0, reads_files=reads)
+        return Report(0, reads_files=reads_files)
     if answer.ending == "late":  # the notebook's own need not be waited for
-        return Report(0, False, f"not compared: took longer than {limit_s:g} s", reads)  # noqa: FBT003
+        return Report(0, False, f"not compared: took longer than {limit_s:g} s", reads_files)  # noqa: FBT003
     report = _compared(answer, own_samples(items, count, limit_s), hint)
-    return replace(report, reads_files=reads)
+    return replace(report, reads_files=reads_files)
 
 
 def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
     return [line for line in answer.lines if key in line]
+
+
+def _check_names(answer: Answer, reads: Mapping[str, Use]) -> None:
+    """Refuse a module that reads what a fresh process does not have."""
+    for line in _found(answer, "unknown"):
+        name = line["unknown"][0]
+        raise refusal(
+            f"{name!r} is not defined in the module; define it at the top of a cell, import it, or "
+            "take it out",
+            reads[name],
+        )
 
 
 def _check_start(answer: Answer, filename: str) -> None:

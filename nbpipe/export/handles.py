@@ -1,0 +1,259 @@
+"""Handles: what belongs to one process, wherever in a value it is."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..executors.pickling import CACHED, by_reference
+from ..text import shortened
+from ..tree import is_tensor
+from .living import is_handle, kind_of, way_out_of
+from .objects import elements, is_library, stored
+
+_BUDGET = 200_000  # values that are looked at
+_DEPTH = 32
+_LONGEST_KEY = 40
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
+_SETS = (set, frozenset)
+_SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
+_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__")
+_CALLABLES = (
+    *(FunctionType, type, types.MethodType, functools.partial, CACHED, types.MappingProxyType),
+    types.SimpleNamespace,
+)
+_PROTOCOL = 4
+_STATE = 2  # place of the state in what `__reduce_ex__` gives
+_KEPT = ", or in a function under @functools.cache, which opens it once in each process"
+
+
+class Handle(NamedTuple):
+    """A handle, and where it is.
+
+    Attributes:
+        place: as "RES['db']"; the name alone where the value itself is one.
+        value: it.
+        way_out: what to do instead.
+        attribute: the attribute of the value that leads there; empty where none does.
+    """
+
+    place: str
+    value: object
+    way_out: str
+    attribute: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is wrong, and the way out."""
+        return f"{self.place} is a live {kind_of(self.value)}; {self.way_out}"
+
+
+class _Step(NamedTuple):
+    """A value on the way.
+
+    Attributes:
+        place: an expression.
+        of: the function that it belongs to, in words; empty where that is none.
+        value: it.
+        is_inside: it belongs to a library's object, where only what the system opened counts.
+    """
+
+    place: str
+    of: str
+    value: Any
+    is_inside: bool = False
+
+
+def handle_in(name: str, value: object) -> Handle | None:
+    """Look for something that lives in one process: an open file, a connection, a thread.
+
+    Containers, attributes, captured variables, defaults and attributes of classes are looked
+    through; what an object leaves out when it is pickled does not count.
+
+    Args:
+        name: what the value is called.
+        value: anything.
+    """
+    seen: dict[int, object] = {}
+    dull = set(_PLAIN)  # types of values that hold nothing
+    steps = deque([(_Step(name, "", value), 0)])
+    while steps and len(seen) < _BUDGET:
+        step, depth = steps.popleft()
+        if type(step.value) in dull or id(step.value) in seen:
+            continue
+        seen[id(step.value)] = step.value  # kept alive: its id stays its own
+        if depth and any(step.value is one for one in _standard()):
+            continue
+        way_out = _way_out(step, depth)
+        if way_out is not None:
+            place = step.place + (f" ({step.of})" if step.of else "")
+            attribute = step.place[len(name) + 1 :] if step.place.startswith(f"{name}.") else ""
+            more = _KEPT if depth and "open it" in way_out else ""
+            return Handle(place, step.value, way_out + more, _first_of(attribute))
+        if _is_dull(step.value):
+            dull.add(type(step.value))
+        elif depth < _DEPTH and not _holds_dull(step.value, dull):
+            with contextlib.suppress(Exception):  # a class of the user's may refuse to be read
+                steps += [(inner, depth + 1) for inner in _inside(step)]
+    return None
+
+
+def _is_dull(value: object) -> bool:
+    """Tell whether values of a type hold nothing: a library's, which says how it is made again."""
+    kind = type(value)
+    looked_into = (dict, list, tuple, deque, *_SETS, *_CALLABLES, np.ndarray)
+    return _has_recipe(kind) and is_library(kind.__module__) and not issubclass(kind, looked_into)
+
+
+def _has_recipe(kind: type) -> bool:
+    return any(getattr(kind, hook, None) is not getattr(object, hook, None) for hook in _HOOKS)
+
+
+def _holds_dull(value: object, dull: set[type]) -> bool:
+    sequence = isinstance(value, list | tuple | deque | set | frozenset)
+    return sequence and set(map(type, elements(value))) <= dull
+
+
+def _first_of(attribute: str) -> str:
+    return attribute.partition(".")[0].partition("[")[0]
+
+
+def _way_out(step: _Step, depth: int) -> str | None:
+    value = step.value
+    if depth and is_tensor(value):
+        return None
+    if step.is_inside and not is_handle(value):
+        return None
+    return way_out_of(value)
+
+
+def _standard() -> tuple[object, ...]:
+    return (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+
+
+def _inside(step: _Step) -> Iterator[_Step]:
+    """Give what a value consists of."""
+    value = step.value
+    if isinstance(value, _SKIPPED) or is_tensor(value):
+        return
+    if isinstance(value, FunctionType):
+        yield from _of_function(step)
+    elif isinstance(value, type):
+        yield from _of_class(step)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            yield step._replace(place=f"{step.place}[...]", value=value.tolist())
+    else:
+        yield from _of_container(step)
+        yield from _of_wrapper(step)
+        yield from _of_object(step)
+
+
+def _of_function(step: _Step) -> Iterator[_Step]:
+    function: FunctionType = step.value
+    if by_reference(function):
+        return
+    called = "the lambda" if function.__name__ == "<lambda>" else f"{function.__name__}()"
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = [*zip(names, defaults, strict=False), *(function.__kwdefaults__ or {}).items()]
+    for name, one in given:
+        yield _Step(name, f"a default of {called}", one)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            one = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        yield _Step(name, f"captured by {called}", one)
+    for name, one in vars(function).items():
+        yield _Step(f"{function.__name__}.{name}", step.of, one)
+
+
+def _of_class(step: _Step) -> Iterator[_Step]:
+    if by_reference(step.value) or is_library(step.value.__module__):
+        return
+    for name, one in vars(step.value).items():
+        if name not in ("__dict__", "__weakref__"):
+            yield _Step(f"{step.place}.{name}", step.of, one)
+
+
+def _of_container(step: _Step) -> Iterator[_Step]:
+    value = step.value
+    if isinstance(value, dict | types.MappingProxyType):
+        for key, one in tuple(_plainly(value)):
+            words = shortened(repr(key), _LONGEST_KEY) if type(key) in _PLAIN else "..."
+            yield step._replace(place=f"{step.place}[{words}]", value=one)
+            yield step._replace(place=f"a key of {step.place}", value=key)
+    elif isinstance(value, list | tuple | deque):
+        for at, one in enumerate(elements(value)):
+            yield step._replace(place=f"{step.place}[{at}]", value=one)
+    elif isinstance(value, _SETS):
+        for one in elements(value):
+            yield step._replace(place=f"an element of {step.place}", value=one)
+
+
+def _plainly(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Give the items of a mapping as they are stored, whatever its class says."""
+    yield from dict.items(value) if isinstance(value, dict) else value.items()
+
+
+def _of_wrapper(step: _Step) -> Iterator[_Step]:
+    """Give the functions, and what they are given, inside a callable or a descriptor."""
+    value, place = step.value, step.place
+    match value:
+        case functools.partial():
+            yield _Step(place, step.of, value.func)
+            named = {str(at): one for at, one in enumerate(value.args)} | value.keywords
+            for name, one in named.items():
+                yield _Step(name, f"an argument of {place}", one)
+        case types.MethodType():
+            yield _Step(f"{place}.__self__", step.of, value.__self__)
+            yield _Step(place, step.of, value.__func__)
+        case staticmethod() | classmethod():
+            yield _Step(place, step.of, value.__func__)
+        case property():
+            for one in (value.fget, value.fset, value.fdel):
+                yield _Step(place, step.of, one)
+        case functools.cached_property():
+            yield _Step(place, step.of, value.func)
+        case functools.partialmethod():
+            for one in (value.func, value.args, value.keywords):
+                yield _Step(place, step.of, one)
+        case functools.singledispatchmethod():
+            yield _Step(place, step.of, value.dispatcher)
+        case CACHED():
+            yield _Step(place, step.of, value.__wrapped__)
+
+
+def _of_object(step: _Step) -> Iterator[_Step]:
+    """Give the attributes of an object: those that it keeps when it is pickled."""
+    kind = type(step.value)
+    inside = step.is_inside or is_library(kind.__module__)
+    if isinstance(step.value, types.SimpleNamespace):
+        values, inside = vars(step.value), step.is_inside
+    elif not _has_recipe(kind):
+        values = stored(step.value)
+    elif inside:
+        values = {}
+    else:
+        values = _reduced(step.value)
+    for name, one in values.items():
+        yield step._replace(place=f"{step.place}.{name}", value=one, is_inside=inside)
+
+
+def _reduced(value: Any) -> dict[str, Any]:
+    try:
+        state = value.__reduce_ex__(_PROTOCOL)[_STATE]
+    except Exception:  # noqa: BLE001  a class of the user's, or one that cannot be pickled
+        return {}
+    return state if isinstance(state, dict) else {}
