@@ -327,6 +327,7 @@ class Read(_Sent):
         """Give the batches of the worker of this number."""
         dataset = self._workers.dataset_of(number, self._dataset)
         with self._workers.at(number, dataset):
+            self._workers.seed_call()
             samples = iter(dataset)
         lists = listed(samples, self._size, drop_last=self._drop_last)
         while (batch := self._next(lists, number, dataset)) is not END:

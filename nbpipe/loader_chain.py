@@ -87,6 +87,10 @@ class Recipe:
     @property
     def workers(self) -> Workers | None:
         """Who makes the batches; None: the calling thread."""
+        return self.team(fixed=False)
+
+    def team(self, *, fixed: bool) -> Workers | None:
+        """Return who makes the batches; `fixed`: each has a part of its own."""
         if not self.count:
             return None
         kind = self.executor if self.executor in ("process", "thread") else "other"
@@ -96,6 +100,7 @@ class Recipe:
             count=self.count,
             init=self.init,
             executor=str(kind),
+            fixed=fixed,
         )
 
     def collate(self, workers: Workers | None = None) -> Collate:
@@ -195,7 +200,7 @@ def split_chain(recipe: Recipe) -> Pipeline:
 
 
 def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
-    workers, samples = recipe.workers, recipe.samples
+    workers, samples = recipe.team(fixed=True), recipe.samples
     assert workers is not None
     read = Read(
         recipe.dataset,

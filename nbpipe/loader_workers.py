@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import heapq
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any, final
 
 from .executors.surroundings import seed_item
+from .loader_seeds import Seeds, is_alike
 from .worker import NUMBER, worker_info
 
 _UNKNOWN = object()  # this thread is no worker of ours
@@ -87,6 +89,7 @@ class Workers:
         count: number of workers, as they are told.
         init: called with its number in each worker before its first item, or None.
         executor: where the workers are: "process", "thread" or "other".
+        fixed: each of them has its part from the beginning, whoever is free.
     """
 
     def __init__(
@@ -97,12 +100,14 @@ class Workers:
         count: int,
         init: Callable[[int], object] | None,
         executor: str,
+        fixed: bool = False,
     ) -> None:
         self._torch_worker = torch_worker
         self._seed = seed
         self._count = count
         self._init = init
         self._executor = executor
+        self._holds = init is not None and (fixed or is_alike(init))
         self._begin()
 
     def _begin(self) -> None:
@@ -110,10 +115,11 @@ class Workers:
         self._free: list[int] = []
         self._numbers = 0
         self._infos: dict[int, Any] = {}
+        self._seeds: Seeds | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
-        own = ("_lock", "_free", "_numbers", "_infos")
+        own = ("_lock", "_free", "_numbers", "_infos", "_seeds")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -131,6 +137,7 @@ class Workers:
         number = self._take()
         try:
             with self.at(number, dataset):
+                self.seed_call()
                 yield
         finally:
             self._give_back(number)
@@ -183,11 +190,25 @@ class Workers:
             known._worker_info = info  # for threads that the dataset starts
             seed_item(info.seed)
         if self._init is not None:
-            self._init(number)
+            self._call(self._init, number, alone=alone)
         self._infos[number] = info
         call = worker_info()
         if alone and call is not None:
             seed_item(call.seed)  # no item is to depend on its worker
+
+    def _call(self, init: Callable[[int], object], number: int, *, alone: bool) -> None:
+        if not alone or not self._holds:
+            init(number)
+            return
+        seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
+        with seeds.watched():
+            init(number)
+        self._seeds = seeds
+
+    def seed_call(self) -> None:
+        """Seed what the user's function seeded, for the call in progress."""
+        if self._seeds is not None:
+            self._seeds.apply()
 
 
 def _has_fields(kind: Any) -> bool:

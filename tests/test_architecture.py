@@ -32,9 +32,9 @@ FLOORS = (
     "engine inline isolate iterator open_epoch training live_stage observed run outpost",
     (
         "on_device calls appending appending_orders chaining peek pipeline source joins progress "
-        "loading debug mapped loader_arguments loader_draws loader_workers fetching loader_chain "
-        "loader_state loader_places loader_here loader_run loader_epoch loader_standing loader "
-        "__init__"
+        "loading debug mapped loader_arguments loader_draws loader_seeds loader_workers fetching "
+        "loader_chain loader_state loader_places loader_here loader_run loader_epoch "
+        "loader_standing loader __init__"
     ),
     "display ipython lab cli __main__",
 )

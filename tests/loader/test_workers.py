@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
 from tests.gates import HANG_S  # noqa: E402
-from tests.loader.datasets import Drawn, Made, Numbers, Workers  # noqa: E402
+from tests.loader.datasets import Drawn, Fickle, Made, Numbers, Workers  # noqa: E402
 from tests.loader.same import of_nbpipe, same  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -143,6 +143,70 @@ def test_executor_of_ones_own():
         found = rows(loader)
     assert [row[0] for row in found] == list(range(23))
     assert {row[1] for row in found} <= {0, 1}
+
+
+def seeded(seed, *, worker=False):
+    """Give a `worker_init_fn` that sets seeds, which may depend on the worker."""
+
+    def alike(_):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+
+    def apart(number):
+        alike(seed + number)
+
+    return apart if worker else alike
+
+
+def numbers_drawn(init, base, count, **how):
+    """Give the seed of torch and three numbers for each of 8 samples, with torch's seed."""
+    make = lambda n: (torch.initial_seed(), torch.rand(()), np.random.rand(), random.random())  # noqa: E731, NPY002
+    torch.manual_seed(base)
+    loader = nbpipe.DataLoader(Made(make, 8), None, num_workers=count, worker_init_fn=init, **how)
+    got = [[tuple(map(float, sample)) for sample in loader] for _ in range(2)]
+    loader.close()
+    return got
+
+
+def test_seeds_of_worker_init_fn_hold():
+    """Seeds that are the same in all workers take the place of torch's, in any number of them."""
+    one, two, other = (
+        numbers_drawn(seeded(seed), base, count)
+        for seed, base, count in [(12345, 1, 1), (12345, 2, 2), (54321, 1, 2)]
+    )
+    assert one == two
+    assert {sample[0] for epoch in one for sample in epoch} == {12345.0}
+    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample[1:]]
+    assert len(set(values)) == 2 * 8 * 3
+
+
+def test_seeds_that_depend_on_the_worker_change_nothing():
+    """Where any worker may get any sample, seeds of one of them are no reason for another one."""
+    found = [
+        numbers_drawn(seeded(seed, worker=True), base, count)
+        for seed, base, count in [(7, 1, 1), (8, 1, 2), (7, 2, 1)]
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_seeds_hold_in_workers_that_read_a_part():
+    """Each worker that reads its part of a dataset has the seeds that were set in it."""
+
+    class Parted(Fickle):
+        def __iter__(self):
+            get_worker_info()
+            yield from super().__iter__()
+
+    def run(seed, base):
+        torch.manual_seed(base)
+        init = seeded(seed, worker=True)
+        how = {"num_workers": 2, "worker_init_fn": init}
+        return [tuple(sample) for sample in nbpipe.DataLoader(Parted(), None, **how)]
+
+    first, again, other = run(3, 1), run(3, 2), run(5, 1)
+    assert first == again
+    assert len({value for sample in (*first, *other) for value in sample}) == 2 * 12 * 3
 
 
 class Counted(Numbers):
