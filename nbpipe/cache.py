@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, BinaryIO
 
@@ -298,10 +298,16 @@ class _FolderRecorder(Recorder):
                 file.close()
                 self._path.unlink()
 
-    def __del__(self) -> None:
+    def __del__(self, unlink: Callable[[str], object] = os.unlink) -> None:
         """Remove the file of an epoch that was abandoned."""
-        if getattr(self, "_file", None) is not None:
-            self.close()
+        file, self._file = getattr(self, "_file", None), None
+        if file is None:
+            return
+        try:  # modules may be empty by now, arguments are not
+            file.close()
+            unlink(self._path.__fspath__())
+        except OSError:
+            pass
 
 
 def _count_record(count: int) -> bytes:

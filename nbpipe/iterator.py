@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
@@ -197,7 +198,9 @@ class EpochIterator(Iterator[Any]):
     def __iter__(self) -> EpochIterator:
         return self
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
+            return
         try:
             self._drop()
         except KeyboardInterrupt:  # nobody hears of it here

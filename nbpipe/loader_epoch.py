@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -187,7 +188,9 @@ class LoaderEpoch(Iterator[Any]):
     def __iter__(self) -> LoaderEpoch:
         return self
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # runs were closed; modules may be empty by now, arguments are not
+            return
         self.dropped = True
         if not getattr(self, "over", True) and self._closes:
             in_new_thread(self.close)  # garbage may be found where a lock is held

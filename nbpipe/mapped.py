@@ -14,7 +14,7 @@ import mmap
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any, final
 
@@ -85,9 +85,9 @@ class Memory:
         """What `_opened` takes."""
         return os.getpid(), self._fd, self._token, self._size_bytes, self._spans
 
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+    def __del__(self, close: Callable[[int], object] = os.close) -> None:
+        if self._fd >= 0:  # modules may be empty by now, arguments are not
+            close(self._fd)
 
 
 def _write(fd: int, buffer: memoryview, at: int) -> None:

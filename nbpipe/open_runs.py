@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import weakref
 from typing import Protocol
+
+from .exit_call import ExitCall
+
+_END_S = 1.0  # runs that are open as the interpreter ends have so long to close
 
 
 class Open(Protocol):
@@ -25,17 +28,15 @@ discard = _open.discard
 def add(one: Open) -> None:
     """Have a run closed when the interpreter ends, before all that was there when it began."""
     _open.add(one)
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
+    _at_exit.register()
 
 
-def _close_all() -> None:
-    timeout_s = 1.0
+def _close_all(hurried: bool) -> None:  # noqa: FBT001
     for one in tuple(_open):
-        try:
-            one.close(timeout_s)
-        except KeyboardInterrupt:  # the second one: they are in a hurry, and it was closed
-            timeout_s = 0
+        one.close(0 if hurried else _END_S)
+
+
+_at_exit = ExitCall(_close_all)
 
 
 def _after_fork() -> None:

@@ -166,7 +166,9 @@ class Progress(Iterator[Any]):
     def __repr__(self) -> str:
         return f"Progress({self._epochs - self._left} of {self._epochs} epochs begun)"
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
+            return
         run = self._run if not getattr(self, "_done", True) else None
         if run is None or run._life.forked:
             return

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "nbpipe"
 # Bottom-up; on a floor, from left to right. A name is a module or a package of `nbpipe`;
 # one that does not exist yet is no harm.
 FLOORS = (
-    "version errors units gil threads",
+    "version errors units gil threads exit_call",
     (
         "knobs tree describe text metrics seeding worker digest cache "
         "index_order rest stands weighted claims index_steps rest_order sampler"

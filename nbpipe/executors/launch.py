@@ -7,7 +7,6 @@ first worker is asked for.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import pickle
@@ -22,6 +21,7 @@ from typing import Any, final
 from weakref import WeakSet
 
 from ..errors import ArgumentError, WorkerStartError
+from ..exit_call import ExitCall
 from . import surroundings
 from .spawn import ForkServer, handle_of, hold_standard_descriptors, start_interpreter
 
@@ -171,10 +171,7 @@ class _Own:
         Nothing is ended here: what else acts then may still wait for workers. The system closes
         the lifeline when this process is gone.
         """
-        try:
-            self.disown_servers()
-        except KeyboardInterrupt:  # nobody hears of it here
-            self.disown_servers()
+        self.disown_servers()
 
     def disown(self) -> None:
         """Let go of everything in a forked process: it is the parent's.
@@ -190,7 +187,7 @@ class _Own:
 
 
 _own = _Own()
-atexit.register(_own.end)
+ExitCall(lambda _: _own.end()).register()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own.disown)
 

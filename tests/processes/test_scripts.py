@@ -1,6 +1,7 @@
 """Workers of scripts: without a guard, from standard input, interrupted, killed, forked."""
 
 import signal
+import sys
 import threading
 
 import pytest
@@ -257,12 +258,12 @@ def test_an_interrupt_of_the_whole_group(tmp_path, method):
 def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     """Whoever interrupts twice is in a hurry: the end is quiet, and takes the workers along."""
     text = """
-        import atexit, threading
+        import atexit, os, threading
         import nbpipe
 
         pipe = nbpipe.source(range(9)).map(lambda n: threading.Event().wait(60), executor="process")
         run = pipe.start()
-        atexit.register(print, "ending", flush=True)
+        atexit.register(os.write, 1, b"ending\\n")  # `print` itself could be interrupted
         threading.Timer(0.5, lambda: print("go", flush=True)).start()
         for item in run:
             pass
@@ -278,6 +279,66 @@ def test_interrupted_again_while_it_ends(tmp_path, pause_s):
     assert (code, left) == (-signal.SIGINT, [])
     told = [line for line in err.splitlines() if not line.startswith((" ", "run closed"))]
     assert told == ["Traceback (most recent call last):", "KeyboardInterrupt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the C library raises no such signal")
+@pytest.mark.parametrize("end", ["runs", "servers"])
+def test_interrupted_just_as_the_end_begins(tmp_path, end):
+    """An interrupt that comes up as an exit call of ours begins is quiet, and all is closed."""
+    text = f"""
+        import atexit, ctypes, signal, sys, threading
+
+        def told(args):
+            print("told", args.exc_value, flush=True)
+
+        def last():
+            print([thread.name for thread in threading.enumerate()])
+            raise ValueError("of the script")
+
+        # What the C library raises waits until Python is called again.
+        interrupt = getattr(ctypes.CDLL(None), "raise"), signal.SIGINT
+        sys.unraisablehook = told
+        atexit.register(last)
+        import nbpipe
+        from nbpipe.executors import launch
+        if {end == "servers"}:
+            atexit.register(*interrupt)
+        run = nbpipe.source(range(9)).map(str, executor="process").start()
+        next(iter(run))
+        if {end == "runs"}:
+            atexit.register(*interrupt)
+    """
+    code, out, err = ran(text, tmp_path)
+    told = [line for line in err.splitlines() if not line.startswith("run closed")]
+    assert (code, out.splitlines(), told) == (0, ["['MainThread']", "told of the script"], [])
+
+
+def test_what_is_dropped_last_of_all(tmp_path):
+    """Iterators that live until modules are empty are quiet when they go, and leave no file."""
+    pytest.importorskip("torch")
+    text = """
+        import sys, types
+
+        last = sys.modules["last"] = types.ModuleType("last")  # the first one is emptied last
+        import numpy as np
+        import nbpipe
+        from nbpipe.mapped import Packer
+
+        numbers = nbpipe.source(range(9))
+        run = numbers.map(str).start()
+        batches = iter(nbpipe.DataLoader(range(9), num_workers=2, workers="thread"))
+        progress = iter(nbpipe.progress(numbers.map(str)))
+        last.kept = [iter(run), batches, progress, iter(numbers.cache("cache"))]
+        for each in last.kept:
+            next(each)
+        last.packer = Packer()
+        last.packer.pack(np.zeros(1 << 20))
+        sys.held = list(sys.modules.values())  # emptied, where they would be collected
+        print("end", file=sys.stderr, flush=True)
+    """
+    code, _, err = ran(text, tmp_path)
+    left = list((tmp_path / "cache").glob("*.part"))
+    assert (code, err.rpartition("end\n")[2], left) == (0, "", [])
 
 
 def test_interrupts_while_workers_start(tmp_path):
