@@ -10,6 +10,7 @@ import functools
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -193,16 +194,31 @@ def _like_dataclass(node: Any, values: dict[str, Any]) -> Any:
     return clone
 
 
-@functools.lru_cache(maxsize=256)
+# By class; a class that a cell defines anew must go, with all that its functions refer to.
+_FIELDS: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_COMPUTED: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
 def _field_names(kind: Any) -> tuple[str, ...] | None:
     """Give the fields of a dataclass; None for other types."""
-    fields: Any = getattr(kind, "__dataclass_fields__", None)
-    return None if fields is None else tuple(f.name for f in dataclasses.fields(kind))
+    if getattr(kind, "__dataclass_fields__", None) is None:
+        return None
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple(f.name for f in dataclasses.fields(kind))
+    return names
 
 
-@functools.lru_cache(maxsize=256)
 def _computed_names(kind: Any) -> frozenset[str]:
-    return frozenset(
+    """Give the names of the properties that a class computes once and keeps."""
+    names = _COMPUTED.get(kind)
+    if names is None:
+        names = _COMPUTED[kind] = frozenset(_computed_in(kind))
+    return names
+
+
+def _computed_in(kind: Any) -> Iterator[str]:
+    return (
         name
         for base in kind.__mro__
         for name, value in vars(base).items()
@@ -285,7 +301,6 @@ def _stored(value: Any) -> dict[str, Any]:
     return held
 
 
-@functools.lru_cache(maxsize=256)
 def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
     """Give the slots of a class by their names."""
     return {
@@ -296,7 +311,6 @@ def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
     }
 
 
-@functools.lru_cache(maxsize=256)
 def _measured_by(kind: type) -> Callable[[Any], int] | None:
     """Give what measures the objects of a library that says how large they are."""
     return _LIBRARIES.get(kind.__module__.partition(".")[0])

@@ -1,5 +1,7 @@
 import functools
+import gc
 import sys
+import weakref
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -361,3 +363,22 @@ def test_size_of_an_image():
     """A PIL image counts its pixels."""
     image = pytest.importorskip("PIL.Image").new("RGB", (20, 10))
     assert size_bytes(image) == 600
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: type("Other", (), {}),
+        lambda: dataclass(type("Plain", (), {"__annotations__": {"rows": int}, "rows": 1})),
+        lambda: dataclass(slots=True)(type("Slim", (), {"__annotations__": {"rows": int}})),
+    ],
+)
+def test_a_class_is_not_kept(make):
+    """A class that a cell defines anew goes, and all that its functions refer to."""
+    kind = make()
+    row = kind.__new__(kind)
+    for act in (size_bytes, children, copy_arrays):
+        act([row])
+    gone, kind, row = weakref.ref(kind), None, None
+    gc.collect()
+    assert gone() is None
