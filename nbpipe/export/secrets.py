@@ -60,6 +60,7 @@ _PAIR = 2  # a name and its value
 _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)
+_BYTE = 255
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _NUMBERS = frozenset(("password", "passwd", "passphrase", "passcode", "pin"))
 # Written by their names, or not at all: what they hold belongs to the process.
@@ -78,6 +79,7 @@ _KEPT = frozenset(  # calls that give what they are given, in another form
         *("str", "bytes", "bytearray", "list", "tuple", "set", "frozenset", "SecretStr", "Secret"),
         *("b64decode", "b64encode", "fromhex", "join", "encode", "decode", "strip", "format"),
         *("replace", "lower", "upper", "quote", "unquote", "reversed", "dict", "cast"),
+        *("field", "Field", "attrib", "ib", "Parameter"),
     )
 )
 _FORMS = _KEPT | frozenset(  # calls that give a text of texts
@@ -187,13 +189,22 @@ class _Search:
                 if looks_secret("\n".join(chunk), dense=False):
                     yield path, ""
                 yield from ((path, text) for text in chunk if is_secret(label, text[:_HEAD]))
-        elif not fields and array.dtype.itemsize == 1 and holds_token(array.tobytes()):
+        elif not fields and holds_token(_as_bytes(array)):
             yield path, ""
 
 
 def as_text(value: str | bytes | bytearray) -> str:
     """Give a text, or bytes letter by letter."""
     return str(value) if isinstance(value, str) else bytes(value).decode("latin-1")
+
+
+def _as_bytes(array: Any) -> bytes:
+    """Give the bytes that an array may be made of: its own, or one for each small number."""
+    if array.dtype.itemsize == 1 or array.dtype.kind == "V":
+        return bytes(array.tobytes())
+    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > _BYTE:
+        return b""
+    return bytes(array.astype("uint8").tobytes())
 
 
 def _is_letters(value: Any) -> bool:
@@ -228,7 +239,7 @@ def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
         yield from _parts_of_foreign_mapping(value)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from _attributes(zip(value._fields, tuple.__iter__(value), strict=False))
-    elif isinstance(value, tuple) and len(value) == _PAIR and isinstance(value[0], str):
+    elif _is_pair(value):
         yield from (("[0]", "", value[0]), ("[1]", value[0], value[1]))
     elif isinstance(value, _SEQUENCES):
         kind: Any = next(one for one in _SEQUENCES if isinstance(value, one))
@@ -251,13 +262,23 @@ def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
         yield from _attributes(stored(value).items())
 
 
+def _is_pair(value: Any) -> bool:
+    """Tell whether a tuple, or a list, is a name and what it stands for."""
+    if type(value) not in (tuple, list) or len(value) != _PAIR or not isinstance(value[0], str):
+        return False
+    return isinstance(value, tuple) or is_secret_name(value[0])
+
+
 def _parts_of_mapping(pairs: list[tuple[Any, Any]]) -> Iterator[tuple[str, str, Any]]:
     table = len(pairs) > 1 and _is_table(part for _, part in pairs)
     for key, part in pairs:
-        text = as_text(key) if isinstance(key, str | bytes) else ""
+        last = (
+            key[-1] if isinstance(key, tuple) and key else key
+        )  # as in `{("db", "password"): ...}`
+        text = as_text(last) if isinstance(last, str | bytes) else ""
         yield f"[{_key(key)}]", "" if table else text, part
-        if text:
-            yield " (a key)", "", text
+        if isinstance(key, str | bytes | tuple):
+            yield " (a key)", "", key
 
 
 def _parts_of_foreign_mapping(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -546,8 +567,10 @@ def _literals(node: ast.AST) -> Pairs:
 
 def _listed(node: ast.Tuple | ast.List) -> Pairs:
     """Give what stands in a list: the second of a pair, and what follows an option."""
-    if isinstance(node, ast.Tuple) and len(node.elts) == _PAIR:
-        yield from _given(*node.elts)
+    if len(node.elts) == _PAIR:
+        names = [] if isinstance(node, ast.Tuple) else _texts(node.elts[0])
+        if isinstance(node, ast.Tuple) or any(map(is_secret_name, names)):
+            yield from _given(*node.elts)
     for flag, value in pairwise(node.elts):
         for option in _texts(flag) if isinstance(flag, ast.Constant) else ():
             if option.startswith("-"):
@@ -564,8 +587,15 @@ def _given(target: ast.expr | None, value: ast.expr | None) -> Pairs:
         yield from _named(target.attr, value)
     elif isinstance(target, ast.Subscript):
         yield from _given(target.slice, value)
+    elif isinstance(target, ast.Tuple) and _ends_in_a_text(target):
+        yield from _given(target.elts[-1], value)
     elif isinstance(target, ast.Constant) and isinstance(target.value, str | bytes):
         yield from _named(as_text(target.value), value)
+
+
+def _ends_in_a_text(node: ast.Tuple) -> bool:
+    """Tell whether a key of several parts ends in a text."""
+    return bool(node.elts) and isinstance(node.elts[-1], ast.Constant)
 
 
 def _named(name: str, value: ast.expr | None) -> Pairs:
@@ -586,7 +616,12 @@ def _within(node: ast.expr) -> Iterator[str]:
         yield from (*_within(node.body), *_within(node.orelse))
     elif isinstance(node, ast.Call):
         yield from (text for part in _kept(node) for text in _within(part))
+    elif isinstance(node, ast.Lambda):
+        yield from _within(node.body)
     else:
+        letters: list[Any] = [getattr(one, "value", None) for one in getattr(node, "elts", ())]
+        if _is_letters(letters):
+            yield bytes(letters).decode("ascii")
         kinds = {ast.BinOp: ("left", "right"), ast.Dict: ("values",), ast.BoolOp: ("values",)}
         kinds |= dict.fromkeys((ast.List, ast.Tuple, ast.Set), ("elts",))
         kinds |= dict.fromkeys((ast.Starred, ast.Await, ast.NamedExpr, ast.Subscript), ("value",))

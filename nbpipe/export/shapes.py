@@ -25,17 +25,21 @@ def _set(words: str) -> frozenset[str]:
 
 
 _STRONG = _set(
-    "secret secrets password passwords passwd passphrase passcode passwort pwd psw apikey apikeys "
+    "secret secrets password passwords passwd passphrase passcode passwort pwd psw pswd passw "
+    "passwrd kennwort contrasena senha apikey apikeys "
     "credential credentials bearer authorization authtoken accesstoken privatekey secretkey"
 )
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "accesskey")  # of one word
 _KEYS = _set(  # words that make a "key" a secret
     "api access private secret auth signing encryption account storage license licence hmac ssh "
-    "wandb openai anthropic aws azure gcp"
+    "wandb openai anthropic aws azure gcp master fernet consumer subscription application rsa gpg "
+    "pgp aes cipher stripe"
 )
 _OWNERS = _set(  # words that make a "token" a secret
     "auth access api hf github gh gitlab bearer refresh session slack wandb hub bot security "
     "personal login oauth csrf jwt aws azure gcp google huggingface kaggle telegram jupyter "
-    "deploy npm pypi"
+    "deploy npm pypi sas client app user service account secret private master root admin vault "
+    "openai replicate cohere mistral notion dropbox sentry"
 )
 _LOGINS = _set("db database user admin root login mail email smtp ftp sftp ssh sql my mysql pg")
 _WEAK = _set("key keys token tokens auth cookie cookies jwt pat dsn sig signature session sid sas")
@@ -108,6 +112,7 @@ _QUOTED = re.compile(
     _NAME + r"(?:\\?['\"])?\]?[ \t]{0,3}[=:][ \t]{0,3}b?"
     r"(?P<quote>\\?['\"])(?P<secret>[^'\"\n\\]{1,500})(?P=quote)"
 )
+_SPOKEN = re.compile(_NAME + r"[ \t]{1,2}(?P<quote>['\"`])(?P<secret>[^\s'\"`\\]{6,200})(?P=quote)")
 _PLAIN = re.compile(
     _NAME + r"(?P<between>[ \t]{0,3}[=:][ \t]{0,3}| is )"
     # What follows the name may be a pair itself.
@@ -173,6 +178,8 @@ def is_secret_name(name: str) -> bool:
     if not words or words[-1] in _ABOUT:
         return False
     if _STRONG.intersection(words) or _is_key(words):
+        return True
+    if any(word.endswith(_ENDINGS) for word in words):
         return True
     if words[-1] in ("pass", "pw"):
         return bool(_LOGINS.intersection(words)) or name == "PASS"
@@ -327,6 +334,9 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
         for match in pattern.finditer(text):
             if is_secret_assigned(match["name"], match["secret"]):
                 yield match.span("secret")
+    for match in _SPOKEN.finditer(text):
+        if is_secret_name(match["name"]) and _TYPED.fullmatch(match["secret"]):
+            yield match.span("secret")
     if "=" in text or ":" in text or " is " in text:
         is_config = len(list(_PAIRS.finditer(text))) >= _FEW_PAIRS and "(" not in text
         for match in _PLAIN.finditer(text):

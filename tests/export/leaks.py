@@ -170,6 +170,51 @@ REFUSED: dict[str, Way] = {
         "class SecretStr:\n    def __init__(self, v):\n        self.v = v\n"
         'HELD = {"x": SecretStr("$WORD")}'
     ),
+    "one word": Way('dbpassword = "$WORD"', "dbpassword"),
+    "client's": Way('clientSecret = "$WORD"', "clientSecret"),
+    "abbreviated": Way('PSWD = "$WORD"', "PSWD"),
+    "master key": Way('MASTER_KEY = "$WORD"', "MASTER_KEY"),
+    "sas token": Way('SAS_TOKEN = "$WORD"', "SAS_TOKEN"),
+    "pair in a list": Way('HELD = [["password", "$WORD"]]'),
+    "pair in a list made": Way('HELD = []\nHELD.append(["password", "$WORD"])'),
+    "key of several": Way('HELD = {("db", "password"): "$WORD"}'),
+    "key of bytes": Way('HELD = {b"password": b"$WORD"}'),
+    "in a field": Way(
+        "from dataclasses import dataclass, field\n@dataclass\nclass Hub:\n"
+        '    password: str = field(default="$WORD")\n',
+        "Hub",
+    ),
+    "made by a field": Way(
+        "from dataclasses import dataclass, field\n@dataclass\nclass Hub:\n"
+        '    password: str = field(default_factory=lambda: "$WORD")\n',
+        "Hub",
+    ),
+    "letters in a function": Way(
+        "def decode(x):\n    password = bytes([104, 117, 110, 116, 101, 114, 50])\n    return x"
+    ),
+    "in an f-string of its own": Way(
+        'def decode(x):\n    return {"Authorization": f"token {\'$WORD\'}", "x": x}'
+    ),
+    "global by name": Way('def decode(x):\n    globals()["PASSWORD"] = "$WORD"\n    return x'),
+    "decorator": Way(
+        "def signed(**more):\n    return lambda f: f\n"
+        '@signed(password="$WORD")\ndef decode(x):\n    return x'
+    ),
+    "method's default": Way(
+        'class Hub:\n    def get(self, password="$WORD"):\n        return 3\nHELD = Hub()'
+    ),
+    "class in a class": Way(
+        'class Hub:\n    class Inner:\n        password = "$WORD"\nHELD = Hub()'
+    ),
+    "argument of an error": Way('HELD = [ValueError("$HF")]'),
+    "comment in quotes": Way("HELD = 3  # the password '$WORD' is to go"),
+    "cached": Way(
+        "import functools\ndef make(password):\n    @functools.lru_cache\n    def inner(x):\n"
+        '        return len(password) + x\n    return inner\ndecode = make("$WORD")'
+    ),
+    "name of a stage": Way(
+        'pipe = nbpipe.source(range(2)).map(str, name="$HF")',
+    ),
     # -- by what it looks like
     "hugging face": Way('HELD = "$HF"'),
     "github": Way('HELD = "$GHP"'),
@@ -294,6 +339,17 @@ REFUSED: dict[str, Way] = {
     "array in a function": Way(
         'import numpy as np\ndef decode(x):\n    return {"password": np.array(["$WORD"]), "x": x}'
     ),
+    "array of wide numbers": Way(
+        'import numpy as np\nHELD = np.frombuffer(b"$HF" + bytes(99), "uint8").astype("int64")'
+    ),
+    "array of records": Way(
+        'import numpy as np\nHELD = np.array([b"$HF"] * 99).view("V" + str(len("$HF")))'
+    ),
+    "array of fields in fields": Way(
+        "import numpy as np\nHELD = np.zeros(99, dtype=[('a', [('password', 'U30')])])\n"
+        'HELD["a"]["password"] = "$WORD"'
+    ),
+    "pickled": Way('import pickle\nHELD = pickle.dumps({"password": "$WORD"})'),
     "frame": Way(
         "import sys\nclass Frame:\n    def __init__(self, columns):\n"
         '        self.columns = columns\nHELD = Frame({"password": ["$WORD"]})'
@@ -444,6 +500,11 @@ CHARSET = "0123456789abcdefghijklmnopqrstuvwxyz!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}
 EXPERIMENT = "exp-12_resnet50_lr3e-4_bs256_seed42"
 WNIDS = ["n01440764", "n01443537"]
 auth = "author"
+user_token = "<|user|>"
+assistant_token = "<|assistant|>"
+PALETTE = [104, 117, 110, 116, 101, 114]
+GRID = {("a", "key"): "image", ("b", "token"): "the"}
+QUOTED = "the token 'abc' and the key 'image1' of the word 'password'"
 author = "Ada Lovelace"
 KIND = "Basic usage of the pipeline: token by token"
 MIMES = {"Accept": "application/json", "User-Agent": "Mozilla/5.0 (X11; Linux x86_64)"}

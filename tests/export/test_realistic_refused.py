@@ -256,3 +256,44 @@ def test_raised_errors_are_of_one_kind(notebook: Notebook):
         notebook.kernel.run(cell)
     error: CellError = notebook.failed(last)
     assert (error.kind, error.shown.count("Traceback")) == ("ExportError", 1)
+
+
+def test_secrets_of_magics_and_statements(notebook: Notebook):
+    """What magics and statements say beside the exported code is in no note, file or record."""
+    word, token = "hunter901kx7", "hf_abcdefghijKLmnopqrstuv901"
+    words = f"""
+        import os
+        import nbpipe
+        # ---- next cell
+        %env DB_PASSWORD={word}
+        %set_env HUB {token}
+        !true -u bob:{word}
+        # ---- next cell
+        os.environ["API_KEY"] = "{word}x"
+        os.environ.update(DATABASE_URL="postgres://bob:{word}@example.org/data")
+        PASSWORD = os.environ["DB_PASSWORD"]
+        # ---- next cell
+        def decode(x):
+            return len(PASSWORD) + len(os.environ["HUB"]) + x
+        # ---- next cell
+        pipe = nbpipe.source(range(2)).map(decode)
+        report = pipe.export("loader.py", check_items=0)
+        # ---- next cell
+        HEADERS = {{}}
+        HEADERS["X-Thing"] = f"for {{PASSWORD}}"
+        def decode(x):
+            return HEADERS, x
+        # ---- next cell
+        nbpipe.source(range(2)).map(decode).export("refused.py")
+        """
+    *before, last = cells_of(words)
+    notebook.run("\n# ---- next cell\n".join(before))
+    error = notebook.failed(last)
+    notebook.kernel.run("open('told.txt', 'w').write(str(report) + repr(report))")
+    told = (notebook.folder / "told.txt").read_text()
+    assert "`os.environ['API_KEY'] = '***'`" in told
+    assert "variable 'HEADERS' holds HEADERS['X-Thing']" in error.text
+    everywhere = [notebook.folder, notebook.cache, notebook.temp]
+    for secret in (word, token):
+        assert holds(everywhere, secret) == []
+        assert secret not in error.shown
