@@ -47,6 +47,7 @@ class Builder:
         stands: Stages | None = None,
     ) -> None:
         self._stands = dict(stands or {})
+        self._found: dict[int, Any] = {}  # by the id of a stage
         self._chain = chain
         self._epoch = epoch
         self._lane_of = lane_of
@@ -105,6 +106,15 @@ class Builder:
         """Give the lane of a stage."""
         address = self._addresses[place + stage.name]
         return self._lane_of(address, stage, BATCHES if batched else SAMPLES)
+
+    def once(self, stage: Stage, ask: Callable[[], Any]) -> Any:
+        """Give what is asked of a stage's arguments in the first pass, in each pass.
+
+        The others are built under the lock, where nothing of the user's may run.
+        """
+        if id(stage) not in self._found:
+            self._found[id(stage)] = ask()
+        return self._found[id(stage)]
 
     def stands(self, address: str) -> dict[str, Any]:
         """Give where a stage stands; later passes of a repeat begin at their beginning."""

@@ -40,7 +40,7 @@ from .opening import CallOpener, ReplayOpener, SourceOpener, is_async_source, re
 from .passes import RepeatMover
 from .regionnode import RegionNode, node_of
 from .regions import Regions
-from .route import Chooser, MergeMover, Outlet, SplitMover
+from .route import Chooser, MergeMover, Outlet, SplitMover, numbers_of
 from .steps import Step, step_of
 from .stream import StreamNode, StreamOperation, StreamStep
 from .streams import Dropping, Recording, operation_of
@@ -143,10 +143,10 @@ class Part:
         lane = self._lane(stage)
         stands = self._stands(lane)
         opener = SourceOpener(lane.address, spec, self._context, self._passes, stands)
-        if isinstance(spec.items, GivenItems) and isinstance(spec.items.order, Feed):
+        if type(spec.items) is GivenItems and isinstance(spec.items.order, Feed):
             self._append(FedNode(lane, self._epoch, opener, spec.items.order))
             return
-        remote = is_async_source(spec.items)
+        remote = self._builder.once(stage, lambda: is_async_source(spec.items))
         self._append(ExpandNode(lane, self._epoch, opener, remote=remote, source=True))
 
     def _call(self, stage: Stage, spec: Call) -> None:
@@ -309,7 +309,8 @@ class Part:
 
     def _route(self, stage: Stage, spec: Route) -> None:
         epoch, lane = self._epoch, self._lane(stage)
-        step = Step(lane.address, Chooser(lane.address, spec), self._context)
+        numbers = self._builder.once(stage, lambda: numbers_of(spec))
+        step = Step(lane.address, Chooser(lane.address, spec, numbers), self._context)
         self._append(MapNode(lane, epoch, step))
         outlets = [Outlet(_unseen(lane), epoch) for _ in spec.values]
         mover = SplitMover(outlets)

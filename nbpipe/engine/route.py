@@ -17,14 +17,25 @@ from .noting import Stages
 from .task import Entry, Task
 
 
-class Chooser:
-    """Finds the branch of an item: gives its number and the item."""
+def numbers_of(spec: Route) -> dict[Any, int]:
+    """Number the branches by their keys."""
+    return {value: number for number, value in enumerate(spec.values)}
 
-    def __init__(self, stage: str, spec: Route) -> None:
+
+class Chooser:
+    """Finds the branch of an item: gives its number and the item.
+
+    Args:
+        stage: its address.
+        spec: the key's function.
+        numbers: what `numbers_of` gave.
+    """
+
+    def __init__(self, stage: str, spec: Route, numbers: dict[Any, int]) -> None:
         self._stage = stage
         self._key = spec.key
         self._reads = False
-        self._numbers = {value: number for number, value in enumerate(spec.values)}
+        self._numbers = numbers
 
     def let_read(self) -> None:
         """Hear that items are batches in flight; they pass as they are."""

@@ -305,6 +305,48 @@ def test_garbage_that_is_found_under_the_lock(act):
     assert found == [1]
 
 
+class Watched:
+    """A source, a function and a key in one; notes where the run's lock is held."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name):
+        if Guest.run is not None and holds(Guest.run._scheduler.lock):
+            Watched.asked.append(name)
+        return object.__getattribute__(self, name)
+
+    def __iter__(self):
+        return iter(range(6))
+
+    def __call__(self, item):
+        return item
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return type(other) is Watched
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_nothing_else_of_the_user_is_asked_under_the_lock():
+    """Sources, functions and keys are looked at before an epoch, also for the passes to come."""
+    fn, key = Watched(), Watched()
+    chain = nbpipe.source(Watched()).map(fn).filter(lambda item: True).map(fn, executor="inline")
+    chain = chain.route(lambda item: key, {key: lambda part: part.map(fn, name="part")})
+    chain = chain.batch(2, collate=fn).flat_map(fn).repeat(3)
+    del Watched.asked[:]
+    with chain.start() as run:
+        Guest.run = run
+        try:
+            assert len(list(run)) == 18
+            run.stats()
+            run.state_dict()
+        finally:
+            Guest.run = None
+    assert Watched.asked == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
 def test_garbage_that_is_found_under_the_lock_of_the_workers(isolate):
