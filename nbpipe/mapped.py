@@ -47,6 +47,7 @@ class _Pickler(SharingPickler):
 def _is_plain(torch: Any, tensor: Any) -> bool:
     return bool(
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type == "cpu"
         and tensor.numel()
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

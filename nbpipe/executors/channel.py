@@ -117,6 +117,14 @@ class Channel:
                 self._wire.hang_up()
                 raise
 
+    def carries(self, value: object) -> bool:
+        """Tell whether a value could be sent."""
+        try:
+            dumps(value, self._classes)
+        except BaseException:
+            return False
+        return True
+
     def recv(self, *, copy: bool | None = None) -> Any:
         """Receive the next message, waiting for it.
 

@@ -228,6 +228,7 @@ def _is_plain(tensor: Any) -> bool:
     torch: Any = sys.modules["torch"]
     return bool(
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type == "cpu"
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
         and tensor.is_leaf

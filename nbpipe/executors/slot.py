@@ -12,6 +12,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any, final
 
 from ..errors import StageTimeoutError, UnpicklableError, WorkerDiedError, WorkerStartError
+from ..text import shortened
 from .base import Answer, Job
 from .blocks import Blocks
 from .channel import Channel
@@ -20,6 +21,7 @@ from .shipping import Shipped
 from .worker import ENDED, ENTRY, Settings
 
 _RESTED_S = 0.05
+_LONGEST = 300  # characters of a user's error that ours repeats
 LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
 
 
@@ -120,15 +122,21 @@ class Slot:
             return
         self._send(job, ("program", shipped.data))
         try:
-            self._expect("ready", job)
+            (failed,) = self._expect("ready", job)
         except (WorkerDiedError, StageTimeoutError):
             raise
         except Exception as error:
             self.usable = False
             raise WorkerStartError(
-                f"a worker of {job.program.label!r} could not begin: its function could not be "
-                "loaded there, or worker_init failed"
+                f"{_line(error)}: the function of {job.program.label!r} could not be loaded in a "
+                "worker"
             ) from error
+        if failed is not None:
+            self.usable = False
+            cause: BaseException = failed.unpack()
+            raise WorkerStartError(
+                f"{_line(cause)}: worker_init failed in a worker of {job.program.label!r}"
+            ) from cause
         self._digest = shipped.digest
 
     def _send(self, job: Job, message: tuple[Any, ...]) -> None:
@@ -237,6 +245,12 @@ class Slot:
         if self._worker is not None:
             self._worker.close()
         return self._worker
+
+
+def _line(error: BaseException) -> str:
+    """Put the user's own error first."""
+    text = shortened(str(error), _LONGEST)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _address(job: Job, stage: int) -> str:

@@ -15,7 +15,6 @@ from typing import Any, TypedDict
 
 from .. import worker
 from .channel import Channel
-from .pickling import pickled_bytes
 from .remote_errors import pack_error
 from .shipping import load
 from .surroundings import hold_threads
@@ -119,7 +118,17 @@ class _Desk:
         except (EOFError, OSError):
             raise
         except BaseException as error:
+            self._send_instead(kind, arguments, answer, error)
+
+    def _send_instead(
+        self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
+    ) -> None:
+        try:
             self._channel.send(self._instead(kind, arguments, answer, error))
+        except (EOFError, OSError):
+            raise
+        except BaseException as again:
+            self._channel.send(("error", pack_error(again)))
 
     def _instead(
         self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
@@ -128,7 +137,7 @@ class _Desk:
         if kind != "do":
             return ("error", pack_error(error))
         results = [
-            result if _can_travel(result) else self._program.unsendable(entry, result)
+            result if self._channel.carries(result) else self._program.unsendable(entry, result)
             for entry, result in zip(arguments[0], answer[1], strict=False)
         ]
         return ("answer", results, *answer[2:])
@@ -143,8 +152,11 @@ class _Desk:
         self._program = load(data)
         hold_threads()
         if first:
-            self._program.prepare()
-        return ("ready",)
+            try:
+                self._program.prepare()
+            except BaseException as error:
+                return ("ready", pack_error(error))
+        return ("ready", None)
 
     def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
         begun = self._announce if announces else None
@@ -187,11 +199,3 @@ class _Desk:
                 close()
             except BaseException as error:
                 self._channel.send(("text", "stderr", f"closing a generator failed: {error!r}\n"))
-
-
-def _can_travel(result: Any) -> bool:
-    try:
-        pickled_bytes(result)
-    except BaseException:
-        return False
-    return True

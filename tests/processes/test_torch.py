@@ -4,6 +4,7 @@ import ast
 import functools
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,69 @@ def test_shared_tensors_of_a_loader(make_rows):
     first, second = ([batch.tolist() for batch in loader] for _ in range(2))
     assert first == second == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert rows[:, 0].tolist() == [*range(1, 9)]
+
+
+def of_kind(kind):
+    """Give a tensor that is none of the plain ones."""
+    import torch
+
+    ones = torch.ones(3, dtype=torch.complex64)
+    with warnings.catch_warnings():  # torch tells of what is a prototype, or is to go
+        warnings.simplefilter("ignore")
+        makers = {
+            "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.ones(3)]),
+            "jagged": lambda: torch.nested.nested_tensor(
+                [torch.zeros(2), torch.ones(3)], layout=torch.jagged
+            ),
+            "sparse": lambda: torch.eye(3).to_sparse(),
+            "rows": lambda: torch.eye(3).to_sparse_csr(),
+            "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.quint8),
+            "meta": lambda: torch.ones(3, device="meta"),
+            "conjugate": ones.conj,
+            "negative": lambda: ones.conj().imag,
+            "computed": lambda: torch.ones(3, requires_grad=True) * 2,
+        }
+        return makers[kind]()
+
+
+KINDS = (
+    *("nested", "jagged", "sparse", "rows", "quantized"),
+    *("meta", "conjugate", "negative", "computed"),
+)
+
+
+def portrait(tensor):
+    """Give what tells a tensor from others: what it is, and its values."""
+    import torch
+
+    about = (tensor.layout, tensor.dtype, tensor.is_nested, tensor.is_quantized, tensor.device)
+    if tensor.is_meta:
+        return *about, tuple(tensor.shape)
+    parts = tensor.detach().unbind() if tensor.is_nested else [tensor.detach()]
+    values = [torch.resolve_neg(part.resolve_conj()) for part in parts]
+    dense = [part.dequantize() if part.is_quantized else part.to_dense() for part in values]
+    return *about, [part.tolist() for part in dense]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_other_kinds_come_whole():
+    """Nested, sparse, quantized and all other tensors arrive as what they are."""
+    with placed(len(KINDS), lambda n: of_kind(KINDS[n])).start() as run:
+        got = dict(zip(KINDS, drained(run), strict=True))
+    wanted = {kind: portrait(of_kind(kind)) for kind in KINDS}
+    assert {kind: portrait(tensor) for kind, tensor in got.items()} == wanted
+
+
+def test_tensors_that_cannot_be_sent_cost_no_worker():
+    """A result that torch cannot pickle is refused by stage and type, and its worker goes on."""
+
+    def work(n):
+        import torch
+
+        return torch.ones(3).to_mkldnn() if n == 1 else os.getpid()
+
+    with placed(4, work, on_error="skip", concurrency=1).start() as run:
+        pids = drained(run)
+        (failure,) = run.failures()
+    assert (len(pids), len(set(pids))) == (3, 1)
+    assert "stage 'fn' gave a Tensor, which cannot be sent from its worker" in str(failure)
