@@ -295,6 +295,9 @@ def _parts_of_sequence(values: list[Any]) -> Iterator[tuple[str, str, Any]]:
     for at, (flag, part) in enumerate(pairwise(values)):
         if isinstance(flag, str) and flag[:1] == "-" and isinstance(part, str):
             yield f"[{at + 1}]", "", f"{flag} {part}"  # as in `["curl", "-u", "me:..."]`
+    texts = [one for one in values[:_FEW] if isinstance(one, str)]
+    if any(one[:1] == "-" for one in texts):
+        yield "", "", " ".join(texts)
 
 
 def _parts_given(value: functools.partial[Any]) -> Iterator[tuple[str, str, Any]]:
@@ -540,6 +543,9 @@ def _literals(node: ast.AST) -> Pairs:
     """Give the texts that stand in a node, each with the name it is given there."""
     if isinstance(node, ast.Constant | ast.BinOp):
         yield from (("", text) for text in _texts(node) if isinstance(node, ast.Constant) or text)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            yield from (("", text) for text in _filled(node.left, given))
     elif isinstance(node, ast.JoinedStr):
         yield from (("", text) for text in _texts(node))
     elif isinstance(node, ast.Assign):
@@ -561,8 +567,19 @@ def _literals(node: ast.AST) -> Pairs:
         yield from _given(node.comparators[0], node.left)
     elif isinstance(node, ast.Call):
         yield from _given(*node.args[-2:]) if len(node.args) > 1 else ()
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            yield from (("", text) for text in _filled(node.func.value, node.args))
     elif isinstance(node, ast.arguments):
         yield from _defaults(node)
+
+
+def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
+    """Give a template with the literals that are put into it."""
+    texts = _texts(template) if isinstance(template, ast.Constant) else []
+    if not texts or not any(map(_texts, given)):
+        return []
+    holes = iter([*map(_texts, given)])
+    return [_HOLES.sub(lambda match: "".join(next(holes, [match[0]])) or match[0], texts[0])]
 
 
 def _listed(node: ast.Tuple | ast.List) -> Pairs:
@@ -575,6 +592,9 @@ def _listed(node: ast.Tuple | ast.List) -> Pairs:
         for option in _texts(flag) if isinstance(flag, ast.Constant) else ():
             if option.startswith("-"):
                 yield from (("", f"{option} {text}") for text in _texts(value))
+    texts = [text for one in node.elts if isinstance(one, ast.Constant) for text in _texts(one)]
+    if any(one[:1] == "-" for one in texts):
+        yield "", " ".join(texts)
 
 
 def _given(target: ast.expr | None, value: ast.expr | None) -> Pairs:

@@ -26,10 +26,11 @@ def _set(words: str) -> frozenset[str]:
 
 _STRONG = _set(
     "secret secrets password passwords passwd passphrase passcode passwort pwd psw pswd passw "
-    "passwrd kennwort contrasena senha apikey apikeys "
+    "passwrd kennwort contrasena senha creds userpass apikey apikeys "
     "credential credentials bearer authorization authtoken accesstoken privatekey secretkey"
 )
-_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "accesskey")  # of one word
+# How one word ends that is made of two.
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "accesskey", "authkey")
 _KEYS = _set(  # words that make a "key" a secret
     "api access private secret auth signing encryption account storage license licence hmac ssh "
     "wandb openai anthropic aws azure gcp master fernet consumer subscription application rsa gpg "
@@ -139,6 +140,7 @@ _SHELL = re.compile(
     r"['\"]?(?P<secret>[^\s'\"$-]\S{2,200})"
     r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40,64})(?!\w)"
 )
+_SQL = re.compile(r"(?i)\bidentified\s{1,3}by\s{1,3}['\"](?P<secret>[^'\"\s]{1,200})['\"]")
 _NETRC = re.compile(r"\blogin[ \t\n]+\S{1,100}[ \t\n]+password[ \t\n]+(?P<secret>[^\s'\"]{1,200})")
 _MARKED = re.compile(r"<(?P<name>[A-Za-z][\w-]{0,60})>(?P<secret>[^<>\s{}$]{3,300})</(?P=name)>")
 _DENSE = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/=_-]{20,120}(?![\w+/=.-])")
@@ -362,7 +364,8 @@ def _spans_in_addresses(text: str) -> Iterator[tuple[int, int]]:
 
 def _spans_in_commands(text: str) -> Iterator[tuple[int, int]]:
     yield from (match.span("secret") for match in _BASIC.finditer(text) if _is_basic(match))
-    yield from (match.span("secret") for match in _NETRC.finditer(text))
+    for pattern in (_NETRC, _SQL):
+        yield from (match.span("secret") for match in pattern.finditer(text))
     if "-" in text or "login " in text:
         yield from (match.span("secret") for match in _CURL.finditer(text))
         for match in _SHELL.finditer(text):

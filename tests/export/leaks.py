@@ -279,6 +279,33 @@ REFUSED: dict[str, Way] = {
     "arguments": Way('HELD = ["curl", "-u", "bob:$WORD", "https://example.org"]'),
     "option": Way('HELD = "login --user bob --password $WORD"'),
     "option of a list": Way('HELD = ["login", "--password", "$WORD"]'),
+    "glued option": Way('def decode(x):\n    return ["mysql", "-u", "bob", "-p$WORD", x]'),
+    "glued option made": Way('HELD = []\nHELD += ["mysql", "-u", "bob", "-p$WORD"]'),
+    "named option": Way('def decode(x):\n    return ["run", "--password=$WORD", x]'),
+    "template": Way('def decode(x):\n    return "https://bob:%s@h.org/%s" % ("$WORD", x)'),
+    "format": Way('def decode(x):\n    return "https://bob:{}@h.org/{}".format("$WORD", x)'),
+    "sql": Way("HELD = \"CREATE USER bob IDENTIFIED BY '$WORD'\""),
+    "sql password": Way("HELD = \"ALTER USER bob WITH PASSWORD '$WORD'\""),
+    "javascript": Way("HELD = \"const config = {apiKey: '$AIZA', password: '$WORD'}\""),
+    "proxy": Way('HELD = {"http": "http://bob:$WORD@proxy:8080"}'),
+    "redis": Way('HELD = "redis://:$WORD@cache:6379/0"'),
+    "jdbc": Way('HELD = "jdbc:postgresql://h/db?user=bob&password=$WORD"'),
+    "service bus": Way('HELD = "Endpoint=sb://x.net/;SharedAccessKey=$SLASHED="'),
+    "cloud front": Way('HELD = "https://d.cloudfront.net/k?Policy=a&Signature=$DENSE"'),
+    "environment of a process": Way(
+        'def decode(x):\n    return dict(env={"DB_PASSWORD": "$WORD"}, x=x)'
+    ),
+    "creds": Way('creds = ("bob", "$WORD")', "creds"),
+    "worker_init": Way(
+        "import functools\ndef init(password=None):\n    pass\n"
+        'pipe = nbpipe.source(range(2)).map(str, executor="process", '
+        'worker_init=functools.partial(init, password="$WORD"))'
+    ),
+    "bound method": Way(
+        CLASS.format(p="api_key", a="_k")
+        + "    def get(self, x):\n        return x\n"
+        + 'pipe = nbpipe.source(range(2)).map(Hub(api_key="$WORD").get)'
+    ),
     "header": Way('HELD = {"Authorization": "Bearer $WORD"}'),
     "header in a function": Way(
         'def decode(x):\n    return dict(headers={"Authorization": "Basic $BASIC"}, x=x)'
