@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -21,12 +22,14 @@ from ..tree import is_tensor
 from .living import is_handle, kind_of, way_out_of
 from .objects import elements, is_library, stored
 
-_BUDGET = 200_000  # values that are looked at
+_BUDGET = 50_000  # values that are looked at, besides numbers, texts and their like
 _DEPTH = 32
 _LONGEST_KEY = 40
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
 _SETS = (set, frozenset)
 _SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
+_EXACT = {dict, list, tuple, set, frozenset}
+_MIXED = (io.IOBase, Iterator)  # some of a type are handles, others are not
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__")
 _CALLABLES = (
     *(FunctionType, type, types.MethodType, functools.partial, CACHED, types.MappingProxyType),
@@ -100,28 +103,50 @@ def handle_in(name: str, value: object) -> Handle | None:
             attribute = step.place[len(name) + 1 :] if step.place.startswith(f"{name}.") else ""
             more = _KEPT if depth and "open it" in way_out else ""
             return Handle(place, step.value, way_out + more, _first_of(attribute))
-        if _is_dull(step.value):
-            dull.add(type(step.value))
-        elif depth < _DEPTH and not _holds_dull(step.value, dull):
+        if depth < _DEPTH:
             with contextlib.suppress(Exception):  # a class of the user's may refuse to be read
-                steps += [(inner, depth + 1) for inner in _inside(step)]
+                steps += [(inner, depth + 1) for inner in _inside(step, dull)]
     return None
+
+
+def _lively(values: Iterable[tuple[Any, Any]], dull: set[type]) -> Iterator[tuple[Any, Any]]:
+    """Leave out values that hold nothing, each with its place; note their types.
+
+    Args:
+        values: places and values.
+        dull: types of values that hold nothing.
+    """
+    for place, one in values:
+        kind = type(one)
+        if kind in (list, tuple):
+            is_empty = all(_is_noted(part, dull) for part in one)
+        elif kind is dict:
+            is_empty = all(_is_noted(part, dull) for pair in one.items() for part in pair)
+        else:
+            is_empty = _is_noted(one, dull)
+        if not is_empty:
+            yield place, one
+
+
+def _is_noted(value: object, dull: set[type]) -> bool:
+    """Tell whether a value holds nothing, and note its type."""
+    kind = type(value)
+    if kind not in dull and kind not in _EXACT and _is_dull(value):
+        dull.add(kind)
+    return kind in dull
 
 
 def _is_dull(value: object) -> bool:
     """Tell whether values of a type hold nothing: a library's, which says how it is made again."""
     kind = type(value)
     looked_into = (dict, list, tuple, deque, *_SETS, *_CALLABLES, np.ndarray)
-    return _has_recipe(kind) and is_library(kind.__module__) and not issubclass(kind, looked_into)
+    if not _has_recipe(kind) or not is_library(kind.__module__) or issubclass(kind, looked_into):
+        return False
+    return not isinstance(value, _MIXED) and not is_tensor(value) and way_out_of(value) is None
 
 
 def _has_recipe(kind: type) -> bool:
     return any(getattr(kind, hook, None) is not getattr(object, hook, None) for hook in _HOOKS)
-
-
-def _holds_dull(value: object, dull: set[type]) -> bool:
-    sequence = isinstance(value, list | tuple | deque | set | frozenset)
-    return sequence and set(map(type, elements(value))) <= dull
 
 
 def _first_of(attribute: str) -> str:
@@ -130,7 +155,7 @@ def _first_of(attribute: str) -> str:
 
 def _way_out(step: _Step, depth: int) -> str | None:
     value = step.value
-    if depth and is_tensor(value):
+    if type(value) in _EXACT or (depth and is_tensor(value)):
         return None
     if step.is_inside and not is_handle(value):
         return None
@@ -141,12 +166,14 @@ def _standard() -> tuple[object, ...]:
     return (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 
 
-def _inside(step: _Step) -> Iterator[_Step]:
+def _inside(step: _Step, dull: set[type]) -> Iterator[_Step]:
     """Give what a value consists of."""
     value = step.value
-    if isinstance(value, _SKIPPED) or is_tensor(value):
+    if type(value) in _EXACT:
+        yield from _of_container(step, dull)
+    elif isinstance(value, _SKIPPED) or is_tensor(value):
         return
-    if isinstance(value, FunctionType):
+    elif isinstance(value, FunctionType):
         yield from _of_function(step)
     elif isinstance(value, type):
         yield from _of_class(step)
@@ -154,7 +181,7 @@ def _inside(step: _Step) -> Iterator[_Step]:
         if value.dtype.hasobject:
             yield step._replace(place=f"{step.place}[...]", value=value.tolist())
     else:
-        yield from _of_container(step)
+        yield from _of_container(step, dull)
         yield from _of_wrapper(step)
         yield from _of_object(step)
 
@@ -187,18 +214,20 @@ def _of_class(step: _Step) -> Iterator[_Step]:
             yield _Step(f"{step.place}.{name}", step.of, one)
 
 
-def _of_container(step: _Step) -> Iterator[_Step]:
+def _of_container(step: _Step, dull: set[type]) -> Iterator[_Step]:
     value = step.value
     if isinstance(value, dict | types.MappingProxyType):
-        for key, one in tuple(_plainly(value)):
+        pairs = tuple(_plainly(value))
+        for key, one in _lively(pairs, dull):
             words = shortened(repr(key), _LONGEST_KEY) if type(key) in _PLAIN else "..."
             yield step._replace(place=f"{step.place}[{words}]", value=one)
+        for key, _ in _lively(((key, key) for key, _ in pairs), dull):
             yield step._replace(place=f"a key of {step.place}", value=key)
     elif isinstance(value, list | tuple | deque):
-        for at, one in enumerate(elements(value)):
+        for at, one in _lively(enumerate(elements(value)), dull):
             yield step._replace(place=f"{step.place}[{at}]", value=one)
     elif isinstance(value, _SETS):
-        for one in elements(value):
+        for _, one in _lively(enumerate(elements(value)), dull):
             yield step._replace(place=f"an element of {step.place}", value=one)
 
 
