@@ -257,7 +257,24 @@ class Known:
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
         now, later = read(self.collector, self.scope, statement.node, statement.cell.flags, use)
-        return Spelling(statement.text, now, later)
+        if self.name not in now or not callable(self.value):
+            return Spelling(statement.text, now, later)
+        for before in self._wrapped(statement):
+            self._check_secret(before)
+            more = read(self.collector, self.scope, before.node, before.cell.flags, use)
+            now, later = now | more[0], later | more[1]
+        texts = [one.text for one in (*self._wrapped(statement), statement)]
+        return Spelling("\n\n\n".join(texts), now - {self.name}, later - {self.name})
+
+    def _wrapped(self, statement: Statement) -> list[Statement]:
+        """Give what bound the name that `name = wrapper(name)` reads, the oldest first."""
+        found: list[Statement] = []
+        every = self.scope.cells.bindings(self.name)
+        for one in every[every.index(statement) + 1 :]:
+            found.insert(0, one)
+            if self.name not in names_read(one.node, future=True)[0]:
+                break
+        return found
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
         spelled: set[str] = set()

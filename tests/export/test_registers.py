@@ -75,6 +75,9 @@ def traced(fn):
 @traced
 @functools.lru_cache(maxsize=4)
 def wrapped(x): return x + STEP
+def rewrapped(x): return scaled(x)
+rewrapped = traced(rewrapped)  # once
+rewrapped = functools.cache(rewrapped)
 cached = functools.cache(lambda x: scaled(x))
 vectorized = np.vectorize(scaled)
 def bound(functions):
@@ -129,9 +132,9 @@ def third(x): return scaled(x)
 def decode(x):
     child = Base.kinds["Child"]()
     return [
-        wrapped(x), cached(x), vectorized([x]).tolist(), closed(x), COUNTS[x], Box().size,
-        Box().known, child(x), child.two(x), child.step, child.kept, child.plain(x), child.made(x),
-        steps.known["b"](x), TABLE["a"](x), Shelf.held["third"](x), first(x),
+        wrapped(x), rewrapped(x), cached(x), vectorized([x]).tolist(), closed(x), COUNTS[x],
+        Box().size, Box().known, child(x), child.two(x), child.step, child.kept, child.plain(x),
+        child.made(x), steps.known["b"](x), TABLE["a"](x), Shelf.held["third"](x), first(x),
     ]
 pipe = nbpipe.source(range(3)).map(decode)
 report = pipe.export("loader.py", check_items=0)
@@ -144,6 +147,7 @@ def test_functions_reached_by_way_of_others(notebook: Notebook):
     exported = notebook.exported(FRAME + REACHED)
     assert "F821" not in exported.text
     assert "F811" not in exported.text
+    assert "rewrapped = traced(rewrapped)  # once\n" in exported.text
     for name in ("first", "second", "third", "Child"):
         assert exported.names.count(name) == 1
 
