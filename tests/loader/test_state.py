@@ -239,6 +239,23 @@ def test_dataset_that_is_its_own_iterator_goes_on_in_a_process():
     assert resumed(lambda: nbpipe.DataLoader(Bookmark(), 4, **how), state) == wanted
 
 
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_iterable_dataset_without_order(at, placed):
+    """Of a dataset that is read once, in completion order, each batch that is left comes once."""
+
+    def make():
+        return nbpipe.DataLoader(Stream(), 4, in_order=False, **placed)
+
+    loader = make()
+    batches = iter(loader)
+    had = [plain(next(batches)) for _ in range(at)]
+    state = sent(loader.state_dict())
+    batches.close()
+    rest, following = resumed(make, state, epochs=2)
+    every = [[*range(first, min(21, first + 4))] for first in range(0, 21, 4)]
+    assert (sorted(had + rest), sorted(following)) == (every, every)
+
+
 @pytest.mark.parametrize("dataset", [Reel, Counted])
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_state_of_the_iterator_of_a_dataset(dataset, at):
