@@ -97,7 +97,7 @@ class _Execution:
         before: how far each run was when it began.
     """
 
-    def __init__(self, key: _Key, before: Mapping[Run, _Turn]) -> None:
+    def __init__(self, key: _Key, before: Mapping[Run | LoaderRun, _Turn]) -> None:
         self.key = key
         self.before = weakref.WeakKeyDictionary(before)
 
@@ -120,6 +120,7 @@ class CellRules:
         self._display = display
         self._history = history
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[LoaderRun] = weakref.WeakSet()
         self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
         self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
         self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
@@ -141,7 +142,9 @@ class CellRules:
 
     def enter(self, key: _Key) -> None:
         """Take note that a cell is under way in this thread."""
-        execution = _Execution(key, {run: _turn(run) for run in self._open_runs()})
+        before: dict[Run | LoaderRun, _Turn] = {run: _turn(run) for run in self._open_runs()}
+        before |= {run: run.turn for run in tuple(self._loaders)}
+        execution = _Execution(key, before)
         self._under_way.setdefault(threading.get_ident(), []).append(execution)
         _execution.set(execution)
 
@@ -159,6 +162,9 @@ class CellRules:
         for run in self._open_runs():
             if _is_iterated_here(run) and execution.before.get(run) != _turn(run):
                 run.close_epochs()
+        for loader in tuple(self._loaders):
+            if execution.before.get(loader) != loader.turn:
+                loader.close_epochs()
 
     def _leave(self, result: Result | None) -> _Execution | None:
         ident = threading.get_ident()
@@ -188,9 +194,18 @@ class CellRules:
                 _tell(line)
 
     def answer(self, run: LoaderRun) -> None:
-        """Hear that a loader was made; its controls are answered between two of its batches."""
+        """Hear that a loader was made; its controls are answered between two of its batches.
+
+        Workers that it keeps stay when the cell that trains is run again.
+        """
+        self._loaders.add(run)
+        run.hears_of = self._leave_to_loader
         if self._pump is not None:
             run.between_waits = self._pump.poll
+
+    def _leave_to_loader(self, run: Run) -> None:
+        for runs in self._runs_of.values():
+            runs.discard(run)
 
     def _lost_values(self, run: Run) -> list[str]:
         lines = []

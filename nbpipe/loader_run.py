@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import weakref
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter_ns, time
@@ -65,11 +66,15 @@ class Loader(Protocol):
 
 
 class _Leg(NamedTuple):
-    """One epoch: its number, who makes the batches, and its iterator, unless that was dropped."""
+    """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
+
+    And the thread that began it, by its number.
+    """
 
     number: int
     maker: Run | HereEpoch
     epoch: weakref.ref[Any]
+    thread: int
 
     @property
     def going(self) -> bool:
@@ -93,11 +98,13 @@ class LoaderRun:
         in_batches: the loader gives batches, not samples.
 
     Attributes:
+        hears_of: called with every run that makes batches for this one, or None.
         between_waits: called before a batch is made in the calling thread, or None.
         shown: what shows this run, and hears of the end of each epoch.
     """
 
     def __init__(self, loader: Loader, *, in_batches: bool) -> None:
+        self.hears_of: Callable[[Run], object] | None = None
         self.between_waits: Callable[[], object] | None = None
         self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
         self._loader = weakref.ref(loader)
@@ -157,7 +164,7 @@ class LoaderRun:
                 maker = run
                 self._numbers_of(run)[run.epoch] = self._number
             self._legs = [leg for leg in self._legs if leg.going]
-            self._legs.append(_Leg(self._number, maker, weakref.ref(epoch)))
+            self._legs.append(_Leg(self._number, maker, weakref.ref(epoch), get_ident()))
         return maker if isinstance(maker, HereEpoch) else None
 
     def ended(self) -> None:
@@ -178,6 +185,8 @@ class LoaderRun:
             if known is run:
                 return numbers
         self._runs.append((run, {}))
+        if self.hears_of is not None:
+            self.hears_of(run)
         return self._runs[-1][1]
 
     def _let_go(self) -> None:
@@ -395,6 +404,18 @@ class LoaderRun:
         leg = self._leg
         if leg is not None and leg.going:
             leg.maker.stop()
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """How far it is: epochs begun, batches delivered in all of them."""
+        return self._number, self.stats()[CONSUMER].items_out
+
+    def close_epochs(self) -> None:
+        """Leave the epochs that this thread began: the code that iterated them is gone."""
+        for leg in tuple(self._legs):
+            epoch = leg.epoch()
+            if epoch is not None and leg.thread == get_ident():
+                epoch.close()
 
     def close(self, timeout_s: float = 5) -> None:
         """End the epochs in progress and all workers; the loader's next epoch starts others.

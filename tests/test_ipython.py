@@ -418,3 +418,42 @@ def test_import_outside_a_kernel_registers_nothing(before):
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == f"[] False {bool(before)}"
+
+
+@pytest.mark.torch
+def test_workers_of_a_loader_stay_when_its_cell_runs_again(shell, capsys):
+    """A cell that trains on a loader may be run again: the workers that stay are not ended."""
+    pytest.importorskip("torch")
+    loader = nbpipe.DataLoader(
+        range(8), 2, num_workers=1, workers="thread", persistent_workers=True
+    )
+    chains = []
+
+    def train():
+        list(loader)
+        chains.append(loader.pipeline)  # another run has another one
+
+    for _ in range(2):
+        shell.run(train, "train")
+    loader.close()
+    assert (chains[0] is chains[1], capsys.readouterr().out) == (True, "")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 1])
+def test_failed_cell_leaves_the_epoch_of_a_loader(shell, workers):
+    """A cell that fails in a loader's epoch ends it, whoever holds the iterator; no other one."""
+    pytest.importorskip("torch")
+    loader = nbpipe.DataLoader(range(8), 2, num_workers=workers, workers="thread")
+    other = nbpipe.DataLoader(range(8), 2, num_workers=workers, workers="thread")
+    held, kept = [], iter(other)
+
+    def fail():
+        held.append(iter(loader))
+        next(held[0])
+        raise ValueError
+
+    shell.run(fail)
+    found = (loader.run.status().state, list(held[0]), len(list(kept)))
+    loader.close()
+    assert found == ("cancelled", [], 4)
