@@ -1,93 +1,48 @@
 """The rules for cells, in a real kernel."""
 
-import os
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ipykernel")
-from jupyter_client import KernelManager
 
-ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 30
+from tests.kernel.client import running
+
+pytestmark = pytest.mark.kernel
 
 
-class Kernel:
-    """A kernel and its client."""
+class Notebook:
+    """A kernel, and what its cells have said and raised."""
 
-    def __init__(self):
-        self._manager = KernelManager()
-        self._manager.start_kernel(
-            cwd=str(ROOT),
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""},
-            extra_arguments=["--HistoryManager.enabled=False"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self._client = self._manager.client()
-
-    def connect(self):
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=TIMEOUT_S)
-
-    def close(self):
-        try:
-            self._client.stop_channels()
-        finally:
-            self._manager.shutdown_kernel(now=True)
-
-    def send(self, code, cell_id):
-        """Send a cell as a notebook does, with the cell's id; give the request's id."""
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
-        content |= {"user_expressions": {}, "stop_on_error": False}
-        metadata = {"cellId": cell_id} if cell_id else {}
-        message = self._client.session.msg("execute_request", content, metadata=metadata)
-        self._client.shell_channel.send(message)
-        return message["header"]["msg_id"]
-
-    def read(self, request, *, until=None):
-        """Read what a cell prints up to `until`, or to its end; give that and the error's name."""
-        said, error = "", None
-        while until is None or until not in said:
-            message = self._client.get_iopub_msg(timeout=TIMEOUT_S)
-            content, kind = message["content"], message["msg_type"]
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            if kind == "stream":
-                said += content["text"]
-            elif kind == "error":
-                error = content["ename"]
-            elif kind == "status" and content["execution_state"] == "idle":
-                break
-        return SimpleNamespace(said=said, error=error)
+    def __init__(self, client):
+        self.client = client
 
     def run(self, code, cell_id=None):
-        """Run a cell to its end."""
-        return self.read(self.send(code, cell_id))
+        """Run a cell to its end; give what it has printed, and the name of its error."""
+        cell, content = self.client.end(code, cell_id)
+        return SimpleNamespace(said=self.client.output(cell), error=content.get("ename"))
 
-    def interrupt(self):
-        """Press the stop button."""
-        self._manager.interrupt_kernel()
+    def interrupted(self, code, cell_id, printed):
+        """Press the stop button once a cell has printed a text; give the name of its error."""
+        cell = self.client.execute(code, cell_id=cell_id)
+        self.client.printed(cell, printed)
+        self.client.interrupt()
+        return self.client.reply(cell)["content"].get("ename")
 
 
 @pytest.fixture(scope="module")
 def kernel():
     """Give one kernel for all tests."""
-    kernel = Kernel()
-    try:
-        kernel.connect()
-        yield kernel
-    finally:
-        kernel.close()
+    with running("--HistoryManager.enabled=False") as client:
+        yield client
 
 
 @pytest.fixture
 def notebook(kernel):
     """Give the kernel with nbpipe imported; close what the test left open."""
+    kernel.heard.clear()
     kernel.run("import gc, threading, nbpipe, nbpipe.run\nruns = []")
-    yield kernel
+    yield Notebook(kernel)
     kernel.run("for run in tuple(nbpipe.open_runs._open):\n    run.close()\nrun = it = None")
 
 
@@ -165,17 +120,9 @@ for x in it:
 """
 
 
-def interrupted(notebook):
-    """Interrupt a cell that waits in mid-epoch; give the name of its error."""
-    request = notebook.send(WAITS, "loop")
-    notebook.read(request, until="got 1")
-    notebook.interrupt()
-    return notebook.read(request).error
-
-
 def test_interrupted_run_iterates_again(notebook):
     """After the stop button the epoch is over, and the run gives a whole new one."""
-    error = interrupted(notebook)
+    error = notebook.interrupted(WAITS, "loop", "got 1")
     said = notebook.run("gate.set()\nprint(run, list(it), list(run))").said
     assert (error, said) == (
         "KeyboardInterrupt",
@@ -185,7 +132,7 @@ def test_interrupted_run_iterates_again(notebook):
 
 def test_interrupted_run_closes(notebook):
     """After the stop button the run closes, and no thread is left behind."""
-    interrupted(notebook)
+    notebook.interrupted(WAITS, "loop", "got 1")
     assert notebook.run(f"gate.set()\nrun.close()\n{THREADS}").said == "[]\n"
 
 
@@ -199,10 +146,7 @@ async def wait(x):
 for x in nbpipe.source(range(5)).map(wait):
     print("got", x, flush=True)
 """
-    request = notebook.send(code, "loop")
-    notebook.read(request, until="got 1")
-    notebook.interrupt()
-    error = notebook.read(request).error
+    error = notebook.interrupted(code, "loop", "got 1")
     said = notebook.run(f"print(len(nbpipe.open_runs._open))\n{THREADS}").said
     assert (error, said) == ("KeyboardInterrupt", "0\n[]\n")
 

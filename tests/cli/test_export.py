@@ -19,6 +19,8 @@ from tests.cli.commands import (
 )
 from tests.gates import HANG_S
 
+pytestmark = pytest.mark.kernel
+
 
 def test_failing_cell(tmp_path):
     """A cell that fails is named with its first line and its error in one line."""

@@ -11,6 +11,12 @@ from tests.export.notebooks import Notebook  # noqa: E402 - after it is to be re
 from tests.export.nursery import Nursery  # noqa: E402 - as above
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what talks to a kernel."""
+    if "nursery" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.kernel)
+
+
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory) -> Iterator[Nursery]:
     """Give the process that forks kernels."""

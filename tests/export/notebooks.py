@@ -9,85 +9,19 @@ import sys
 import tempfile
 import textwrap
 import tokenize
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
-
-import zmq
-from jupyter_client.connect import write_connection_file
-from jupyter_client.session import Session
 
 from tests.export.nursery import Nursery
+from tests.kernel.client import CellError, Client, Launched, Message
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WITHIN = ROOT / "tests" / "export" / "within.py"
-WAIT_S = 50
 NEXT = "# ---- next cell\n"
 _BORDER = re.compile(f"^[ ]*{NEXT}", re.MULTILINE)
 RULES = "E4,E7,E9,F,I"
-Message = dict[str, Any]
-
-
-class CellError(Exception):
-    """What a cell has raised: the name of its type, its text, and the traceback as shown."""
-
-    def __init__(self, reply: Message) -> None:
-        super().__init__(f"{reply['ename']}: {reply['evalue']}")
-        self.kind = reply["ename"]
-        self.text = reply["evalue"]
-        self.shown = "\n".join(reply["traceback"])
-
-
-class Kernel:
-    """A kernel that was just started, and ends with `close`.
-
-    Args:
-        nursery: forks it.
-        cwd: its working folder.
-        modules: that are imported before it starts, for speed.
-        env: for its environment.
-    """
-
-    def __init__(
-        self, nursery: Nursery, cwd: Path, modules: tuple[str, ...], env: dict[str, str]
-    ) -> None:
-        self._nursery, self._modules = nursery, modules
-        self._folder = tempfile.TemporaryDirectory(prefix="k")  # a socket's path is short
-        connection, ip = Path(self._folder.name) / "c.json", f"{self._folder.name}/k"
-        key = uuid.uuid4().hex.encode()
-        ports = {f"{name}_port": n for n, name in enumerate(PORTS, 1)}
-        write_connection_file(str(connection), transport="ipc", ip=ip, key=key, **ports)
-        self._session = Session(key=key)
-        self._pid = nursery.kernel(connection, cwd, modules, **env)
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.linger, self._socket.reconnect_ivl = 0, 5
-        self._socket.connect(f"ipc://{ip}-1")
-        self._log = connection.with_name("c.json.log")
-
-    def run(self, code: str, cell_id: str | None = None) -> None:
-        """Run a cell to its end; raise what it raises."""
-        content = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": False}
-        metadata = {"cellId": cell_id} if cell_id else {}
-        self._session.send(self._socket, "execute_request", content, metadata=metadata)
-        if not self._socket.poll(WAIT_S * 1000):
-            raise TimeoutError(f"no reply to {code!r}\n{self._log.read_text()}")
-        _, parts = self._session.feed_identities(self._socket.recv_multipart())
-        reply = self._session.deserialize(parts)["content"]
-        if reply["status"] != "ok":
-            raise CellError(reply)
-
-    def close(self) -> None:
-        """End the kernel."""
-        self._nursery.end(self._pid, self._modules)
-        self._context.destroy(linger=0)
-        self._folder.cleanup()
-
-
-PORTS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 class Notebook:
@@ -112,19 +46,25 @@ class Notebook:
             "NBPIPE_CACHE": str(self.cache),
             "TMPDIR": str(self.temp),
         }
-        self._kernel: Kernel | None = None
+        self._kernel: Client | None = None
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Client:
         """The kernel; started at the first use."""
         if self._kernel is None:
-            self._kernel = Kernel(self._nursery, self.folder, self.modules, self.env)
+            self._sockets = tempfile.TemporaryDirectory(prefix="k")  # a socket's path is short
+            self._kernel = Client(Path(self._sockets.name), self._forked)
         return self._kernel
+
+    def _forked(self, connection: Path) -> Launched:
+        pid = self._nursery.kernel(connection, self.folder, self.modules, **self.env)
+        return pid, partial(self._nursery.end, pid, self.modules)
 
     def close(self) -> None:
         """End the kernel, if there is one."""
         if self._kernel is not None:
             self._kernel.close()
+            self._sockets.cleanup()
             self._kernel = None
 
     def run(self, text: str) -> None:

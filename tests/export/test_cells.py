@@ -1,13 +1,14 @@
 """What a kernel has executed, as it is recorded; and imports and files."""
 
 import json
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from nbpipe.export.cells import Cell, Cells, of_file, recorded
-from tests.kernel.client import Client
+from tests.kernel.client import running
+
+pytestmark = pytest.mark.kernel
+
 
 BEFORE = ["import numpy", "def early(x):\n    return x  # early", "%%time\ndef timed(x): return x"]
 LOAD = "import nbpipe, json\nfrom nbpipe.export.cells import recorded\nloaded = lambda: 1"
@@ -31,33 +32,26 @@ def ask():
 class Notebook:
     """A kernel, and what it answers when it is asked for its cells."""
 
-    def __init__(self, folder):
-        self.client = Client(folder, "")
+    def __init__(self, client):
+        self.client = client
         for text in [*BEFORE, LOAD, ASK]:
             self.run(text)
 
     def run(self, text):
         """Run a cell to its end, whether it fails or not; return the number it has."""
-        cell = {"code": text, "silent": False, "stop_on_error": False}
-        content = self.client.reply(self.client.send("execute_request", cell))["content"]
+        _, content = self.client.end(text)
         return f"In[{content['execution_count']}]"
 
     def ask(self):
         """Return what is recorded."""
-        cell = self.client.execute("ask()")
-        self.client.printed(cell, "}\n")
-        return json.loads(self.client.output(cell).removeprefix("answer"))
+        return json.loads(self.client.run("ask()").removeprefix("answer"))
 
 
 @pytest.fixture(scope="module")
 def kernel():
     """Run one kernel for all tests of this file."""
-    with tempfile.TemporaryDirectory(prefix="k") as folder:
-        notebook = Notebook(Path(folder))
-        try:
-            yield notebook
-        finally:
-            notebook.client.close()
+    with running() as client:
+        yield Notebook(client)
 
 
 @pytest.fixture

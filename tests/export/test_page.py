@@ -2,13 +2,15 @@
 
 import doctest
 import re
-import tempfile
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ipykernel")
-from tests.kernel.client import Client
+from tests.kernel.client import running
+
+pytestmark = pytest.mark.kernel
+
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "export.md"
@@ -21,15 +23,11 @@ BLOCK = re.compile(
 
 
 @pytest.fixture
-def kernel(monkeypatch):
-    """Give a kernel, and the folder that it works in."""
-    with tempfile.TemporaryDirectory(prefix="k") as folder:
-        monkeypatch.setenv("NBPIPE_CACHE_DIR", f"{folder}/cache")
-        client = Client(Path(folder), "")
-        try:
-            yield client, Path(folder)
-        finally:
-            client.close()
+def kernel(monkeypatch, tmp_path):
+    """Give a kernel."""
+    monkeypatch.setenv("NBPIPE_CACHE_DIR", str(tmp_path))
+    with running() as client:
+        yield client
 
 
 def is_as_shown(shown, got):
@@ -39,13 +37,12 @@ def is_as_shown(shown, got):
 
 def test_page(kernel):
     """Every cell of the page prints what is shown, and every file holds what is shown."""
-    client, folder = kernel
     wrong = []
     for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         if block["file"]:
-            shown, got = block["code"], (folder / block["file"]).read_text(encoding="utf-8")
+            shown, got = block["code"], (kernel.folder / block["file"]).read_text(encoding="utf-8")
         else:
-            shown, got = block["said"] or "", client.run(block["code"])
+            shown, got = block["said"] or "", kernel.run(block["code"])
         if not is_as_shown(shown, got):
             wrong.append((block["code"], shown, got))
     assert wrong == []

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.export.notebooks import CellError, Notebook, cells_of, holds
+from tests.export.notebooks import Notebook, cells_of, holds
+from tests.kernel.client import CellError
 
 FRAME = """
 import nbpipe

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,6 +22,19 @@ from tests.kernel.versions import ROOT
 
 KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "iopub": zmq.SUB}
 Message = dict[str, Any]
+# The id of a kernel's process, and a function that ends it.
+Launched = tuple[int, Callable[[], None]]
+_MOMENT_MS = 50
+
+
+class CellError(Exception):
+    """What a cell has raised: the name of its type, its text, and the traceback as shown."""
+
+    def __init__(self, reply: Message) -> None:
+        super().__init__(f"{reply['ename']}: {reply['evalue']}")
+        self.kind = reply["ename"]
+        self.text = reply["evalue"]
+        self.shown = "\n".join(reply["traceback"])
 
 
 class Client:
@@ -31,13 +45,13 @@ class Client:
 
     Args:
         folder: for the kernel's sockets and its log; its path is short.
-        python_path: what the kernel's PYTHONPATH begins with.
-        arguments: for the kernel's command line.
+        launch: starts the kernel of a connection file, with `log_of` for what it prints.
     """
 
-    def __init__(self, folder: Path, python_path: str, *arguments: str) -> None:
-        self.log = folder / "kernel.log"
+    def __init__(self, folder: Path, launch: Callable[[Path], Launched]) -> None:
+        self.folder = folder
         connection = folder / "connection.json"
+        self.log = log_of(connection)
         ports = {f"{name}_port": n for n, name in enumerate([*KINDS, "stdin", "hb"], 1)}
         ip, key = str(folder / "k"), uuid.uuid4().bytes.hex().encode()
         write_connection_file(str(connection), transport="ipc", ip=ip, key=key, **ports)
@@ -46,65 +60,65 @@ class Client:
         self._sockets = {
             name: self._connect(name, f"ipc://{ip}-{ports[f'{name}_port']}") for name in KINDS
         }
-        self._process = self._start(connection, python_path, arguments)
+        self.pid, self._end = launch(connection)
         self.heard: list[Message] = []
+        self._hears_output = False
 
     def _connect(self, name: str, address: str) -> zmq.Socket:
         socket = self._context.socket(KINDS[name])
-        socket.linger = 0
+        socket.linger, socket.reconnect_ivl = 0, 5
         if name == "iopub":
             socket.subscribe(b"")
             socket.rcvhwm = 0
         socket.connect(address)
         return socket
 
-    def _start(self, connection: Path, python_path: str, arguments: tuple[str, ...]) -> Any:
-        paths = [path for path in (python_path, str(ROOT)) if path]
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), IPYTHONDIR=str(connection.parent))
-        env["JPY_PARENT_PID"] = str(os.getpid())  # the kernel ends when the tests are killed
-        command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
-        with self.log.open("w") as log:
-            return subprocess.Popen(
-                [*command, "-f", str(connection), *arguments],
-                env=env,
-                cwd=connection.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
     def close(self) -> None:
         """End the kernel."""
-        self._process.kill()
-        self._process.wait()
+        self._end()
         self._context.destroy(linger=0)
 
     def interrupt(self) -> None:
         """Interrupt the kernel as a notebook's stop button does."""
-        os.kill(self._process.pid, signal.SIGINT)
+        os.kill(self.pid, signal.SIGINT)
 
     # -- sending --------------------------------------------------------------------------
     def send(
-        self, kind: str, content: Message, *, channel: str = "shell", subshell: str | None = None
+        self,
+        kind: str,
+        content: Message,
+        *,
+        channel: str = "shell",
+        subshell: str | None = None,
+        metadata: Message | None = None,
     ) -> str:
         """Send a message; return its id."""
-        message = self._session.msg(kind, content)
+        message = self._session.msg(kind, content, metadata=metadata)
         if subshell is not None:
             message["header"]["subshell_id"] = subshell
         self._session.send(self._sockets[channel], message)
         return message["header"]["msg_id"]
 
-    def execute(self, code: str, *, subshell: str | None = None) -> str:
-        """Send a cell; return its id."""
+    def execute(self, code: str, *, cell_id: str | None = None, subshell: str | None = None) -> str:
+        """Send a cell, with the id that it has in its notebook, if any; return the request's id."""
+        self.attend()
         content = {"code": code, "silent": False, "allow_stdin": False, "stop_on_error": True}
-        return self.send("execute_request", content, subshell=subshell)
+        metadata = {"cellId": cell_id} if cell_id else {}
+        return self.send("execute_request", content, subshell=subshell, metadata=metadata)
 
     def say(self, comm: str, data: object, *, subshell: str | None = None) -> str:
         """Send data to a comm; return the message's id."""
         return self.send("comm_msg", {"comm_id": comm, "data": data}, subshell=subshell)
 
     # -- listening ------------------------------------------------------------------------
+    def attend(self) -> None:
+        """Wait until the kernel's output reaches us: only what is sent from then on is heard."""
+        output = self._sockets["iopub"]
+        while not self._hears_output:
+            self.reply(self.send("kernel_info_request", {}))
+            heard = any(one["msg_type"] == "status" for one in self.heard)
+            self._hears_output = heard or bool(output.poll(_MOMENT_MS))
+
     def wait(self, found: Callable[[Message], object], what: str) -> Message:
         """Return the first message that is wanted, of those that were heard and those to come."""
         ends_s = monotonic() + HANG_S
@@ -135,15 +149,25 @@ class Client:
             f"reply to {request}",
         )
 
-    def run(self, code: str) -> str:
-        """Run a cell to its end; return what it has printed."""
+    def end(self, code: str, cell_id: str | None = None) -> tuple[str, Message]:
+        """Run a cell to its end, good or bad; return the request's id, and what its reply says."""
         status = "aborted"
         while status == "aborted":  # a cell that failed takes those with it that arrive just then
-            cell = self.execute(code)
-            reply = self.reply(cell)
-            status = reply["content"]["status"]
+            cell = self.execute(code, cell_id=cell_id)
+            content = self.reply(cell)["content"]
+            status = content["status"]
         self.wait(lambda one: is_status(one, "idle") and parent(one) == cell, "idle")
-        assert reply["content"]["status"] == "ok", reply["content"]
+        return cell, content
+
+    def run(self, code: str, cell_id: str | None = None) -> str:
+        """Run a cell to its end; return what it has printed.
+
+        Raises:
+            CellError: the cell has raised something.
+        """
+        cell, content = self.end(code, cell_id)
+        if content["status"] != "ok":
+            raise CellError(content)
         return self.output(cell)
 
     def printed(self, cell: str, text: str) -> Message:
@@ -177,12 +201,47 @@ class Client:
         return self.reply(request)["content"]["subshell_id"]
 
 
+def log_of(connection: Path) -> Path:
+    """Return where a kernel writes what it prints."""
+    return connection.with_name(f"{connection.name}.log")
+
+
+def launched(python_path: str, arguments: tuple[str, ...], connection: Path) -> Launched:
+    """Start a kernel as Jupyter does, in the folder of its connection file."""
+    paths = [path for path in (python_path, str(ROOT)) if path]
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), IPYTHONDIR=str(connection.parent))
+    env["JPY_PARENT_PID"] = str(os.getpid())  # the kernel ends when the tests are killed
+    command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
+    with log_of(connection).open("w") as log:
+        process = subprocess.Popen(
+            [*command, "-f", str(connection), *arguments],
+            env=env,
+            cwd=connection.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+
+    return process.pid, end
+
+
 @contextmanager
 def running(*arguments: str, python_path: str = "") -> Iterator[Client]:
-    """Run a kernel for a block, in a folder of its own; `Client` says what may be given."""
+    """Run a kernel for a block, in a folder of its own.
+
+    Args:
+        arguments: for the kernel's command line.
+        python_path: what the kernel's PYTHONPATH begins with.
+    """
     with tempfile.TemporaryDirectory(prefix="k") as folder:
-        client = Client(Path(folder), python_path, *arguments)
+        client = Client(Path(folder), partial(launched, python_path, arguments))
         try:
+            client.attend()
             yield client
         finally:
             client.close()

@@ -26,7 +26,7 @@ def prepared(client) -> None:
 
 def interrupt_all(client: Client) -> None:
     """Interrupt the kernel and all that it has started, as a server does."""
-    os.killpg(client._process.pid, signal.SIGINT)
+    os.killpg(client.pid, signal.SIGINT)
 
 
 def pids_in(text: str) -> list[int]:
@@ -157,7 +157,7 @@ def test_the_stop_button(notebook):
     logged = notebook.log.read_text()
     cell = notebook.execute("for n in run:\n    if n == 100: print('begun', flush=True)")
     notebook.printed(cell, "begun\n")
-    before = notebook._process.pid
+    before = notebook.pid
     interrupt_all(notebook)
     reply = notebook.reply(cell)["content"]
     pids = notebook.run("pids = run['fn'].pids; print(pids)")
@@ -165,7 +165,7 @@ def test_the_stop_button(notebook):
         "from itertools import islice; got = list(islice(run, 50))\n"
         "print(got == list(range(50)), run['fn'].pids == pids)"
     )
-    assert (reply["ename"], notebook._process.pid) == ("KeyboardInterrupt", before)
+    assert (reply["ename"], notebook.pid) == ("KeyboardInterrupt", before)
     assert (again, len(pids_in(pids))) == ("True True\n", 1)
     assert "Traceback" not in notebook.log.read_text()[len(logged) :]
 
@@ -212,7 +212,7 @@ def test_a_fresh_kernel_leaves_nobody():
         client.run("def stick(n):\n    print('stuck')\n    threading.Event().wait()")
         cell = client.execute("for _ in chain(stick): pass")
         client.printed(cell, "stuck\nstuck\n")
-        kernel = psutil.Process(client._process.pid)
+        kernel = psutil.Process(client.pid)
         started = kernel.children(recursive=True)
     _, alive = psutil.wait_procs(started, timeout=HANG_S)
     assert (len(started) >= 3, alive) == (True, [])
