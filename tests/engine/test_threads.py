@@ -65,9 +65,9 @@ def test_an_epoch_without_any_thread_says_so(executor, name, caplog):
     with numbers(executor).start() as run:
         with at_most(0, name):
             _, error = delivered(_epoch(run))
+            quiet(run)
         assert isinstance(error, WorkerStartError)
         assert "no thread could be started" in str(error)
-        quiet(run)
         assert none_at_work(run)
         assert drained(run) == list(range(40))
         assert run.epoch == (0 if name == "nbpipe-ticker" else 1)  # it had not begun
@@ -83,10 +83,10 @@ def test_a_worker_without_its_thread(caplog):
     with numbers("process", concurrency=2).start() as run:
         with at_most(0, "nbpipe-start"):
             _, error = delivered(run)
+            quiet(run)
         assert isinstance(error, StageError)
         assert isinstance(error.__cause__, WorkerStartError)
         assert "no thread could be started" in str(error.__cause__)
-        quiet(run)
         assert none_at_work(run)
         finished(run.close)
     assert caplog.messages == []
