@@ -674,6 +674,8 @@ def _texts(node: ast.expr | None) -> list[str]:
         return [
             "".join(left + right) for left in [_texts(node.left)] for right in [_texts(node.right)]
         ]
+    if isinstance(node, ast.FormattedValue):
+        return _texts(node.value)
     if isinstance(node, ast.JoinedStr):
         return ["".join(text for part in node.values for text in _texts(part))]
     return (

@@ -55,7 +55,7 @@ _HASHES = _set(
 )
 _TAME = _set(
     "basic digest none null true false auto default required optional str string bytes int float "
-    "bool any text hidden empty self user username pass changeme"
+    "bool any text hidden empty self user username pass changeme bearer token apikey negotiate"
 )
 _SHORTEST_TOKEN = 6  # characters of a bare `token = "..."` that has a digit
 _SHORTEST_SIGNATURE = 8  # of one in an address
@@ -93,7 +93,7 @@ _PREFIXES = (  # what those begin with
 )
 _LOGIN = re.compile(  # %s and the word itself stand for what comes later
     r"(?<![\w+.-])[A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]{0,100}:"
-    r"(?!%[sr(]|(?:pass(?:word|wd)?|pwd?|secret|token)@|\d{1,5}/)"
+    r"(?!%[sr(]|(?i:pass(?:word|wd)?|pwd?|secret|token|key|your[-_]\w{1,40}|x+|\.+)@|\d{1,5}/)"
     r"(?P<secret>[^\s@'\"{}<>$*]{1,300})(?=@)"
 )
 _USER = re.compile(
@@ -212,7 +212,7 @@ def is_secret(name: str, text: str, *, known: bool = True) -> bool:
         text: any.
         known: what the export under way has found counts too.
     """
-    if _HOLDER.fullmatch(text) or text.lower() in _TAME:
+    if _HOLDER.fullmatch(text) or text.strip(" :=").lower() in _TAME:
         return False
     if looks_secret(text, dense=not is_of_hash(words_of(name)), known=known):
         return True

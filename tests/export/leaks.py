@@ -531,6 +531,7 @@ user_token = "<|user|>"
 assistant_token = "<|assistant|>"
 PALETTE = [104, 117, 110, 116, 101, 114]
 GRID = {("a", "key"): "image", ("b", "token"): "the"}
+CLONE = "git clone https://bob:TOKEN@example.org/data.git"
 QUOTED = "the token 'abc' and the key 'image1' of the word 'password'"
 author = "Ada Lovelace"
 KIND = "Basic usage of the pipeline: token by token"
@@ -579,6 +580,10 @@ def connect(host, user=None, password=None):
     if password is None:
         password = user
     return host
+
+
+def headers(key):
+    return {"Authorization": f"Bearer {key}", "X-Api-Key": "{}".format(key), "Auth": "Basic " + key}
 
 
 def decode(x):
