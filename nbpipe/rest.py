@@ -122,6 +122,11 @@ class Rest:
         holes = [(first, min(after, end)) for first, after in self.holes if first < end]
         return Rest(self.start, tuple(holes))
 
+    def within(self, count: int) -> Rest:
+        """Say the same of a stream that has `count` items."""
+        holes = [(first, min(end, count)) for first, end in self.holes if first < count]
+        return Rest(min(self.start, count), tuple(holes))
+
     def first_from(self, number: int) -> int:
         """Give the first wanted number that is not below `number`."""
         number = max(number, self.start)

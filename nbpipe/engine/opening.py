@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..cache import PassNumber, Store, with_passes
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, StateError
 from ..operations import Source
 from ..rest import Rest
 from ..sampler import ResolvedOrder
@@ -72,6 +73,7 @@ class SourceOpener(Opener):
         self._rest = rest_in(stands)
         self._base = rest_in(stands, "base")
         self._order: ResolvedOrder | None = None
+        self._count: int | None = None  # items of a stream that has come to its end
 
     def note(self, rest: Rest, about: dict[str, Any]) -> None:
         """Say which items are wanted, and how the source comes to them."""
@@ -79,7 +81,8 @@ class SourceOpener(Opener):
         claims = plan is not None and plan.claimed
         if claims and self._order is not None:
             base, rest = base.of_wanted(self._order.unclaimed(rest)), _ALL
-        about["rest"] = self._rest.of_wanted(rest).data
+        left = self._rest.of_wanted(rest)  # a last batch that was not full counts as a full one
+        about["rest"] = (left if self._count is None else left.within(self._count)).data
         about["by"] = "claim" if claims else "skipping" if plan is None else "index"
         if claims or not base.is_all:
             about["base"] = base.data
@@ -99,7 +102,25 @@ class SourceOpener(Opener):
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
         expansion.inner = Drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
-        expansion.entries = self._with_passes(_left(self._rest, enumerate(expansion.inner)))
+        numbers = itertools.count()
+        entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
+        expansion.entries = self._with_passes(_left(self._rest, entries))
+
+    def _end(self, numbers: Iterator[int]) -> Iterator[Entry]:
+        """Take note, behind the last item, of how many there were."""
+        self._ended(next(numbers) - 1)  # `zip` had taken one more
+        yield from ()
+
+    def _ended(self, count: int) -> None:
+        """Refuse an end before the place where the epoch was to go on: nothing would be left."""
+        self._count = count
+        reached = self._rest.holes[-1][1] if self._rest.holes else self._rest.start
+        if count < reached:
+            raise StateError(
+                f"source {self._stage!r} must have at least the {reached} items that it had when "
+                f"the state was taken, got {count}; go on with the same data, or begin the epoch "
+                "again"
+            )
 
     def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         passes = self._passes
@@ -145,7 +166,15 @@ class SourceOpener(Opener):
         if not hasattr(made, "__aiter__"):
             made = _as_async(self._fresh(iter(made)))
         expansion.inner = made.__aiter__()
-        expansion.entries = _numbered(expansion.inner, self._passes, self._rest)
+        expansion.entries = self._numbered_async(expansion.inner)
+
+    async def _numbered_async(self, values: AsyncIterator[Any]) -> AsyncIterator[Entry]:
+        number, passes = 0, self._passes
+        async for value in values:
+            if number in self._rest:
+                yield ((number, *passes) if passes else number, value)
+            number += 1
+        self._ended(number)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a source that failed cannot go on; one that has nothing now can."""
@@ -344,16 +373,6 @@ def _wants(expansion: Expansion) -> Callable[[int], bool]:
     if expansion.wanted is not None:
         left = expansion.wanted.of_wanted(left)
     return left.__contains__
-
-
-async def _numbered(
-    values: AsyncIterator[Any], passes: tuple[int, ...], rest: Rest
-) -> AsyncIterator[Entry]:
-    number = 0
-    async for value in values:
-        if number in rest:
-            yield ((number, *passes) if passes else number, value)
-        number += 1
 
 
 def _left(rest: Rest, entries: Iterator[Entry]) -> Iterator[Entry]:

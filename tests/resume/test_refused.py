@@ -104,3 +104,39 @@ def test_what_is_no_state_is_refused(state):
     with nbpipe.source(range(5)).start() as run, pytest.raises(StateError) as caught:
         run.load_state_dict(state)
     assert "state" in str(caught.value)
+
+
+def streams(count):
+    """Give sources of `count` numbers whose length nobody knows, each in a chain."""
+
+    async def numbers():
+        for n in range(count):
+            yield n
+
+    stream = nbpipe.source(lambda: iter(range(count)), name="rows")
+    return {
+        "function": stream,
+        "iterable": nbpipe.source(dict.fromkeys(range(count)).keys(), name="rows"),
+        "async": nbpipe.source(numbers, name="rows"),
+        "batch": stream.batch(4, collate=tuple),
+        "window": stream.window(4, 4),
+        "buffer": stream.shuffle(seed=0, buffer_size=2),
+        "completion": stream.map(abs, executor="inline"),
+    }
+
+
+@pytest.mark.parametrize("name", streams(0))
+def test_a_stream_that_ends_before_the_place_is_refused(name):
+    """Data that became shorter than what was delivered is no empty epoch: it is said so."""
+    _, state = at(streams(20)[name], 2 if name in ("batch", "window") else 9)
+    with pytest.raises(nbpipe.StageError, match=r"source 'rows' must have at least") as caught:
+        rest_of(streams(5)[name], state)
+    assert isinstance(caught.value.__cause__, StateError)
+    assert "got 5" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", streams(0))
+def test_a_stream_that_ends_at_the_place_has_an_empty_rest(name):
+    """After the last item, a batch that is not full included, there is nothing to complain of."""
+    _, state = at(streams(10)[name], {"batch": 3, "window": 2}.get(name, 10))
+    assert rest_of(streams(10)[name], state) == []
