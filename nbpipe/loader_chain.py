@@ -153,9 +153,11 @@ def _read_once(recipe: Recipe) -> Pipeline:
     if recipe.reads_in != "process":
         return source(recipe.batches(), name=SAMPLES, prefetch=_AHEAD)
     reader = source([0], name=READER, prefetch=1)
-    return reader.flat_map(
+    pipe = reader.flat_map(
         recipe.batches(), name=SAMPLES, executor="process", concurrency=1, prefetch=_AHEAD
     )
+    alone = Knob("concurrency", 1, minimum=1, maximum=1, unit="calls")  # there is one to read
+    return with_knobs(pipe, {SAMPLES: {"concurrency": alone}})
 
 
 def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:

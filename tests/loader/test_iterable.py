@@ -231,6 +231,13 @@ def test_process_that_reads():
     assert len(found - {os.getpid()}) == len(found) == 1
 
 
+def test_more_calls_cannot_read():
+    """One call reads: no knob, and so no advice, asks for more."""
+    loader = nbpipe.DataLoader(Stream(), 4, num_workers=2)
+    assert loader.pipeline["samples"].knobs["concurrency"].maximum == 1
+    assert loader.pipeline["fetch"].knobs["concurrency"].value == 2
+
+
 def test_thread_that_reads():
     """Without workers the calling thread reads; with threads as workers, another one."""
     threads = []
