@@ -34,6 +34,7 @@ _OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
 _READ_BYTES = 1 << 16
 _SHOWN_LINES = 5
 _SHOWN = 200  # characters of each
+STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
 _ROOT = str(Path(__file__).absolute().parents[2])

@@ -24,6 +24,7 @@ def rehearse(question: Question) -> None:
     """Run the imports and the pieces of a request; answer how each went."""
     os.chdir(question.cwd)
     stage = _Stage(question)
+    question.step("pieces")
     for number, piece in enumerate(question.request["pieces"]):
         question.say(stage.play(number, piece))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ExportError
-from .fresh import Answer, Surroundings, ask, has_own_seed
+from .fresh import STARTS_S, Answer, Surroundings, ask, has_own_seed
 from .hashes import may_hang_on_hashes, shows_order_of_set
 from .model import Piece, Spelling
 from .secrets import advice, secret_in_text, secrets_in_text
@@ -62,8 +62,9 @@ def tried(
         where: the notebook's folder and import path; relative paths work as they do there.
         name: name of the module.
         future: it begins with `from __future__ import annotations`.
-        limit_s: the most that all of it may take [s]; where it is over, or the process ends, all
-            is tried again without the spelling at fault, if the piece has another.
+        limit_s: the most that all of it may take once the process runs [s]; where it is over, or
+            the process ends, all is tried again without the spelling at fault, if the piece has
+            another.
 
     Returns:
         How each piece went.
@@ -111,7 +112,7 @@ def _played(
     """
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
-        limits_s = {"": limit_s}
+        limits_s = {"": STARTS_S, "pieces": limit_s}
         answer = ask("rehearse", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
@@ -202,7 +203,7 @@ def _called(piece: Piece) -> str:
 
 def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choice | Failure]:
     """Read how the pieces went; after the one that ended the process none was tried."""
-    lines = [line for line in answer.lines if "at" not in line]
+    lines = [line for line in answer.lines if line.keys() & {"choice", "failed"}]
     results = [_result(line, first) for line, first in zip(lines, passed, strict=False)]
     if len(results) < len(called):
         culprit = called[len(results)]

@@ -8,14 +8,13 @@ from pathlib import PurePath
 from typing import Any
 
 from ..errors import ExportError
-from .fresh import Answer, Surroundings, ask
+from .fresh import STARTS_S, Answer, Surroundings, ask
 from .portrait import difference
 from .sample import Sample, own_samples
 from .secrets import scrubbed
 from .uses import Use, refusal
 
 _SEED = 2  # the trial was made under others
-_STARTS_S = 60.0  # to import the module and build its pipeline
 _ANEW = "when its text runs anew"  # what `difference` calls the other side
 _GRAPH = ("op", "executor", "knobs")
 
@@ -50,7 +49,7 @@ def verified(
     items: Callable[[], Iterator[object]] | None = None,
     check_items: int = 4,
     limit_s: float = 30.0,
-    start_limit_s: float = _STARTS_S,
+    start_limit_s: float = STARTS_S,
     files: Mapping[str, bytes] | None = None,
     hint: str = "",
 ) -> Report:
