@@ -2,7 +2,6 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,13 +24,6 @@ def client():
     """Give a client of two workers, each a process with one thread."""
     with cluster(processes=True) as client:
         yield client
-
-
-@pytest.fixture
-def engine():
-    """Threads that call."""
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
 
 
 class Gate:

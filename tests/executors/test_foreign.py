@@ -100,13 +100,6 @@ def threads():
         yield executor
 
 
-@pytest.fixture
-def engine():
-    """Threads that call."""
-    with ThreadPoolExecutor(8) as executor:
-        yield executor
-
-
 def note_callbacks(executor):
     """Give an event for the moment when somebody listens to the next future of an executor."""
     noted, submit = threading.Event(), executor.submit

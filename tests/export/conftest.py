@@ -1,5 +1,6 @@
-"""A nursery that all tests share, and a notebook for each."""
+"""A nursery that all tests share, a notebook for each, and a folder for what is temporary."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +33,10 @@ def notebook(request, nursery: Nursery, tmp_path: Path) -> Iterator[Notebook]:
     notebook = Notebook(nursery, tmp_path, getattr(request, "param", ()))
     yield notebook
     notebook.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have temporary folders made in one that can be looked at."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path

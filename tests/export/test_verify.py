@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import tempfile
 import threading
 from pathlib import Path
 
@@ -70,13 +69,6 @@ def refusal(text, **options):
 def expected(**values):
     """Give portraits by name."""
     return {name: json.loads(json.dumps(portrait(value))) for name, value in values.items()}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Have temporary folders made in one that can be looked at."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 def test_a_module_that_is_right(folder):
