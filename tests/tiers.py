@@ -7,18 +7,39 @@ the time that a test happens to take. A test that the table does not know yet is
 
 import json
 from collections import defaultdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
 
 import pytest
 
 LIMIT_S = 0.5
-MOMENT_S = 0.1  # what takes less is not written down
+MOMENT_S = 0.25  # what takes less is not written down
 TABLE = Path(__file__).parent / "data" / "durations.json"
-# What a change to the engine, the panel or the exporter usually breaks, though it takes longer.
+# What a change to the engine, the panel or the exporter usually breaks, though it takes longer:
+# patterns of names, in which `[[]` stands for a bracket.
 ACCEPTANCE = (
     # the promise: a slider acts while a cell trains
-    "tests/browser/test_panel.py::test_concurrency_moves_while_a_cell_trains[keyboard]",
+    "tests/browser/test_panel.py::test_concurrency_moves_while_a_cell_trains[[]keyboard]",
+    # the engine, and every executor but those in a process of their own
+    "tests/engine/*",
+    "tests/executors/test_contract.py::*[[]process*",
+    "tests/executors/test_contract.py::*[[]dask*",
+    "tests/test_interrupts.py::test_iterator_goes_on[[]*",
+    "tests/test_interrupts.py::test_next_epoch_is_whole[[]processes-iterate-100-False]",
+    # workers that are killed, turned up and down, and interrupted
+    "tests/processes/test_kills.py::test_a_hundred_kills_in_one_epoch[[]True]",
+    "tests/processes/test_resize.py::test_thousands_of_changes_under_load[[]False]",
+    "tests/processes/test_scripts.py::test_interrupted_again_while_it_ends[[]0.0]",
+    # states
+    "tests/resume/test_random.py::test_every_cut_goes_on_exactly",
+    "tests/resume/test_fresh_process.py::test_another_process_with_other_executors[[]stream]",
+    # an export of cells, tried in a fresh process, from a notebook and from the command line
+    "tests/export/test_cases.py::test_exported[[]0*",
+    "tests/export/test_realistic_files.py::test_loaded_back_with_other_values",
+    "tests/cli/test_export.py::test_export",
+    # a panel in a kernel
+    "tests/kernel/test_panel.py::*[[]7.4.0*",
 )
 # How long a test of a kind may take before it counts as hung [s]; all others: pyproject.toml.
 HANGS_S = {"kernel": 120, "browser": 240}
@@ -52,7 +73,7 @@ def _mark(item: pytest.Item, seconds: float) -> None:
         if item.get_closest_marker(kind) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(limit_s))
     is_long = seconds > LIMIT_S or item.get_closest_marker("browser")
-    if is_long and not item.nodeid.startswith(ACCEPTANCE):
+    if is_long and not any(fnmatchcase(item.nodeid, pattern) for pattern in ACCEPTANCE):
         item.add_marker(pytest.mark.slow)
 
 

@@ -12,9 +12,13 @@ from tests.browser import lab
 from tests.browser.panel import PanelPage
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium, started once; without one the tests fail with the line to type."""
+    """Chromium, started once a file; without one the tests fail with the line to type.
+
+    As long as playwright is there its event loop counts as running, which tests of other files
+    would take amiss.
+    """
     try:
         lab.find_chromium()
     except FileNotFoundError as missing:
