@@ -83,8 +83,12 @@ class Run(Observed):
         return self._iterator(None)
 
     def single_epoch(self) -> EpochIterator:
-        """Start the next epoch; when it ends, or its iterator is dropped, the run is closed."""
-        return self._iterator(self.close)
+        """Start the next epoch; when it ends, cannot begin, or is dropped, the run is closed."""
+        try:
+            return self._iterator(self.close)
+        except BaseException:  # what cannot be sent to a process is found now
+            self.close()
+            raise
 
     def iterate(self, indices: Iterable[SupportsIndex]) -> EpochIterator:
         """Start the next epoch, in an order given from outside.

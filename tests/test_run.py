@@ -410,6 +410,23 @@ def test_a_forgotten_run_blames_nobody(caplog):
     assert (finished(wait), caplog.messages) == (set(), [])
 
 
+def test_pipeline_whose_epoch_cannot_begin_is_let_go():
+    """A loop over a pipeline that is refused as it begins leaves nothing open, nothing held."""
+    lock = threading.Lock()
+
+    def guarded(item):
+        with lock:
+            return item
+
+    gone = weakref.ref(guarded)  # a run that is open holds its functions
+    pipe = nbpipe.source(range(3)).map(guarded, executor="process")
+    with pytest.raises(nbpipe.UnpicklableError, match="lock"):
+        list(pipe)
+    del guarded, pipe
+    gc.collect()
+    assert gone() is None
+
+
 def test_iterator_keeps_its_run():
     """`iter(pipe.start())` goes on though nobody holds the run."""
     items = iter(chain().start())
