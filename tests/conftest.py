@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -38,7 +39,9 @@ def no_leaks() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write down what tests take where that is asked for."""
+    """Let interrupts through; write down what tests take where that is asked for."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "NBPIPE_DURATIONS" in os.environ:
         config.pluginmanager.register(tiers.Recorder())
 
