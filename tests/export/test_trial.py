@@ -30,7 +30,7 @@ def piece(*texts, names=("x",), now=(), **expected):
     return Piece(names, spellings, portraits)
 
 
-SHORT_S = 5.0  # for what never ends; to start a process on a busy machine takes less
+SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy machine, too
 
 
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
