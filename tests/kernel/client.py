@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import zmq
@@ -24,6 +24,10 @@ KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "iopub": zmq.SUB}
 Message = dict[str, Any]
 # The id of a kernel's process, and a function that ends it.
 Launched = tuple[int, Callable[[], None]]
+LAUNCH = (  # as `python -m ipykernel_launcher`; tells on request where its threads are
+    "import faulthandler, signal; faulthandler.register(signal.SIGUSR1)\n"
+    "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
+)
 _MOMENT_MS = 50
 
 
@@ -136,11 +140,17 @@ class Client:
             poller.register(socket, zmq.POLLIN)
         ready = poller.poll(max(0, rest_s * 1000))
         if not ready:
-            last = "\n".join(f"{one['msg_type']} {one['content']}" for one in self.heard[-20:])
-            raise TimeoutError(f"no {what} within {HANG_S} s, but\n{last}\n{self.log.read_text()}")
+            raise TimeoutError(f"no {what} within {HANG_S} s, but\n{self._last_said()}")
         for socket, _ in ready:
             _, parts = self._session.feed_identities(socket.recv_multipart())
             self.heard.append({**self._session.deserialize(parts), "at_s": monotonic()})
+
+    def _last_said(self) -> str:
+        """Return the last messages, what the kernel has printed, and where its threads are."""
+        os.kill(self.pid, signal.SIGUSR1)
+        sleep(1)
+        last = "\n".join(f"{one['msg_type']} {one['content']}" for one in self.heard[-20:])
+        return f"{last}\n{self.log.read_text()}"
 
     def reply(self, request: str) -> Message:
         """Return the reply to a request."""
@@ -211,7 +221,7 @@ def launched(python_path: str, arguments: tuple[str, ...], connection: Path) -> 
     paths = [path for path in (python_path, str(ROOT)) if path]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), IPYTHONDIR=str(connection.parent))
     env["JPY_PARENT_PID"] = str(os.getpid())  # the kernel ends when the tests are killed
-    command = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher"]
+    command = [sys.executable, "-Xfrozen_modules=off", "-c", LAUNCH]
     with log_of(connection).open("w") as log:
         process = subprocess.Popen(
             [*command, "-f", str(connection), *arguments],
