@@ -8,7 +8,7 @@ from IPython import get_ipython
 from nbpipe.kernel import Pump, cure
 from tests.gates import HANG_S
 
-LONGEST_S = HANG_S + 5  # longer than the client waits
+LONGEST_S = 2.5 * HANG_S  # longer than the client bears silence
 pump = Pump.of(get_ipython())
 
 
