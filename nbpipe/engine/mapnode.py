@@ -197,9 +197,12 @@ class MapNode(Node):
         task.results.append(result)
 
     def harvest(self, task: Task, now_ns: int) -> None:
-        """Hand on what a long chunk has done, and take back what it has not begun."""
+        """Hand on what a long chunk has done, and take back what it has not begun.
+
+        A call that waits for the event loop keeps its one item: it counts on it.
+        """
         rest: list[Entry] = []
-        while task.items:
+        while task.items and not self.remote:
             try:
                 rest.append(task.items.pop())
             except IndexError:  # the running thread was faster

@@ -234,7 +234,8 @@ class Node(ABC):
             task.published += len(fresh)
             task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
-        self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
+        if task.started_ns:  # else it only waits to begin
+            self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
 
     def item_of(self, task: Task) -> str:
         """Say which item a task works on, as its errors would; empty where that is not known."""

@@ -150,11 +150,12 @@ class RegionNode(MapNode):
 
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
-        entries = list(task.items)
+        entries = _taken(task.items)
+        if not entries:  # all was taken back
+            return
         if self.reads:
             entries = [(path, opened(value)) for path, value, *_ in entries]
         task.sent = entries
-        task.items.clear()
         tally = [[0, 0, 0] for _ in self.region.program.stages]
         task.tally = tally[:-1]
         try:
@@ -290,6 +291,17 @@ class RegionOpener(CallOpener):
         expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
         task.retried += (self._step.stage,)
         return None
+
+
+def _taken(items: deque[Entry]) -> list[Entry]:
+    """Take the items of a task one by one: others may take some back meanwhile."""
+    taken: list[Entry] = []
+    while items:
+        try:
+            taken.append(items.popleft())
+        except IndexError:  # the other one was faster
+            break
+    return taken
 
 
 def node_of(

@@ -324,6 +324,25 @@ def test_completion_order_delivers_every_good_item_before_a_budget_error(kind, b
     assert (sorted(got), type(error)) == (list(range(8)), nbpipe.FailureBudgetError)
 
 
+def test_a_budget_error_stands_while_other_calls_have_not_begun():
+    """Too many failures are told as such where coroutines of the stage only wait for the loop."""
+    run = None
+
+    async def work(item):
+        if item:
+            return item
+        while run.stats()["work"].running < 4:  # the event loop waits with it: no other begins
+            threading.Event().wait(0.001)
+        raise ValueError(item)
+
+    chain = nbpipe.source(range(4)).map(
+        work, concurrency=4, ordered=False, on_error="skip", max_failures=0
+    )
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert (set(got) <= {1, 2, 3}, type(error)) == (True, nbpipe.FailureBudgetError)
+
+
 def test_a_budget_error_leaves_what_a_longer_call_has_made():
     """What another call of the stage had made by then is delivered, though it goes on."""
     made, gate = Gate(), Gate()
