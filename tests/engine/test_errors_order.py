@@ -326,7 +326,6 @@ def test_completion_order_delivers_every_good_item_before_a_budget_error(kind, b
 
 def test_a_budget_error_stands_while_other_calls_have_not_begun():
     """Too many failures are told as such where coroutines of the stage only wait for the loop."""
-    run = None
 
     async def work(item):
         if item:
@@ -338,7 +337,8 @@ def test_a_budget_error_stands_while_other_calls_have_not_begun():
     chain = nbpipe.source(range(4)).map(
         work, concurrency=4, ordered=False, on_error="skip", max_failures=0
     )
-    with chain.start() as run:
+    run = chain.start()
+    with run:
         got, error = delivered(run)
     assert (set(got) <= {1, 2, 3}, type(error)) == (True, nbpipe.FailureBudgetError)
 
