@@ -54,7 +54,11 @@ class Recorder(ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Hear that the epoch is whole: from now on the store can be read."""
+        """Hear that the epoch is whole: from now on the store can be read.
+
+        Raises:
+            CacheError: the items cannot be written.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -283,12 +287,20 @@ class _FolderRecorder(Recorder):
             file, self._file = self._file, None
         if file is None:
             return
-        with file:
-            file.seek(self._count_at)
-            file.write(_count_record(self._count))
-            file.flush()
-            os.fsync(file.fileno())
-        self._store.keep(self._path)
+        try:
+            with file:
+                file.seek(self._count_at)
+                file.write(_count_record(self._count))
+                file.flush()
+                os.fsync(file.fileno())
+            self._store.keep(self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            raise CacheError(
+                f"cache folder {self._store.place!r} cannot be written ({error}); make room, "
+                "cache to another folder, or use cache() in memory"
+            ) from error
 
     def close(self) -> None:
         with self._lock:

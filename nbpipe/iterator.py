@@ -167,7 +167,10 @@ class EpochIterator(Iterator[Any]):
     def _over(self, epoch: Epoch) -> None:
         error = None if epoch.over else surfaced(epoch.error)
         if error is None and not epoch.over:
-            epoch.commit(epoch.order)
+            try:
+                epoch.commit()
+            except Exception as problem:
+                error = problem
         self._end(FINISHED if error is None else FAILED, error)
         if error is not None:
             raise error

@@ -1,5 +1,6 @@
 """cache in a folder: other chains, damage, processes that are killed."""
 
+import errno
 import functools
 import gc
 import os
@@ -16,6 +17,8 @@ import pytest
 
 import nbpipe
 from nbpipe import CacheError, StageError
+from nbpipe.threads import holds
+from tests.gates import Gate, delivered, drained, finished
 
 ROOT = Path(__file__).resolve().parent.parent
 ITEMS = "items.pickle"
@@ -172,6 +175,71 @@ def test_two_runs_fill_one_folder(tmp_path):
         pairs = list(zip(one, other, strict=True))
     assert pairs == [(number, number) for number in range(5)]
     assert (list(pipe), names_in(tmp_path)) == ([0, 1, 2, 3, 4], [ITEMS])
+
+
+def test_a_run_answers_while_a_pass_is_written(tmp_path, monkeypatch):
+    """A slow disk holds up the next pass of `repeat`, not the loop, nor who looks at the run."""
+    writing, gate = Gate(), Gate()
+
+    def fsync(handle):
+        writing.open()
+        gate.wait()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nbpipe.source(range(4), name="src").cache(tmp_path).repeat(2).start() as run:
+        items = iter(run)
+        first = finished(lambda: [next(items) for _ in range(4)])
+        writing.wait()
+        seen = finished(lambda: (run.stats()["src"].items_out, run.state_dict()["delivered"]))
+        run["src"].prefetch = 3
+        gate.open()
+        rest = drained(items)
+    assert (first, seen, rest) == ([0, 1, 2, 3], (4, 4), [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_file_is_touched_under_the_lock(tmp_path, monkeypatch, kept):
+    """The folder is read and written where nobody waits for it, in each pass, by a state too."""
+    touched = []
+    opened, synced = Path.open, os.fsync
+
+    def watched(function):
+        def touch(*args, **options):
+            touched.append(run is not None and holds(run._scheduler.lock))
+            return function(*args, **options)
+
+        return touch
+
+    run = None
+    pipe = nbpipe.source(range(4)).cache(tmp_path).repeat(3)
+    if kept:
+        list(pipe)
+    monkeypatch.setattr(Path, "open", watched(opened))
+    monkeypatch.setattr(os, "fsync", watched(synced))
+    run = pipe.start()
+    with run:
+        got = []
+        for item in run:
+            got.append(item)
+            run.state_dict()
+    assert (got, touched != [], any(touched)) == (3 * [0, 1, 2, 3], True, False)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_disk_that_is_full(tmp_path, monkeypatch, times):
+    """It is said where the cache cannot be written at last; the run can go on with another one."""
+
+    def fsync(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with nbpipe.source(range(4)).cache(tmp_path).repeat(times).start() as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fsync)
+            got, error = delivered(run)
+        outcome, left = run.outcome, names_in(tmp_path)
+        assert list(run) == times * [0, 1, 2, 3]
+    assert (got, outcome, left) == ([0, 1, 2, 3], "failed", [])
+    assert str(error).startswith(f"cache folder {str(tmp_path)!r} cannot be written")
 
 
 KILLED = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..cache import Made
+from ..cache import Made, Store
 from ..operations import (
     Cache,
     Repeat,
@@ -48,6 +48,7 @@ class Builder:
     ) -> None:
         self._stands = dict(stands or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
+        self._caches: dict[int, tuple[Store, Made | None]] = {}  # by the id of a store
         self._chain = chain
         self._epoch = epoch
         self._lane_of = lane_of
@@ -96,7 +97,7 @@ class Builder:
         for stage in reversed(chain):
             if isinstance(stage.spec, Repeat):
                 return None
-            if isinstance(stage.spec, Cache) and not stage.spec.store.complete:
+            if isinstance(stage.spec, Cache) and self.made(stage.spec.store) is None:
                 stands = self._stands.get(self._addresses[place + stage.name], {})
                 epoch, passes = stands.get("made") or stage.spec.store.as_of or (None, ())
                 return None if epoch is None else (stage, (epoch, tuple(passes)))
@@ -116,6 +117,22 @@ class Builder:
             self._found[id(stage)] = ask()
         return self._found[id(stage)]
 
+    def made(self, store: Store) -> Made | None:
+        """Give the epoch that made what a cache holds, or None where it is not complete.
+
+        It is asked before the first pass and by `look_again`: it may be on a disk, and the
+        other passes are built under the lock.
+        """
+        if id(store) not in self._caches:
+            self._caches[id(store)] = store, _made(store)
+        return self._caches[id(store)][1]
+
+    def look_again(self) -> None:
+        """Look which caches are complete by now; called without the lock."""
+        for store, made in tuple(self._caches.values()):
+            if made is None:
+                self._caches[id(store)] = store, _made(store)
+
     def stands(self, address: str) -> dict[str, Any]:
         """Give where a stage stands; later passes of a repeat begin at their beginning."""
         return self._stands.pop(address, {})
@@ -124,3 +141,7 @@ class Builder:
     def epoch(self) -> Epoch:
         """The epoch being filled."""
         return self._epoch
+
+
+def _made(store: Store) -> Made | None:
+    return store.made if store.complete else None

@@ -166,11 +166,14 @@ class Epoch:
         node.inbox = part[0].out
         self.changed = True
 
-    def commit(self, nodes: Iterable[Node]) -> None:
-        """Let these nodes keep what they made, as a cache does: all of it was consumed."""
-        for node in nodes:
-            if isinstance(node, StreamNode):
-                node.commit()
+    def keeping(self, nodes: Iterable[Node]) -> list[StreamNode]:
+        """Give those of these nodes that can keep what they made, as a cache does."""
+        return [node for node in nodes if isinstance(node, StreamNode) and node.keeps]
+
+    def commit(self) -> None:
+        """Let the nodes keep what they made: all was consumed. Without the lock: it may be slow."""
+        for node in self.keeping(self.order):
+            node.commit()
 
     def above(self, node: Node) -> list[Node]:
         """Give all nodes above this one."""

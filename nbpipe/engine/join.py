@@ -1,4 +1,4 @@
-"""PumpNode: moves items between queues under the lock; no user code, no task.
+"""PumpNode: moves items between queues under the lock; no user code.
 
 Joins (`zip`, `concat`; `drawing.py`), `repeat` (`passes.py`) and the two ends of `route` are pumps:
 they differ in their `Mover`, which decides what goes next. Every decision depends only on what
@@ -8,7 +8,8 @@ the inputs hold and whether they are done, never on timing, so the order is dete
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
@@ -41,17 +42,30 @@ class Mover(ABC):
 
 
 class PumpNode(Node):
-    """A node without tasks."""
+    """A node without tasks, but for what its mover leaves to be done without the lock."""
 
-    __slots__ = ("mover",)
+    __slots__ = ("_aside", "_problem", "_then", "mover")
 
     def __init__(self, lane: Lane, epoch: Epoch, mover: Mover) -> None:
         super().__init__(lane, epoch)
         self.mover = mover
+        self._aside: Callable[[], None] | None = None
+        self._then: Callable[[], None] | None = None
+        self._problem: BaseException | None = None
+
+    def set_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Have a thread do what is slow, without the lock; nothing is moved meanwhile.
+
+        Args:
+            work: what it raises ends the stream here.
+            then: called under the lock, once that is done.
+        """
+        self._aside, self._then = work, then
+        self.active_without_input = self.epoch.changed = True
 
     def pump(self, now_ns: int) -> bool:
         """Move what can be moved; say whether anything changed."""
-        if self.done or self.halted:
+        if self.done or self.halted or self._aside is not None:
             return False
         room = self.room()
         entries = self.mover.move(self, room) if room > 0 else []
@@ -71,20 +85,31 @@ class PumpNode(Node):
         self.mover.forget(below)
 
     def take(self, now_ns: int) -> Task | None:
-        """Give no task."""
-        return None
+        """Give what was set aside."""
+        return self.started(Task(self, 0, deque()), now_ns) if self.runnable() else None
 
     def runnable(self) -> bool:
-        """Never need a thread."""
-        return False
+        """Need a thread for what was set aside alone."""
+        return self._aside is not None and not (self.running or self.done or self.halted)
 
     def work(self, task: Task) -> None:
-        """Never be called."""
-        raise TypeError("a pump has no tasks")
+        """Do what was set aside."""
+        assert self._aside is not None
+        try:
+            self._aside()
+        except BaseException as error:  # noqa: BLE001  it ends the stream, in its place
+            self._problem = error
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
-        """Never be called."""
-        raise TypeError("a pump has no tasks")
+        """Go on once that is done."""
+        then, self._aside, self._then = self._then, None, None
+        self.active_without_input = False
+        if self.done or self.halted or then is None:
+            return
+        if self._problem is not None:
+            self.end(self._problem)
+        else:
+            then()
 
     def has_input(self) -> bool:
         """Say whether any input holds something."""

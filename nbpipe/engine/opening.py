@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..cache import PassNumber, Store, with_passes
+from ..cache import Made, PassNumber, Store, with_passes
 from ..errors import ArgumentTypeError, StateError
 from ..operations import Source
 from ..rest import Rest
@@ -189,6 +189,7 @@ class ReplayOpener(Opener):
     """Reads the items of a cache.
 
     Args:
+        made: the epoch that made them.
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
         rest: the items that are wanted.
     """
@@ -197,12 +198,14 @@ class ReplayOpener(Opener):
         self,
         stage: str,
         store: Store,
+        made: Made,
         context: EpochContext,
         passes: tuple[int, ...] = (),
         rest: Rest = _ALL,
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._store = store
+        self._made = made
         self._passes = passes
         self._rest = rest
 
@@ -210,7 +213,7 @@ class ReplayOpener(Opener):
         """Say which items are wanted; the stages that made them do not stand anywhere."""
         about["rest"] = self._rest.of_wanted(rest).data
         about["by"] = "replay"
-        epoch, passes = self._store.made
+        epoch, passes = self._made
         about["made"] = [epoch, list(passes)]
 
     def open(self, expansion: Expansion) -> None:

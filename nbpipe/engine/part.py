@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..cache import Made
 from ..operations import (
     Batch,
     Cache,
@@ -124,10 +125,12 @@ class Part:
             self._join(stage, spec)
         elif isinstance(spec, Route):
             self._route(stage, spec)
-        elif isinstance(spec, Cache) and spec.store.complete:
-            self._replay(stage, spec)
         elif isinstance(spec, Cache):
-            self._record(stage, spec)
+            made = self._builder.made(spec.store)
+            if made is None:
+                self._record(stage, spec)
+            else:
+                self._replay(stage, spec, made)
         else:
             self._stream(stage)
 
@@ -239,12 +242,12 @@ class Part:
         left = rest_in(again).of_wanted(rest_in(stands, "drop"))
         self._drop(lane, {} if left.is_all else {"drop": left.data})
 
-    def _replay(self, stage: Stage, spec: Cache) -> None:
+    def _replay(self, stage: Stage, spec: Cache, made: Made) -> None:
         self._nodes.clear()
         lane = self._lane(stage)
         stands = self._stands(lane)
         rest = rest_in(stands).of_wanted(rest_in(stands, "drop"))
-        opener = ReplayOpener(lane.address, spec.store, self._context, self._passes, rest)
+        opener = ReplayOpener(lane.address, spec.store, made, self._context, self._passes, rest)
         self._append(ExpandNode(lane, self._epoch, opener, source=True))
 
     def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
@@ -303,7 +306,7 @@ class Part:
             check_below(lane.address, "pass", (number,), stage.spec.times)
         self._nodes.extend(build(number)[::-1])
         self._batched = any(isinstance(s.spec, Batch) for s in above)
-        mover = RepeatMover(stage.spec.times, build, stands)
+        mover = RepeatMover(stage.spec.times, build, builder.look_again, stands)
         self._append(PumpNode(self._lane(stage), self._epoch, mover))
         self._drop(lane, stands)
 

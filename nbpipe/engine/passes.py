@@ -13,6 +13,7 @@ from .join import Mover, PumpNode
 from .node import Node
 from .noting import Stages, note
 from .standing import stages_of
+from .stream import StreamNode
 from .task import Entry
 
 _DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
@@ -33,7 +34,8 @@ class RepeatMover(Mover):
 
     Args:
         times: number of passes; None for ever.
-        build: gives the part above for a pass, most downstream first.
+        build: gives the part above for a pass, most downstream first; called under the lock.
+        look: looks again which caches are complete, before it; called without the lock.
         stands: number of the first pass, and whether there were items before.
     """
 
@@ -41,10 +43,12 @@ class RepeatMover(Mover):
         self,
         times: int | None,
         build: Callable[[int], Sequence[Node]],
+        look: Callable[[], None],
         stands: Mapping[str, Any],
     ) -> None:
         self._times = times
         self._build = build
+        self._look = look
         self._pass = self._built = stands.get("pass", 0)
         self._dry = 0  # passes without items since the last one that had some
         self._moved: bool = stands.get("moved", False)
@@ -95,12 +99,23 @@ class RepeatMover(Mover):
             node.end()  # for ever nothing
         elif self._times is None and self._dry == _DRY_PASSES:
             node.end(self._ran_dry(node))
+        elif keeping := node.epoch.keeping(node.epoch.above(node)):
+            node.set_aside(lambda: self._keep(keeping), lambda: self._turn(node))
         else:
-            node.epoch.commit(node.epoch.above(node))
-            self._past.append(_Pass(self._built, node.upstream[0], self._begun, self._count))
-            self._begun, self._built = self._count, self._pass
-            node.epoch.replace(node, self._build(self._pass))
+            self._turn(node)
         return []
+
+    def _keep(self, nodes: Sequence[StreamNode]) -> None:
+        """Let caches keep what the pass made: on a disk, that takes its time."""
+        for node in nodes:
+            node.commit()
+        self._look()
+
+    def _turn(self, node: PumpNode) -> None:
+        """Begin the next pass."""
+        self._past.append(_Pass(self._built, node.upstream[0], self._begun, self._count))
+        self._begun, self._built = self._count, self._pass
+        node.epoch.replace(node, self._build(self._pass))
 
     def _ran_dry(self, node: PumpNode) -> ArgumentError:
         return ArgumentError(

@@ -175,10 +175,15 @@ class StreamNode(Node):
         if forget is not None:
             forget(min(rest.start for rest in below.values()))
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the operation can keep what it made, and saw all of it."""
+        return not self.cut and hasattr(self.step.operation, "commit")
+
     def commit(self) -> None:
-        """Let the operation keep what it made: all of it was consumed."""
+        """Let the operation keep what it made: all was consumed; called without the lock."""
         commit = getattr(self.step.operation, "commit", None)
-        if commit is not None and not self.cut:
+        if commit is not None:
             commit()
 
     def close(self) -> None:
