@@ -169,7 +169,7 @@ class EpochIterator(Iterator[Any]):
         if error is None and not epoch.over:
             try:
                 epoch.commit()
-            except Exception as problem:
+            except Exception as problem:  # noqa: BLE001  raised below
                 error = problem
         self._end(FINISHED if error is None else FAILED, error)
         if error is not None:

@@ -97,7 +97,7 @@ class PumpNode(Node):
         assert self._aside is not None
         try:
             self._aside()
-        except BaseException as error:  # noqa: BLE001  it ends the stream, in its place
+        except BaseException as error:  # it ends the stream, in its place
             self._problem = error
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:

@@ -200,6 +200,7 @@ class ReplayOpener(Opener):
         store: Store,
         made: Made,
         context: EpochContext,
+        *,
         passes: tuple[int, ...] = (),
         rest: Rest = _ALL,
     ) -> None:

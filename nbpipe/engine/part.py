@@ -247,7 +247,9 @@ class Part:
         lane = self._lane(stage)
         stands = self._stands(lane)
         rest = rest_in(stands).of_wanted(rest_in(stands, "drop"))
-        opener = ReplayOpener(lane.address, spec.store, made, self._context, self._passes, rest)
+        opener = ReplayOpener(
+            lane.address, spec.store, made, self._context, passes=self._passes, rest=rest
+        )
         self._append(ExpandNode(lane, self._epoch, opener, source=True))
 
     def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
