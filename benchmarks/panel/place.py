@@ -43,8 +43,9 @@ class Place:
         try:
             context.add_init_script(script)
             query = token.partition("?")[2]
-            url = f"{root}/lab/workspaces/{uuid.uuid4().hex}/tree/{name}?{query}"
+            url = f"{root}/lab/workspaces/{uuid.uuid4().hex}?{query}"
             page = PanelPage(context.new_page(), url)
+            page.open(name)
             page.folder, page.name = self.folder, name
             page.run_cell(0)
             yield page

@@ -1,4 +1,4 @@
-"""One Chromium and one JupyterLab for all browser tests."""
+"""One JupyterLab and one kernel for all browser tests, one page for those of a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser import lab
-from tests.browser.panel import PanelPage
+from tests.browser.panel import HEIGHT, WIDTH, Desk, PanelPage
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +40,61 @@ def lab_address(lab_folder: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def kernels() -> list[str]:
+    """Ids of the kernels that no notebook has: one test after the other takes the same."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def desk(chromium: Browser, lab_address: str, kernels: list[str]) -> Iterator[Desk]:
+    """The page of JupyterLab in which one test after the other opens its notebook."""
+    with ExitStack() as pages:
+        yield Desk(lambda: open_in(pages, chromium, lab_address), kernels)
+
+
+def open_in(pages: ExitStack, chromium: Browser, address: str) -> PanelPage:
+    """Open a page of JupyterLab that is closed with the others."""
+    return pages.enter_context(lab.open_page(chromium, address, kind=PanelPage))
+
+
 @pytest.fixture
 def open_cells(
-    chromium: Browser, lab_address: str, lab_folder: Path, request: pytest.FixtureRequest
+    chromium: Browser,
+    lab_address: str,
+    lab_folder: Path,
+    desk: Desk,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., PanelPage]]:
-    """Give a function that opens a new notebook of the given cells in a page."""
+    """Give a function that opens a new notebook of the given cells.
+
+    It opens the first one of a test at the desk, with a kernel that other tests had, unless
+    `fresh=True` asks for a new one; with `alone=True`, and any further notebook, in a page of its
+    own with a kernel of its own.
+    """
     with ExitStack() as pages:
 
-        def open_one(*cells: str, width: int = 1280) -> PanelPage:
+        def open_one(
+            *cells: str, width: int = WIDTH, fresh: bool = False, alone: bool = False
+        ) -> PanelPage:
             name = f"{request.node.originalname}-{len(list(lab_folder.glob('*.ipynb')))}.ipynb"
             lab.write_notebook(lab_folder / name, *cells)
-            return open_file(name, width)
+            if alone or desk.taken:
+                return open_file(name, width)
+            page = desk.open(name, width, fresh=fresh)
+            pages.callback(desk.leave)
+            return told(page, name, width)
 
         def open_file(name: str, width: int) -> PanelPage:
-            page = pages.enter_context(
-                lab.open_page(chromium, lab_address, name, width=width, kind=PanelPage)
-            )
+            page = open_in(pages, chromium, lab_address)
+            page.page.set_viewport_size({"width": width, "height": HEIGHT})
+            page.open(name)
+            pages.callback(page.shut_down)
+            return told(page, name, width)
+
+        def told(page: PanelPage, name: str, width: int) -> PanelPage:
             page.folder, page.name = lab_folder, name
             page.reopen = partial(open_file, name, width)
-            pages.callback(page.shut_down)
             return page
 
         yield open_one

@@ -22,6 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "notebooks" / "01_quickstart.ipynb"
 START_S = 60
 CELL_MS = 60_000  # a cell takes no longer
+# What makes a kernel as good as new for the next notebook; what was imported stays.
+EMPTY = """
+get_ipython().reset(new_session=True)
+import gc, ipywidgets
+ipywidgets.Widget.close_all()
+gc.collect()
+"""
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = (
     "--headless=new",
@@ -182,7 +189,51 @@ class NotebookPage:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         page.goto(address)
+        page.wait_for_function("window.jupyterapp")
+        self._run("await app.restored; app.shell.collapseLeft?.()")
+
+    def open(self, name: str, kernel: str | None = None) -> None:
+        """Open a notebook, with the kernel of this id or with one of its own."""
+        self._run(
+            """window.wire.length = 0;
+            const given = kernel ? {kernel: {id: kernel}} : {};
+            await app.commands.execute('docmanager:open',
+                {path: name, factory: 'Notebook', ...given})""",
+            name=name,
+            kernel=kernel,
+        )
         self.wait_ready()
+
+    def leave(self, *, keep: bool) -> tuple[str | None, bool]:
+        """Close the notebook.
+
+        Args:
+            keep: its kernel may serve another notebook; else it is ended.
+
+        Returns:
+            The id of the kernel, emptied, or None; and whether the page may show another notebook.
+        """
+        kernel, asks = self._run(
+            """const kernel = panel.sessionContext.session?.kernel;
+            const idle = async () => {
+                for (let left = 100; kernel.status !== 'idle' && left; left -= 1) {
+                    await new Promise(then => setTimeout(then, 50));
+                }
+                return kernel.status === 'idle';
+            };
+            let kept = null;
+            if (kernel && keep && await idle()) {
+                await kernel.requestExecute({code, silent: true, store_history: false}).done;
+                kept = kernel.id;
+            } else if (kernel) {
+                await panel.sessionContext.shutdown();
+            }
+            panel.dispose();
+            return [kept, document.querySelector('.jp-Dialog') !== null]""",
+            keep=keep,
+            code=EMPTY,
+        )
+        return kernel, not asks
 
     def wait_ready(self) -> None:
         """Wait until the notebook is open and has its kernel."""
@@ -353,23 +404,32 @@ def write_notebook(path: Path, *cells: str) -> Path:
 def open_page(
     browser: Browser,
     address: str,
-    notebook: str,
     *,
     width: int = 1280,
     height: int = 900,
+    scale: float = 1,
     kind: type[Opened] = NotebookPage,
 ) -> Iterator[Opened]:
-    """Open a notebook of a JupyterLab that runs, in a workspace and a page of its own."""
+    """Open a JupyterLab that runs, in a workspace and a page of its own.
+
+    Args:
+        browser: in which.
+        address: of the JupyterLab.
+        width: of the page [px].
+        height: of the page [px].
+        scale: dots of a pixel's side.
+        kind: what drives it.
+    """
     root, _, token = address.partition("/lab")
     token = token.partition("?")[2]
     workspace = uuid.uuid4().hex
     context = browser.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=2
+        viewport={"width": width, "height": height}, device_scale_factor=scale
     )
     try:
         context.add_init_script(WIRE)
         page = context.new_page()
-        yield kind(page, f"{root}/lab/workspaces/{workspace}/tree/{notebook}?{token}")
+        yield kind(page, f"{root}/lab/workspaces/{workspace}?{token}")
     finally:
         context.close()
 
@@ -390,6 +450,7 @@ def open_notebook(
     notebook = Path(shutil.copy(source, folder))
     with (
         serve_lab(folder, theme=theme) as address,
-        open_page(browser, address, notebook.name, height=height, kind=kind) as page,
+        open_page(browser, address, height=height, scale=2, kind=kind) as page,
     ):
+        page.open(notebook.name)
         yield page

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator
 from tests.browser.lab import CELL_MS, NotebookPage
 
 POLL_MS = 50
+WIDTH, HEIGHT = 1100, 900  # of a page [px]
 # Cells of the tests' notebooks. A training cell goes on until the file `stop` is there.
 SETUP = """
 import threading, time
@@ -162,6 +163,17 @@ class PanelPage(NotebookPage):
             "([input, value]) => input.value === value", arg=[handle, str(value)], timeout=CELL_MS
         )
 
+    def wait_text(self, locator: Locator, text: str, *, differs: bool = False) -> str:
+        """Wait until a part of the panel says `text`, or something else; return what it says."""
+        handle = locator.element_handle()
+        said = self.page.wait_for_function(
+            """([part, text, differs]) =>
+                (part.innerText === text) !== differs && part.innerText""",
+            arg=[handle, text, differs],
+            timeout=CELL_MS,
+        )
+        return str(said.json_value())
+
     def wire(self) -> list[dict[str, Any]]:
         """Return what the panel's messages were, each with the time [ms] and its direction."""
         return list(self.page.evaluate("window.wire"))
@@ -181,6 +193,41 @@ class PanelPage(NotebookPage):
         acked = {m["id"]: m["at"] for m in wire if not m["out"]}
         sets = [m for m in wire if m["out"] and m["op"] == "set" and m["id"] in acked]
         return [acked[m["id"]] - m["at"] for m in sets]
+
+
+class Desk:
+    """A page of JupyterLab for the notebooks of many tests, one after the other.
+
+    Args:
+        open_page: opens one; called again where a test has spoilt the last.
+        kernels: ids of those that no notebook has.
+    """
+
+    def __init__(self, open_page: Callable[[], PanelPage], kernels: list[str]) -> None:
+        self._open_page = open_page
+        self._kernels = kernels
+        self._page: PanelPage | None = None
+        self._fresh = False
+        self.taken = False
+
+    def open(self, name: str, width: int, *, fresh: bool) -> PanelPage:
+        """Open a notebook; `fresh`: with a kernel of its own."""
+        if self._page is None:
+            self._page = self._open_page()
+        page, self._fresh, self.taken = self._page, fresh, True
+        page.page.set_viewport_size({"width": width, "height": HEIGHT})
+        page.open(name, self._kernels.pop() if self._kernels and not fresh else None)
+        return page
+
+    def leave(self) -> None:
+        """Close the notebook; what cannot serve another one is not used again."""
+        page, self._page, self.taken = self._page, None, False
+        assert page is not None
+        kernel, usable = page.leave(keep=not self._fresh)
+        if kernel is not None:
+            self._kernels.append(kernel)
+        if usable:
+            self._page = page
 
 
 def convert(notebook: Path) -> Path:

@@ -7,13 +7,12 @@ from tests.browser.panel import RUN, SETUP, convert, start, train
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
-def saved(open_cells, *cells):
-    """Open a notebook, run all of its cells, save it, end its kernel; return its page."""
-    page = open_cells(SETUP, *cells)
+def saved(open_cells, *cells, **options):
+    """Open a notebook, run all of its cells and save it; return its page."""
+    page = open_cells(SETUP, *cells, **options)
     for index in range(len(cells) + 1):
         page.run_cell(index)
     page.save()
-    page.shut_down()
     return page
 
 
@@ -43,7 +42,8 @@ def test_picture_is_hidden_beside_a_live_panel(open_cells):
 @pytest.mark.parametrize("closes", [False, True], ids=["open", "closed"])
 def test_notebook_opened_again_shows_the_last_snapshot(open_cells, closes):
     """Without its kernel, a saved notebook shows how the run ended, and no error."""
-    page = saved(open_cells, SMALL, EPOCH, *(["run.close()"] if closes else []))
+    page = saved(open_cells, SMALL, EPOCH, *(["run.close()"] if closes else []), fresh=True)
+    page.shut_down()
     again = page.reopen()
     again.page.locator(".nbpipe-kept:visible").wait_for()
     (text,) = visible_pictures(again)
@@ -100,7 +100,6 @@ def test_controls_and_figure_side_by_side(open_cells):
         "ipywidgets.HBox([run.controls(), go.FigureWidget(run.plot())])",
         width=1400,
     )
-    page.command("application:toggle-left-area")
     for index in range(3):
         page.run_cell(index)
     figure = page.page.locator(".js-plotly-plot").first

@@ -200,7 +200,6 @@ def test_stage_named_as_html_is_text(open_cells):
     page.page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
     start(page)
     page.stage(name).wait_for()
-    page.page.wait_for_timeout(600)
     page.finish(2, "stop-html")
     for index in (3, 4, 5):
         page.run_cell(index)
@@ -253,7 +252,9 @@ def test_stage_that_fails(open_cells):
 
 def test_kernel_that_dies(open_cells):
     """When the kernel dies, the panel says that it hears nothing, and stays."""
-    page = open_cells(SETUP, RUN, "for n, item in enumerate(run):\n    if n > 50: os._exit(1)")
+    page = open_cells(
+        SETUP, RUN, "for n, item in enumerate(run):\n    if n > 50: os._exit(1)", fresh=True
+    )
     page.page.on("dialog", lambda dialog: dialog.dismiss())
     page.run_cell(0)
     page.run_cell(1)
@@ -329,11 +330,50 @@ def test_controls_act_while_a_cell_trains(open_cells):
     number = page.page.locator(".widget-text input[type=number]").nth(1)
     number.wait_for()
     page.start_cell(2)
-    page.page.wait_for_timeout(500)
     number.fill("7")
     page.page.keyboard.press("Enter")
-    page.page.wait_for_timeout(1500)
+    page.page.wait_for_function(  # the slider beside it has the kernel's word
+        "() => +document.querySelectorAll('.noUi-handle')[1].getAttribute('aria-valuenow') === 7"
+    )
     running = page.is_running(2)
     events = page.page.locator(".widget-text input[type=number]").nth(1).input_value()
     page.finish(2, "stop-controls")
     assert (running, events, json.loads(page.said(2).split()[-1])) == (True, "7", 7)
+
+
+@pytest.mark.torch
+def test_loader_has_one_panel_for_all_epochs(open_cells):
+    """A loader is shown before its first epoch; two epochs move that panel, and it says the end."""
+    page = open_cells(
+        SETUP,
+        "from torch.utils.data import Dataset\n"
+        "class Photographs(Dataset):\n"
+        "    def __len__(self): return 16\n"
+        "    def __getitem__(self, index): return slow(index)\n"
+        "loader = nbpipe.DataLoader(Photographs(), num_workers=2, workers='thread')\nloader",
+        "for epoch in range(2):\n    for n, batch in enumerate(loader):\n"
+        "        while epoch and n == 8 and not Path('stop-loader').exists(): time.sleep(0.02)",
+    )
+    page.run_cell(0)
+    page.run_cell(1)
+    page.wait_state("ready")
+    rate = page.stage("fetch").locator("[data-field=rate]")
+    seen = [(page.field("progress").inner_text(), rate.inner_text())]
+    page.start_cell(2)
+    page.wait_text(page.field("epoch"), "1")
+    seen.append(page.wait_text(rate, seen[0][1], differs=True))
+    seen.append(page.wait_text(rate, seen[1], differs=True))
+    page.nudge("fetch")
+    running = page.is_running(2)
+    page.finish(2, "stop-loader")
+    page.wait_state("finished")
+    said = page.field("diagnosis").inner_text()
+    assert (running, seen[0][0], page.page.locator(".nbpipe-panel").count()) == (
+        *(True, "0 of 16 batches", 1),
+    )
+    assert (
+        page.field("progress").inner_text(),
+        page.field("left").is_visible(),
+        said.startswith("finished"),
+        page.number("fetch").input_value(),
+    ) == ("16 of 16 batches", False, True, "3")

@@ -45,7 +45,9 @@ def alive(processes):
 
 def test_slider_starts_and_ends_workers(open_cells):
     """The slider is moved in mid-epoch: workers are started, and sent away again."""
-    page = open_cells(SETUP, RUN, train("stop-workers") + "; print(*run['slow'].pids)", KERNEL)
+    page = open_cells(
+        SETUP, RUN, train("stop-workers") + "; print(*run['slow'].pids)", KERNEL, fresh=True
+    )
     kernel = kernel_of(page, 3)
     start(page)
     wait_workers(page, 2)
@@ -66,7 +68,7 @@ def test_slider_starts_and_ends_workers(open_cells):
 
 def test_stop_button_leaves_the_workers(open_cells):
     """The stop button of the notebook ends the cell; the same workers serve the next one."""
-    page = open_cells(SETUP, RUN, train("stop-never"), train("stop-served"), KERNEL)
+    page = open_cells(SETUP, RUN, train("stop-never"), train("stop-served"), KERNEL, fresh=True)
     kernel = kernel_of(page, 4)
     start(page)
     wait_workers(page, 2)
@@ -86,7 +88,7 @@ def test_stop_button_leaves_the_workers(open_cells):
 @pytest.mark.parametrize("way", ["restart", "shut_down", "kill"])
 def test_kernel_that_ends_leaves_no_worker(open_cells, way):
     """Workers and their server go with the kernel, however it ends in mid-epoch."""
-    page = open_cells(SETUP, RUN, train("stop-never"), KERNEL)
+    page = open_cells(SETUP, RUN, train("stop-never"), KERNEL, fresh=True)
     page.page.on("dialog", lambda dialog: dialog.dismiss())
     kernel = kernel_of(page, 3)
     start(page)
