@@ -132,12 +132,14 @@ class Resumed:
         had: lists of samples that the loop has had of it.
         dataset: what the dataset is told, or None.
         iterator: what its iterator is told, or None.
+        ended: it had given all: nothing is left of the epoch.
     """
 
     epoch: int
     had: int
     dataset: Any = None
     iterator: Any = None
+    ended: bool = False
 
     @property
     def tells(self) -> bool:
@@ -157,6 +159,9 @@ class Batches(_Sent):
             asks there which worker it is, before its first sample. None: let it ask.
         place: where it is read: "here", in a "thread", which has a copy, or in a "process".
         resumed: where it goes on; None: it is read from its beginning.
+
+    Attributes:
+        ended: the dataset has come to its end.
     """
 
     def __init__(
@@ -176,6 +181,7 @@ class Batches(_Sent):
         self._place = place
         self._resumed = resumed
         self._iterator: Any = None
+        self.ended = False
         self.mapped = place == "process"
 
     def __iter__(self) -> Iterator[Any]:
@@ -205,10 +211,17 @@ class Batches(_Sent):
 
         The dataset's `iter` is called at once: its state may be asked for before a sample is.
         """
+        if resumed is not None and resumed.ended:
+            if self._place == "here":
+                _tell_end(self._dataset, resumed)
+            return repeat(None, resumed.had)
         dataset = self._dataset if self._place != "thread" else own_copy(self._dataset)
         samples = self._samples(dataset, resumed)
-        lists = listed(samples, self._size, drop_last=self._drop_last)
+        lists = listed(samples, self._size, drop_last=self._drop_last, at_end=self._end)
         return lists if resumed is None else chain(repeat(None, resumed.had), lists)
+
+    def _end(self) -> None:
+        self.ended = True
 
     def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
         if self._watch is not None:
@@ -248,6 +261,15 @@ def begun_at(dataset: Any, resumed: Resumed | None) -> Iterator[Any]:
     return samples  # type: ignore[no-any-return]
 
 
+def _tell_end(dataset: Any, resumed: Resumed) -> None:
+    """Tell a dataset the state of its end: the next time it is iterated, it gives all.
+
+    There are those that go back behind their last sample, and those that do so in `iter`.
+    """
+    if resumed.dataset is not None and next(begun_at(dataset, resumed), END) is not END:
+        dataset.load_state_dict(resumed.dataset)
+
+
 def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
     """Give the samples; where nothing comes the state was that of an end, and all is read."""
     first = next(samples, END)
@@ -264,8 +286,21 @@ def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
         yield item
 
 
-def listed(samples: Iterator[Any], size: int | None, *, drop_last: bool) -> Iterator[Any]:
-    """Gather samples in lists; without a size, give them. After its end none is asked for."""
+def listed(
+    samples: Iterator[Any],
+    size: int | None,
+    *,
+    drop_last: bool,
+    at_end: Callable[[], object] = int,
+) -> Iterator[Any]:
+    """Gather samples in lists; without a size, give them. After its end none is asked for.
+
+    Args:
+        samples: from the first on.
+        size: samples in a list, or None.
+        drop_last: leave out a last list that is not full.
+        at_end: called where a list is not full, before it is given.
+    """
     if size is None:
         yield from following(samples)
         return
@@ -277,6 +312,8 @@ def listed(samples: Iterator[Any], size: int | None, *, drop_last: bool) -> Iter
             full = sample is not END
             if full:
                 batch.append(sample)
+            else:
+                at_end()
         if batch and (full or not drop_last):
             yield batch
 

@@ -11,7 +11,13 @@ from typing import Any, SupportsIndex, final
 
 from .errors import ArgumentError, MissingExtraError
 from .knobs import Knob
-from .loader_arguments import check_context, checked_factor, checked_stay, chosen_samples
+from .loader_arguments import (
+    check_context,
+    checked_factor,
+    checked_stay,
+    chosen_samples,
+    counted,
+)
 from .loader_chain import (
     READ,
     Order,
@@ -28,7 +34,7 @@ from .loader_places import Places, placed, prepared, resumed
 from .loader_run import LoaderRun
 from .loader_standing import Standing
 from .loader_state import Mark, Progress, parted
-from .operations import function, seconds, whole
+from .operations import function, seconds
 from .pipeline import Pipeline
 from .run import Run
 from .stage import MAX_PREFETCH
@@ -148,9 +154,8 @@ class DataLoader(Standing):
 
     @staticmethod
     def _counted(count: object) -> int:
-        """Check `num_workers`; True is one, as in torch."""
-        number = int(count) if isinstance(count, bool) else count
-        return whole("num_workers", number, minimum=0, unit="calls")
+        """Check `num_workers`."""
+        return counted("num_workers", count, minimum=0, unit="calls")
 
     def _collate_of(self, given: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
         if given is not None:
@@ -213,7 +218,7 @@ class DataLoader(Standing):
 
     @prefetch_factor.setter
     def prefetch_factor(self, factor: int) -> None:
-        self._factor = whole("prefetch_factor", factor, minimum=1, unit="batches")
+        self._factor = counted("prefetch_factor", factor, minimum=1, unit="batches")
         self._set_prefetch()
 
     def _set_prefetch(self) -> None:

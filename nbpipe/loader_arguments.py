@@ -10,6 +10,7 @@ from .errors import ArgumentError, ArgumentTypeError
 from .operations import whole
 
 FACTOR = 2  # batches held ready for each worker, where not given
+_SAMPLERS = ("sampler", "batch_sampler")
 _METHODS = ("forkserver", "spawn")
 
 
@@ -78,17 +79,18 @@ def chosen_samples(data: Any, dataset: Any, given: dict[str, Any]) -> Samples:
 
 
 def _refuse_together(given: dict[str, Any], size: int | None, *, reads: bool) -> None:
-    words = {name: given[name] for name in ("shuffle", "sampler", "batch_sampler")}
+    flags = {name: given[name] or None for name in ("shuffle", "drop_last")}  # 0 says no, too
+    words = {"shuffle": flags["shuffle"], **{one: given[one] for one in _SAMPLERS}}
     if reads:
         _refuse("an IterableDataset, which gives its samples in its own order", words)
     if given["sampler"] is not None:
-        _refuse("sampler", {"shuffle": words["shuffle"]})
+        _refuse("sampler", {"shuffle": flags["shuffle"]})
     if given["batch_sampler"] is not None:
         del words["batch_sampler"]
         other = None if size == 1 else size or "None"
-        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": given["drop_last"]})
+        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": flags["drop_last"]})
     elif size is None:
-        _refuse("batch_size=None, without batches", {"drop_last": given["drop_last"]})
+        _refuse("batch_size=None, without batches", {"drop_last": flags["drop_last"]})
 
 
 def _refuse(what: str, others: dict[str, Any]) -> None:
@@ -113,7 +115,17 @@ def checked_factor(workers: int, factor: object) -> int:
             f"prefetch_factor must be left out without workers, got {factor!r}; "
             "set num_workers above 0, or leave it out"
         )
-    return whole("prefetch_factor", factor, minimum=1, unit="batches")
+    return counted("prefetch_factor", factor, minimum=1, unit="batches")
+
+
+def counted(what: str, count: object, *, minimum: int, unit: str) -> int:
+    """Check a number of things; True is one, as in torch.
+
+    Raises:
+        ArgumentError: not an int of at least `minimum`.
+    """
+    number = int(count) if isinstance(count, bool) else count
+    return whole(what, number, minimum=minimum, unit=unit)
 
 
 def checked_stay(workers: int, stay: object) -> bool:

@@ -193,18 +193,20 @@ class Places:
             delivered=progress.delivered,
             rest=rest,
             sampler=progress.sampler_at(rest.start),
-            dataset=self._state_of_dataset(here=progress.run is None),
+            dataset=self._state_of_dataset(here=progress.run is None, had=progress.delivered),
             iterator=progress.iterator,
+            ended=progress.ended,
             parts=parts,
         )
 
-    def _state_of_dataset(self, *, here: bool) -> Any:
+    def _state_of_dataset(self, *, here: bool, had: int = 0) -> Any:
+        """Return the dataset's own state; None where it has none, or none before a sample."""
         if not here or not self._reads or not has_state(self._dataset):
             return None
         try:
             return state_of(self._dataset)
         except AttributeError:
-            if self.progress is None:  # it gets what it tells of when it is iterated
+            if not had:  # it gets what it tells of when it is read
                 return None
             raise
 
@@ -262,7 +264,11 @@ def prepared(indices: Iterator[Any] | None, mark: Mark) -> Iterator[Any] | None:
 def resumed(mark: Mark) -> Resumed:
     """Say where an iterable dataset goes on that is read once."""
     return Resumed(
-        epoch=mark.epoch, had=mark.rest.start, dataset=mark.dataset, iterator=mark.iterator
+        epoch=mark.epoch,
+        had=mark.rest.start,
+        dataset=mark.dataset,
+        iterator=mark.iterator,
+        ended=mark.ended,
     )
 
 

@@ -53,6 +53,7 @@ class Mark:
         sampler: the sampler's own state behind the batches below `rest.start`, or None.
         dataset: the iterable dataset's own state, or None.
         iterator: that of the dataset's iterator, where it has another one, or None.
+        ended: those are states of an end: the dataset has given all.
         parts: where the workers are that read it in parts, or None.
         data: all of this as it was written.
     """
@@ -68,6 +69,7 @@ class Mark:
     sampler: Any = None
     dataset: Any = None
     iterator: Any = None
+    ended: bool = False
     parts: Parts | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,6 +94,7 @@ class Mark:
             "sampler": self.sampler,
             "dataset": self.dataset,
             "iterator": self.iterator,
+            "ended": self.ended,
             "parts": None if parts is None else [parts.readers, parts.in_order, parts.stages],
             "about": dict(about),
         }
@@ -166,6 +169,7 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
         sampler=data["sampler"],
         dataset=data["dataset"],
         iterator=data.get("iterator"),
+        ended=data.get("ended") is True,
         parts=_parts(data["parts"]),
         data=data,
     )
@@ -261,6 +265,11 @@ class Progress:
     def iterator(self) -> Any:
         """The state of the iterator that reads in the calling thread, if it has one; or None."""
         return None if self.reading is None else self.reading.state_of_iterator
+
+    @property
+    def ended(self) -> bool:
+        """Whether a dataset that is read in the calling thread has given all."""
+        return self.reading is not None and self.reading.ended
 
     @property
     def untouched(self) -> bool:

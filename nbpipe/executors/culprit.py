@@ -41,7 +41,6 @@ _WAYS_OUT = {  # by module and class; the first that fits
     "threading.": f"{_OTHERWISE}; between processes it would guard nothing",
     **dict.fromkeys(_PROCESSES, _OTHERWISE),
     "multiprocessing.connection.": f"use {_FRESH}.Queue(): a worker cannot open a socket",
-    "multiprocessing.": f"make it with {_FRESH}: that of the context 'fork' is for forks alone",
     "concurrent.futures.": "start it per worker with worker_init",
     "socket.": _CONNECTION,
     "_socket.": _CONNECTION,
@@ -51,6 +50,8 @@ _WAYS_OUT = {  # by module and class; the first that fits
     "ipykernel.": _NOTEBOOK,
     f"{_OWN}.": _RUN,
 }
+_SHARED_BY = tuple(f"multiprocessing.{name}." for name in ("sharedctypes", "synchronize", "queues"))
+_ARRAYS = ("SynchronizedArray", "SynchronizedString")
 _CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
 
 
@@ -214,7 +215,19 @@ def way_out(value: object) -> str:
     if is_shared(value):
         return _SHARED
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if name.startswith(_SHARED_BY):
+        return _made_afresh(kind.__name__)
     known = next((way for start, way in _WAYS_OUT.items() if name.startswith(start)), None)
     if known is None and name.endswith(_CONNECTIONS):
         return _CONNECTION
     return known or _OTHERWISE
+
+
+def _made_afresh(kind: str) -> str:
+    """Say how to make an object of multiprocessing that fresh processes can share."""
+    value = "Value" if kind.startswith("Synchronized") else kind
+    maker = "Array" if kind in _ARRAYS else value
+    return (
+        f"make it with {_FRESH}.{maker}(...): this one is of the context 'fork', for forks alone, "
+        f"as multiprocessing.{maker}(...) is where that is the default (Linux)"
+    )

@@ -127,6 +127,44 @@ class Wound(Bookmark):
         del self.at
 
 
+class Rewound(IterableDataset):
+    """Goes on where it was told to, and goes back behind its last sample; gives a generator."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 21:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Late(IterableDataset):
+    """Gives a generator, and has a state only from its first sample on."""
+
+    def __init__(self):
+        self.begin = 0
+
+    def __iter__(self):
+        self.at, self.begin = self.begin, 0
+        while self.at < 21:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.begin = state["at"]
+
+
 class Reel(IterableDataset):
     """Its iterator has the state, and draws from torch's own generator."""
 

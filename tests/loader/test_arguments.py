@@ -50,15 +50,32 @@ def test_refused(case):
 
 
 def test_words_that_torch_takes():
-    """Numbers stand for True and False, and True for one worker, as in torch."""
-    given = {"num_workers": True, "persistent_workers": 1, "in_order": 1}
-    names = ("num_workers", "persistent_workers", "in_order")
+    """Numbers stand for True and False, and True for one, as in torch."""
+    given = {"num_workers": True, "persistent_workers": 1, "in_order": 1, "prefetch_factor": True}
     loader = nbpipe.DataLoader(Numbers(5), 2, workers="thread", **given)
-    assert [getattr(loader, name) for name in names] == [1, True, True]
+    assert [getattr(loader, name) for name in given] == [1, True, True, 1]
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
     loader.num_workers = False
     loader.close()
     assert (loader.num_workers, len(list(loader))) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": 0, "sampler": [1, 0]},
+        {"shuffle": 0, "drop_last": 0, "batch_sampler": [[1], [0]]},
+        {"batch_size": None, "drop_last": 0},
+        {"dataset": Stream(3), "shuffle": 0},
+    ],
+    ids=["sampler", "batches", "no batches", "stream"],
+)
+def test_zero_says_no(options):
+    """A flag of 0 beside what excludes the flag is taken, as in torch."""
+    options = {"dataset": Numbers(2), **options}
+    theirs = DataLoader(**options)
+    ours = nbpipe.DataLoader(**options)
+    assert [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
 
 
 TYPES = {

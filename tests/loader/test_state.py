@@ -25,8 +25,10 @@ from tests.loader.stateful import (  # noqa: E402
     Backwards,
     Bookmark,
     Counted,
+    Late,
     Lists,
     Reel,
+    Rewound,
     Sloppy,
     Tape,
     Walk,
@@ -219,10 +221,10 @@ def test_iterable_datasets(dataset, at, epoch, other, way):
     assert resumed(functools.partial(make, **WAYS[other]), state) == wanted
 
 
-@pytest.mark.parametrize("dataset", [Bookmark, Wound])
+@pytest.mark.parametrize("dataset", [Bookmark, Wound, Rewound, Late])
 @pytest.mark.parametrize(("at", "epoch"), [(0, 1), (2, 0), (6, 0)])
-def test_dataset_that_is_its_own_iterator(dataset, at, epoch):
-    """A dataset that goes back when it is iterated is told its state behind that."""
+def test_datasets_that_go_back(dataset, at, epoch):
+    """A dataset goes on where it was, whether it goes back at its beginning or behind its end."""
 
     def make(**how):
         return nbpipe.DataLoader(dataset(), 4, **how)
@@ -268,7 +270,7 @@ def test_state_of_the_iterator_of_a_dataset(dataset, at):
     assert (resumed(make, state, epochs=1), state["by"]) == ([wanted], "dataset")
 
 
-@pytest.mark.parametrize("dataset", [Bookmark, Wound])
+@pytest.mark.parametrize("dataset", [Bookmark, Wound, Rewound, Late])
 def test_state_before_the_first_batch(dataset, way):
     """A state may be taken before the epoch begins, and before its first batch."""
     loader = nbpipe.DataLoader(dataset(), 4, **way)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import re
 import threading
 
 import pytest
@@ -246,23 +247,32 @@ def test_objects_of_multiprocessing_are_shared(counted):
     assert (dataset.count.value, [*dataset.sums], dataset.seen.is_set()) == (12, [12, 18], True)
 
 
-UNSHARED = {
-    "lock": (lambda: multiprocessing.get_context("fork").Lock(), r"get_context\('spawn'\): that"),
-    "value": (lambda: multiprocessing.get_context("fork").Value("i"), r"get_context\('spawn'\)"),
-    "socket": (
-        lambda: multiprocessing.Pipe()[0],
-        r"use .*get_context\('spawn'\).Queue",
-    ),
-}
+@pytest.fixture(scope="module")
+def heap():
+    """Have the memory that multiprocessing keeps its values in, and open for good."""
+    return multiprocessing.RawValue("i")
 
 
-@pytest.mark.parametrize("kind", UNSHARED)
-def test_objects_of_multiprocessing_that_cannot_be_shared(kind):
-    """What only forks could share is refused, with the way to make it."""
-    make, advice = UNSHARED[kind]
+@pytest.mark.parametrize(
+    ("name", "given"), [("Value", ("i", 0)), ("Lock", ()), ("SimpleQueue", ())]
+)
+def test_advice_on_what_is_made_for_forks(name, given, heap):
+    """What only forks could share is refused; made as the refusal says, it goes to workers."""
     dataset = Numbers(3)
-    dataset.held = make()
-    with pytest.raises(nbpipe.UnpicklableError, match=advice):
+    dataset.held = getattr(multiprocessing.get_context("fork"), name)(*given)
+    advice = rf"make it with (multiprocessing\.get_context\('spawn'\)\.{name})\(\.\.\.\)"
+    with pytest.raises(nbpipe.UnpicklableError, match=advice) as caught:
+        list(nbpipe.DataLoader(dataset, num_workers=1))
+    make = eval(re.search(advice, str(caught.value))[1])
+    dataset.held = make(*given)
+    assert [int(batch) for batch in nbpipe.DataLoader(dataset, num_workers=1)] == [0, 1, 2]
+
+
+def test_socket_of_multiprocessing_is_refused():
+    """What no worker can open is refused, with what does instead."""
+    dataset = Numbers(3)
+    dataset.held = multiprocessing.Pipe()[0]
+    with pytest.raises(nbpipe.UnpicklableError, match=r"use .*get_context\('spawn'\).Queue"):
         list(nbpipe.DataLoader(dataset, num_workers=1))
 
 
