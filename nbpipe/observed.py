@@ -146,7 +146,9 @@ class Observed:
     @property
     def events(self) -> tuple[KnobChange, ...]:
         """Every knob change of this run: when, who, from, to, why."""
-        return tuple(self._record.events)
+        with self._scheduler.lock:
+            kept = self._record.events.copy()  # at once: garbage found below us may turn a knob
+        return tuple(kept)
 
     @property
     def devices(self) -> tuple[DeviceCaller, ...]:

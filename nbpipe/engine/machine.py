@@ -221,9 +221,10 @@ def knob_watcher(machine: Machine, record: Record) -> Callable[[KnobChange], Non
     reference = weakref.ref(machine)  # knobs outlive runs
 
     def changed(change: KnobChange) -> None:
-        record.events.append(change)
         one = reference()
         if one is not None:
+            with one.scheduler.lock:
+                record.events.append(change)
             one.refresh()
 
     return changed

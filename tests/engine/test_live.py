@@ -1,5 +1,6 @@
 """What may happen to a run at any moment, from any thread: knobs, pause, stop, close, memory."""
 
+import gc
 import threading
 
 import numpy as np
@@ -109,6 +110,33 @@ def test_events_tell_who_turned_what():
         ("w.concurrency", 1, 3, "code", ""),
         ("w.prefetch", 8, 4, "panel", "slider"),
     ]
+
+
+def test_events_are_read_while_a_knob_is_turned():
+    """The events can be read at any moment, also where a collection just then turns a knob."""
+    thresholds = gc.get_threshold()
+
+    class Garbage:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            knob.set(1 + knob.value % 2)
+
+    try:
+        with nbpipe.source(range(5)).map(lambda n: n, name="w").start() as run:
+            knob = run["w"].knob("concurrency")
+            for value in range(2, 60):
+                knob.set(value)
+            for number in range(1, 40):  # each time the collection comes at another moment
+                Garbage()
+                gc.set_threshold(number)
+                seen = run.events
+                gc.set_threshold(0)
+            gc.collect()
+            assert (len(seen) >= 58, len(run.events)) == (True, 58 + 39)
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_turning_a_knob_after_close_is_harmless():
