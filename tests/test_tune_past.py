@@ -1,13 +1,19 @@
 """What the history tells: how far the stats reach, an epoch's last seconds, raises in vain."""
 
+import sys
+import threading
 import time
 from dataclasses import replace
 
 import pytest
 
+import nbpipe
+from nbpipe import iterator
+from nbpipe.engine import record
 from nbpipe.knobs import KnobChange
 from nbpipe.tune import case, diagnose
 from nbpipe.tune.past import Raise, gain_of, last_raise, last_stretch, proportional, span_s
+from tests.gates import HANG_S, HangError, stacks
 from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 
 
@@ -236,3 +242,98 @@ def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, 
 def test_no_epoch_yet():
     """Without a history there is no stretch."""
     assert last_stretch([], STATUS, ()).rows == ()
+
+
+# -- the same, seen in a run ----------------------------------------------------------------
+
+STEP_NS = 200_000_000  # the time of one call that has nothing to wait for
+
+
+class World:
+    """A stage's function and a clock that moves only while all its calls, and the loop, wait.
+
+    Args:
+        shared: the calls go one after the other through what they share; else side by side.
+    """
+
+    def __init__(self, *, shared):
+        self.now_ns = 10**9
+        self.limit = lambda: 1
+        self.given = 0  # items that the loop has had
+        self._ended = 0
+        self._loop_waits = False
+        self._shared = shared
+        self._calls = []
+        self._changed = threading.Condition()
+
+    def __call__(self, item):
+        with self._changed:
+            self._calls.append(item)
+            self._turn()
+            if not self._changed.wait_for(lambda: item not in self._calls, HANG_S):
+                raise HangError(f"a call never ended\n{stacks()}")
+        return item
+
+    def clock(self):
+        """Give the time to whoever asks but the loop [ns]."""
+        return self.now_ns
+
+    def time_of_day(self):
+        """Give the time of day [s]."""
+        return BEGUN_S + self.now_ns / 1e9
+
+    def clock_of_loop(self):
+        """Give the time to the loop, which asks as it begins and as it ends to wait [ns]."""
+        with self._changed:
+            now_ns = self.now_ns
+            self._loop_waits = not self._loop_waits
+            self._turn()
+        return now_ns
+
+    def end(self):
+        """Let all calls end."""
+        with self._changed:
+            self.limit = lambda: 0
+            self._turn()
+
+    def _turn(self):
+        limit = self.limit()
+        waits = self._loop_waits and self.given == self._ended and len(self._calls) == limit
+        if waits or not limit:
+            ended = 1 if self._shared and limit else len(self._calls)
+            self.now_ns += STEP_NS
+            self._ended += ended
+            del self._calls[:ended]
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def world(request, monkeypatch):
+    """Give a world whose clock is that of every run."""
+    made = World(shared=request.param)
+    for name, module in tuple(sys.modules.items()):
+        if name.partition(".")[0] == "nbpipe" and hasattr(module, "perf_counter_ns"):
+            monkeypatch.setattr(module, "perf_counter_ns", made.clock)
+    monkeypatch.setattr(iterator, "perf_counter_ns", made.clock_of_loop)
+    monkeypatch.setattr(time, "time", made.time_of_day)
+    monkeypatch.setattr(record, "time", made.time_of_day)
+    return made
+
+
+@pytest.mark.parametrize(("world", "wanted"), [(True, None), (False, 8)], indirect=["world"])
+def test_no_more_of_calls_that_share_something(world, wanted):
+    """A run whose calls wait for one another is advised no more of them; another one is."""
+    items = nbpipe.source(range(10_000))
+    chain = items.map(world, name="fetch", concurrency=2, ordered=False)
+    with chain.start() as run:
+        world.limit = lambda: run["fetch"].concurrency
+        for _ in run:
+            world.given += 1
+            if world.now_ns > 8e9:
+                run["fetch"].concurrency = 4
+            if world.now_ns > 16e9:
+                found = run.diagnose()
+                break
+        world.end()
+    advised = found.suggestion and found.suggestion[2]
+    assert (found.stage, advised, "try" in str(found)) == ("fetch", wanted, wanted is not None)
