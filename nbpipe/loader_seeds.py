@@ -1,19 +1,23 @@
-"""LoaderSeeds: the seeds that a `worker_init_fn` sets, where they hold for any worker alike.
+"""LoaderSeeds: the seeds that a `worker_init_fn` sets, as far as they hold for any worker alike.
 
 In torch such a seed begins one stream for each worker. Here samples are drawn by the batch, so
-that they depend on no worker: the user's seed takes the place of torch's for them. One that
-depends on the worker is left out where any worker may get any batch: the batch would depend on
-who was free.
+that they depend on no worker: the user's seed takes the place of torch's for them. Where it
+depends on the worker, that of the first one counts in all of them: each worker calls the function
+as the first one, too, if all that it does is to seed. Where it does more, and any worker may get
+any batch, its seeds are left out: the batch would depend on who was free.
 """
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import dis
+import functools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -22,6 +26,13 @@ from .seeding import seed_for
 from .worker import CALL
 
 _ASKS = ("get_worker_info", "initial_seed")  # they tell workers apart
+_MODULES = ("random", "numpy", "torch")
+_WORDS = (  # that seeding looks up in modules and in `get_worker_info()`
+    *("random", "seed", "manual_seed", "manual_seed_all", "initial_seed", "cuda", "mps"),
+    *("utils", "data", "get_worker_info", "id", "num_workers"),
+)
+_COUNTS = (abs, hash, int, max, min, pow, round, sum)
+_PLAIN = (bool, bytes, float, int, str, type(None))
 _WORD = 8  # bytes of the seed, at the beginning of the state of torch's generator
 
 
@@ -37,6 +48,61 @@ def is_alike(init: Callable[[int], object]) -> bool:
 
 def _names(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def only_seeds(init: object) -> bool:
+    """Tell whether all that a `worker_init_fn` does is to seed, as far as its code shows.
+
+    Then it may be called twice.
+    """
+    return _only_seeds(init, set())
+
+
+def _only_seeds(value: object, seen: set[int]) -> bool:
+    if isinstance(value, functools.partial):
+        given = (*value.args, *value.keywords.values())
+        return isinstance(value.func, FunctionType) and all(
+            _only_seeds(one, seen) for one in (value.func, *given)
+        )
+    if not isinstance(value, FunctionType):
+        return _is_harmless(value)
+    if id(value) in seen:
+        return True
+    seen.add(id(value))
+    if str(value.__module__).partition(".")[0] in _MODULES:
+        return value.__name__ in _WORDS
+    return all(_is_seeding(one, value, seen) for one in dis.get_instructions(value))
+
+
+def _is_harmless(value: object) -> bool:
+    """Tell whether a value that is no function of Python may be used by what seeds."""
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] in _MODULES
+    if isinstance(value, _PLAIN):
+        return True
+    seeding: tuple[object, ...] = (random.seed, np.random.seed)
+    return any(value is one for one in (*seeding, *_COUNTS))
+
+
+def _is_seeding(step: dis.Instruction, function: FunctionType, seen: set[int]) -> bool:
+    """Tell whether a step of a function looks up only what seeding needs, and stores nothing."""
+    name, kind = step.argval, step.opname
+    if kind.startswith(("STORE_", "DELETE_")):
+        return kind.startswith(("STORE_FAST", "DELETE_FAST"))
+    if kind in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+        return name in _WORDS
+    if kind == "IMPORT_NAME":
+        return str(name).partition(".")[0] in _MODULES
+    if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+        known = function.__globals__
+        return _only_seeds(known.get(name, getattr(builtins, str(name), known)), seen)
+    if kind in ("LOAD_DEREF", "LOAD_CLOSURE"):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        held = [cell for own, cell in cells if own == name]
+        with contextlib.suppress(ValueError):  # it holds nothing yet
+            return bool(held) and _only_seeds(held[0].cell_contents, seen)
+        return False
+    return not kind.startswith(("MAKE_", "YIELD_", "LOAD_SUPER", "LOAD_BUILD"))
 
 
 @final

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, final
 
 from .executors.surroundings import seed_item
-from .loader_seeds import Seeds, is_alike
+from .loader_seeds import Seeds, is_alike, only_seeds
 from .worker import NUMBER, worker_info
 
 _UNKNOWN = object()  # this thread is no worker of ours
@@ -107,7 +107,9 @@ class Workers:
         self._count = count
         self._init = init
         self._executor = executor
-        self._holds = init is not None and (fixed or is_alike(init))
+        alike = init is not None and (fixed or is_alike(init))
+        self._as_first = init is not None and not alike and only_seeds(init)
+        self._holds = alike or self._as_first
         self._begin()
 
     def _begin(self) -> None:
@@ -201,9 +203,21 @@ class Workers:
             init(number)
             return
         seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
-        with seeds.watched():
+        if number and self._as_first:
+            self._rehearse(init, seeds)
             init(number)
+        else:
+            with seeds.watched():
+                init(number)
         self._seeds = seeds
+
+    def _rehearse(self, init: Callable[[int], object], seeds: Seeds) -> None:
+        """Call the user's function as the first worker does: its seeds hold in all of them."""
+        info = HERE.info
+        seed_item(self._seed)
+        with shown(self._made(0, info.dataset)), seeds.watched():
+            init(0)
+        seed_item(info.seed)
 
     def seed_call(self) -> None:
         """Seed what the user's function seeded, for the call in progress."""

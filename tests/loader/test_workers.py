@@ -1,5 +1,6 @@
 """Who the workers are: `get_worker_info`, `worker_init_fn`, seeds."""
 
+import functools
 import multiprocessing
 import random
 import re
@@ -182,10 +183,56 @@ def test_seeds_of_worker_init_fn_hold():
     assert len(set(values)) == 2 * 8 * 3
 
 
-def test_seeds_that_depend_on_the_worker_change_nothing():
-    """Where any worker may get any sample, seeds of one of them are no reason for another one."""
+def by_recipe(number):
+    """Seed as torch's notes on reproducibility do."""
+    seed = torch.initial_seed() % 2**32
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+def plainly(number, seed):
+    """Seed by the worker, and say what is seeded."""
+    own = number + seed
+    random.seed(own)
+    np.random.seed(own)  # noqa: NPY002
+    torch.manual_seed(own)
+
+
+WORKERS_SEEDS = {
+    "closure": lambda seed: seeded(seed, worker=True),
+    "partial": lambda seed: functools.partial(plainly, seed=seed),
+}
+
+
+@pytest.mark.parametrize("kind", WORKERS_SEEDS)
+def test_seeds_that_depend_on_the_worker_hold(kind):
+    """Seeds by the worker's number are those of the first one, for any number of workers."""
+    make = WORKERS_SEEDS[kind]
+    found = [numbers_drawn(make(seed), base, count) for seed, base, count in [(7, 1, 1), (7, 2, 2)]]
+    other = numbers_drawn(make(8), 1, 2)
+    assert found[0] == found[1]
+    values = [value for one in (found[0], other) for sample in one[0] for value in sample[1:]]
+    assert len(set(values)) == 2 * 8 * 3
+
+
+def test_seeds_by_torchs_recipe_follow_torchs_seed():
+    """The recipe of torch's notes draws the same in any number of workers, by torch's seed."""
+    one, two, other = (numbers_drawn(by_recipe, *how) for how in [(1, 1), (1, 2), (2, 2)])
+    assert one == two != other
+
+
+def test_seeds_beside_other_work_change_nothing():
+    """Where the function does more than to seed by the worker, samples follow torch's seed."""
+
+    def opening(seed):
+        def init(number):
+            random.seed(seed + number)
+            get_worker_info().dataset.opened = True
+
+        return init
+
     found = [
-        numbers_drawn(seeded(seed, worker=True), base, count)
+        numbers_drawn(opening(seed), base, count)
         for seed, base, count in [(7, 1, 1), (8, 1, 2), (7, 2, 1)]
     ]
     assert found[0] == found[1] != found[2]
