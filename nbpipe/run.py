@@ -43,6 +43,10 @@ started: list[Callable[[Run], None]] = []  # called with every run that starts
 class Run(Observed):
     """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
 
+    A run that is collected closes itself. One whose own stages refer to it is not collected: its
+    threads, and what closes it, hold its stages, and these hold the run. `close()` or `with` ends
+    it; else it is closed as the interpreter exits.
+
     Args:
         chain: the stages.
         seed: seed of every random generator handed to a stage.

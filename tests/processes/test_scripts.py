@@ -341,6 +341,34 @@ def test_what_is_dropped_last_of_all(tmp_path):
     assert (code, err.rpartition("end\n")[2], left) == (0, "", [])
 
 
+@pytest.mark.slow
+def test_open_runs_that_their_own_stages_refer_to(tmp_path):
+    """They are not in the way of the next run, and are closed as the interpreter exits."""
+    text = """
+        import gc
+        import nbpipe
+
+        def leave(kind):
+            def plain(item):
+                return item, run.epoch
+
+            async def coroutine(item):
+                return plain(item)
+
+            work = coroutine if kind == "coroutine" else plain
+            where = {"executor": kind} if kind == "inline" else {"concurrency": 2}
+            run = nbpipe.source(range(10_000)).map(work, **where).start()
+            if kind != "unused":
+                next(iter(run))
+
+        for kind in ("unused", "thread", "inline", "coroutine"):
+            leave(kind)
+            gc.collect()
+        print(list(nbpipe.source(range(3)).map(str)))
+    """
+    assert ran(text, tmp_path) == (0, "['0', '1', '2']\n", "")
+
+
 def test_interrupts_while_workers_start(tmp_path):
     """Interrupts at any moment, also while workers start, leave a run that works."""
     text = """
