@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, time
+from traceback import walk_tb
 from typing import final
 
-from .engine.failures import one_line
+from .engine.failures import formatted, one_line
 from .engine.lane import BLOCKED, READY, Lane
 from .engine.life import CANCELLED, STOPPED
 from .engine.record import Record
+from .failure import Failure
 from .iterator import ATTEND_S
 from .metrics import Row, StageStats
 from .stage import CONSUMER, Chain, addresses
 from .watch import Status
 
+_FAILURES_KEPT = 100
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
 
 
@@ -80,6 +84,8 @@ class HereEpoch:
             return
         self.over = True
         self.outcome, self._error = outcome, error
+        if isinstance(error, Exception):
+            self._here.fail(error, self.number, self._delivered)
         self._note(self._here.end(perf_counter_ns(), self.number))
 
     # -- what others ask and do -------------------------------------------------------------
@@ -138,6 +144,7 @@ class Here:
         self.record = Record()
         self.between_waits: Callable[[], object] | None = None
         self._lanes: dict[str, Lane] = {}
+        self._lost: deque[Failure] = deque(maxlen=_FAILURES_KEPT)
         self._lock = threading.RLock()  # stats are read while batches are made
         self._sample_ns = 0
         self._going = threading.Event()
@@ -192,6 +199,41 @@ class Here:
                 self._sample(now_ns, epoch, last=False)
         return now_ns
 
+    def fail(self, error: Exception, epoch: int, place: int) -> None:
+        """Hear that a batch could not be made.
+
+        Args:
+            error: why.
+            epoch: its number.
+            place: of the batch in the epoch.
+        """
+        with self._lock:
+            address = self._stage_of(error)
+            lane = self._lanes.get(address)
+            if lane is not None:
+                lane.counters.errors += 1
+            self._lost.append(
+                Failure(
+                    stage=address,
+                    path=place,
+                    epoch=epoch,
+                    error=one_line(error),
+                    traceback=formatted(error),
+                    input="",
+                    attempts=1,
+                    when_s=time(),
+                )
+            )
+
+    def _stage_of(self, error: Exception) -> str:
+        """Give the stage whose function an error came through; else it is the first one's."""
+        ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+        for address, lane in self._lanes.items():
+            call = vars(type(getattr(lane.stage, "fn", None))).get("__call__")
+            if getattr(call, "__code__", None) in ran:
+                return address
+        return next(iter(self._lanes), _MADE_IN)
+
     def end(self, now_ns: int, epoch: int) -> int:
         """Hear that an epoch is over; give the time [ns]."""
         with self._lock:
@@ -233,6 +275,11 @@ class Here:
         """Give one row a second and stage."""
         with self._lock:
             return self.record.history()
+
+    def failures(self) -> list[Failure]:
+        """Give the last batches that could not be made, oldest first."""
+        with self._lock:
+            return list(self._lost)
 
     # -- reaching in ----------------------------------------------------------------------
     @property

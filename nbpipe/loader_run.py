@@ -34,6 +34,18 @@ if TYPE_CHECKING:
 
 made: list[Callable[[LoaderRun], None]] = []  # called with the run of every loader that is made
 _EVENTS_KEPT, _FAILURES_KEPT, _TICKS_KEPT = 10_000, 100, 600
+_SETTABLE = ("hears_of", "between_waits", "shown")
+_ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
+_ELSEWHERE = {  # what a pipeline's run has
+    "train": "write the loop over the loader, in a thread of your own where it is not to wait",
+    "wait": "nothing runs in the background: an epoch is over when the loop over the loader is",
+    "iterate": _ORDERED,
+    "open_epoch": _ORDERED,
+    "set_epoch": "a sampler that wants the number is told it: loader.sampler.set_epoch(number)",
+    "seed": "torch's generator decides: torch.manual_seed(0), or DataLoader(..., generator=...)",
+    "panel": "the loader as the last line of a cell shows the panel",
+    "outcome": "status().state says how the last epoch ended",
+}
 _SUMS = ("items_in", "items_out", "errors", "retries", "bytes_out")  # since the run began
 
 
@@ -256,7 +268,7 @@ class LoaderRun:
         """Say where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
         leg = self._leg
         if leg is None:
-            status = _ready(self._total())
+            status = _ready(self._total(), by_loop=self._by_loop)
         elif isinstance(leg.maker, HereEpoch):
             status = leg.maker.status(going=leg.going)
         else:
@@ -265,8 +277,14 @@ class LoaderRun:
             status = dataclasses.replace(status, state=state, epoch=leg.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")
-        unit = "batches" if self._in_batches else "items"
-        return dataclasses.replace(status, units=dict.fromkeys(self.stages, unit))
+        units = dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
+        return dataclasses.replace(status, units=units, called="loader.run")
+
+    @property
+    def _by_loop(self) -> bool:
+        """Whether the loop is to make its batches itself: so the chain was built."""
+        made = addresses(self._pipeline.chain).get("fetch")
+        return made is not None and made.executor == "inline"
 
     def _total(self) -> int | None:
         try:
@@ -338,9 +356,10 @@ class LoaderRun:
     def failures(self) -> tuple[Failure, ...]:
         """Give the last 100 items that failed, oldest first."""
         with self._lock:
-            found = list(self._lost)
+            found = [*self._lost, *self._here.failures()]
             for run, numbers in self._runs:
                 found += _renumbered(run.failures(), numbers)
+        found.sort(key=lambda one: one.when_s)
         return tuple(found[-_FAILURES_KEPT:])
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
@@ -430,6 +449,36 @@ class LoaderRun:
             if epoch is not None:
                 epoch.close()
 
+    def __enter__(self) -> LoaderRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what belongs to the loader ----------------------------------------------------------
+    def __getattr__(self, name: str) -> Any:
+        """Say where something is that this run has not.
+
+        Raises:
+            AttributeError: always; with the way out.
+        """
+        raise AttributeError(self._elsewhere(name), name=name, obj=self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and name not in _SETTABLE:
+            known = hasattr(type(self), name)
+            reason = f"{name} of a loader's run cannot be set" if known else self._elsewhere(name)
+            raise AttributeError(reason, name=name, obj=self)
+        object.__setattr__(self, name, value)
+
+    def _elsewhere(self, name: str) -> str:
+        if name.startswith("_"):
+            return f"{type(self).__name__!r} object has no attribute {name!r}"
+        way = _ELSEWHERE.get(name)
+        if way is None and hasattr(self._loader(), name):
+            way = f"that is the loader's: loader.{name}"
+        return f"a loader's run has no {name!r}" + (f"; {way}" if way else "")
+
     # -- what others make of it --------------------------------------------------------------
     def diagnose(self) -> Diagnosis:
         """Name what limits the loader, from the last 5 s, and what to try; prints as a sentence."""
@@ -478,7 +527,7 @@ def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
     return noted
 
 
-def _ready(total: int | None) -> Status:
+def _ready(total: int | None, *, by_loop: bool) -> Status:
     return Status(
         state="ready",
         epoch=0,
@@ -493,6 +542,7 @@ def _ready(total: int | None) -> Status:
         error="",
         held_bytes=None,
         limit_bytes=None,
+        by_loop=by_loop,
     )
 
 

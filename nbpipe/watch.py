@@ -36,6 +36,8 @@ class Status:
         limit_bytes: the budget [bytes].
         links: by address of a stage, the page that shows its workers; what is not known here is
             not there.
+        by_loop: the loop makes its items itself: no knob has an effect.
+        called: what the code that iterates calls it: "run", or "loader.run".
     """
 
     state: str
@@ -54,6 +56,7 @@ class Status:
     links: Mapping[str, str] = field(default_factory=dict)
     resumed: int = 0
     by_loop: bool = False
+    called: str = "run"
 
 
 class Written(Protocol):

@@ -121,7 +121,7 @@ def test_stretch_of_a_short_epoch():
 def test_epoch_without_a_row():
     """An epoch too short for a row is not judged by the one before it."""
     found = diagnose(watched(state="finished", epoch=7, delivered=3))
-    assert str(found).startswith("finished; 3 items were delivered")
+    assert str(found).startswith("finished; 3 batches were delivered")
 
 
 def test_turned_late_in_the_epoch():

@@ -150,7 +150,7 @@ def test_over_without_history():
     run = watched("finished", elapsed_s=0.5, waited_s=0.25, delivered=100)
     run.past = []
     assert str(diagnose(run)) == (
-        "finished; 100 items were delivered, the loop waited for data 50 % of the time"
+        "finished; 100 batches were delivered, the loop waited for data 50 % of the time"
     )
 
 

@@ -54,7 +54,7 @@ class Failed:
 
 def _unpacked(error: PackedError, record: Failure, fatal: bool) -> Failed:  # noqa: FBT001
     exception = error.unpack()  # here the source of a notebook's cells is known
-    shown = _formatted(exception.__cause__ or exception)
+    shown = formatted(exception.__cause__ or exception)
     return Failed(exception, dataclasses.replace(record, traceback=shown), fatal=fatal)
 
 
@@ -77,7 +77,7 @@ def failed(
         path=path,
         epoch=epoch,
         error=line,
-        traceback=_formatted(error),
+        traceback=formatted(error),
         input=summary,
         attempts=attempts,
         when_s=time.time(),
@@ -100,7 +100,7 @@ def failed(
     return Failed(surfaced, record, fatal=True)
 
 
-def _formatted(error: BaseException) -> str:
+def formatted(error: BaseException) -> str:
     """Format a traceback; what an exception of the user does meanwhile must not matter."""
     try:
         return "".join(traceback.format_exception(error))

@@ -20,6 +20,7 @@ from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, futile, patient, sh
 
 EARLY_S = 1.0  # nothing is said of stats of so short a time,
 FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
+_ONE = {"items": "item", "batches": "batch"}
 _OVER = ("finished", "stopped", "cancelled", "closed")
 
 
@@ -36,11 +37,12 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     if status.state == "failed":
         return _failed(status, watched)
     if status.state == "paused":
-        return Diagnosis(None, "paused: no call starts", "run.resume() goes on")
+        return Diagnosis(None, "paused: no call starts", f"{status.called}.resume() goes on")
     if status.state in _OVER:
         return _over(watched, status, stats)
     if status.state != "running":
-        return Diagnosis(None, "not started", "iterate the run, then look again")
+        iterated = status.called.partition(".")[0]  # the run, or the loader
+        return Diagnosis(None, "not started", f"iterate the {iterated}, then look again")
     starts = _starting(stats)
     if starts is not None:
         return starts
@@ -87,9 +89,9 @@ def _failed(status: Status, watched: Watched) -> Diagnosis:
     name = max(named, key=len) if named else lost[-1] if lost else None
     who = "the epoch" if name is None else shown(name)
     text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"
-    advice = "run.failures() gives inputs and tracebacks"
+    advice = f"{status.called}.failures() gives inputs and tracebacks"
     stage = watched.stages.get(name or "")
-    if stage is not None and isinstance(stage.spec, Call):
+    if stage is not None and isinstance(stage.spec, Call) and status.called == "run":
         advice += "; on_error='skip' leaves such items out, nbpipe.Retry(2) tries again"
     return Diagnosis(name, text, advice, kind=FAILED)
 
@@ -113,7 +115,10 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
     averages = averages_of(rows, stats, since_s)
     if not averages:
         share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
-        text = f"{status.state}; {format_count(status.delivered)} items were delivered"
+        unit = status.units.get(next(reversed(tuple(watched.stages)), ""), "items")
+        one = status.delivered == 1
+        count = f"{format_count(status.delivered)} {_ONE.get(unit, unit) if one else unit}"
+        text = f"{status.state}; {count} {'was' if one else 'were'} delivered"
         return Diagnosis(
             None, f"{text}, the loop waited for data {format_share(share)} of the time"
         )

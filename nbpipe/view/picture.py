@@ -215,14 +215,17 @@ def _changes(changes: Sequence[ChangePart]) -> str:
     )
 
 
+def _input(text: str) -> str:
+    return f"<br><small>input: {_escaped(shortened(text, 100))}</small>" if text else ""
+
+
 def _failures(failures: Sequence[FailurePart]) -> str:
     if not failures:
         return ""
     parts = "".join(
         f"<p><b>{_escaped(shortened(one['stage'], _NAME))}</b>, item {_escaped(one['path'])}, "
         f"epoch {one['epoch']}, {_clock(one['when_s'])}, attempts: {one['attempts']}<br>"
-        f"{_escaped(shortened(one['error'], 200))}<br>"
-        f"<small>input: {_escaped(shortened(one['input'], 100))}</small></p>"
+        f"{_escaped(shortened(one['error'], 200))}{_input(one['input'])}</p>"
         f"<pre>{_escaped(one['traceback'][-_TRACE:])}</pre>"
         for one in failures[: -_FAILURES - 1 : -1]
     )

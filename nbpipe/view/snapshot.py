@@ -259,11 +259,12 @@ def _stage(
     row, is_first, is_last = stats[address], address == region[0], address == region[-1]
     busy, starved, blocked = share(row.busy), share(row.starved), share(row.blocked)
     known = row.bytes_out > 0 and row.items_out > 0
+    before = status.state == "ready"  # no time has passed that could go anywhere
     bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
     return {
         "address": label(address),
         "op": label(stage.op),
-        "executor": label(stage.executor),
+        "executor": label("inline" if status.by_loop else stage.executor),
         "unit": status.units.get(address, "items"),
         "items_out": row.items_out,
         "items_per_s": rounded(row.items_per_s),
@@ -271,12 +272,12 @@ def _stage(
         "busy": busy,
         "starved": starved,
         "blocked": blocked,
-        "waiting": round(max(0.0, 1.0 - busy - starved - blocked), 3),
+        "waiting": 0.0 if before else round(max(0.0, 1.0 - busy - starved - blocked), 3),
         "running": stats.get(region[-1], row).running if is_first else 0,
         "concurrency": row.concurrency,
         "queued": row.queued,
         "prefetch": row.prefetch,
-        "bound": row.prefetch + row.concurrency if is_last else 0,
+        "bound": row.prefetch + row.concurrency if is_last and not status.by_loop else 0,
         "errors": row.errors,
         "retries": row.retries,
         "latency_p50_s": rounded(row.latency_p50_s),
@@ -284,7 +285,7 @@ def _stage(
         "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
         "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
         "shares": None if is_first else label(region[0]),
-        "knobs": _knobs(stage),
+        "knobs": [] if status.by_loop else _knobs(stage),
     }
 
 

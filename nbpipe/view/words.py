@@ -83,6 +83,8 @@ def export_line(export: ExportPart | None) -> str:
 def state_words(shares: dict[str, float]) -> str:
     """Say what share of the time a stage is in each state, the states it is never in left out."""
     known = [f"{state} {format_share(shares[state])}" for state in STATES if state in shares]
+    if not any(shares.values()):
+        return NONE
     large = [word for word, state in zip(known, shares, strict=True) if shares[state] >= _LEAST]
     return ", ".join(large or known[-1:])
 

@@ -110,6 +110,8 @@ class _Controls:
 def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:
     """Give every knob once, with the addresses of the stages that have it."""
     found: dict[int, tuple[Knob, list[str]]] = {}
+    if run.status().by_loop:  # nothing that it could turn has an effect
+        return []
     for address, stage in run.stages.items():
         for knob in stage.knobs.values():
             found.setdefault(id(knob), (knob, []))[1].append(address)

@@ -186,6 +186,91 @@ def test_loader_without_workers_is_told_to_have_some():
     assert "num_workers=2" in loader.run.diagnose().advice
 
 
+def test_what_the_loop_makes_itself_has_no_sliders(way):
+    """Without workers no knob is shown, as none would have an effect; with workers all are."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, **way)
+    found = []
+    for _ in range(2):
+        shown = snapshot(loader.run)
+        found += [len(stage["knobs"]) for stage in shown["stages"]]
+        list(loader)
+    assert found == [1, 2, 1, 2] if way["num_workers"] else [0] * 4
+
+
+def test_failures_name_the_stage(way):
+    """A batch that cannot be made is among the failures, and the words are those of a loader."""
+    loader = nbpipe.DataLoader(Made(broken, 6), 2, **way)
+    run = loader.run
+    found = [run.diagnose().advice]
+    with pytest.raises(KeyError):
+        list(loader)
+    (failure,) = run.failures()
+    found += [failure.stage, failure.path, "no fourth" in failure.traceback, run.diagnose().advice]
+    assert found == [
+        "iterate the loader, then look again",
+        *("fetch", 2, True),
+        "loader.run.failures() gives inputs and tracebacks",
+    ]
+    assert run.stats()["fetch"].errors == 1
+
+
+def test_sampler_that_fails_is_no_fault_of_the_dataset():
+    """Without workers, too, what a sampler raises is told of the stage that reads it."""
+
+    class Torn(torch.utils.data.Sampler):
+        def __iter__(self):
+            yield 0
+            raise ValueError("torn")
+
+    loader = nbpipe.DataLoader(Numbers(6), sampler=Torn())
+    with pytest.raises(ValueError, match="torn"):
+        list(loader)
+    assert [failure.stage for failure in loader.run.failures()] == ["indices"]
+
+
+def test_batches_are_counted_as_such():
+    """Of an epoch that was left at once it is said how many batches it gave."""
+    loader = nbpipe.DataLoader(Numbers(6), 2)
+    next(iter(loader))
+    assert str(loader.run.diagnose()).startswith("cancelled; 1 batch was delivered")
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("state_dict", "loader.state_dict"),
+        ("load_state_dict", "loader.load_state_dict"),
+        ("num_workers", "loader.num_workers"),
+        ("dataset", "loader.dataset"),
+        ("train", "write the loop over the loader"),
+        ("wait", "nothing runs in the background"),
+        ("iterate", "DataLoader(..., sampler=indices)"),
+        ("set_epoch", "loader.sampler.set_epoch(number)"),
+        ("seed", "torch.manual_seed(0)"),
+        ("panel", "last line of a cell"),
+    ],
+)
+def test_what_is_not_of_the_run_is_told_where_it_is(name, way_out):
+    """What a loader's run has not, or does not let be set, is refused with the way out."""
+    run = (loader := nbpipe.DataLoader(Numbers(6), 2)).run
+    with pytest.raises(AttributeError) as read:
+        getattr(run, name)
+    with pytest.raises(AttributeError) as written:
+        setattr(run, name, 4)
+    start = f"a loader's run has no {name!r}; "
+    assert [str(error.value).startswith(start) for error in (read, written)] == [True, True]
+    assert way_out in str(read.value)
+    assert not hasattr(run, "nothing_of_the_kind"), loader
+
+
+def test_run_in_a_with_statement(way):
+    """Leaving `with loader.run` ends the workers; the loader's next epoch is whole."""
+    loader = nbpipe.DataLoader(Numbers(6), 2, persistent_workers=bool(way["num_workers"]), **way)
+    with loader.run as run:
+        next(iter(run))
+    assert (run.status().state, len(list(loader))) == ("cancelled", 3)
+
+
 def slow(samples):
     """Make a batch, which takes a while."""
     threading.Event().wait(0.01)

@@ -28,7 +28,7 @@ function entry(failure: Failure): HTMLElement {
     {},
     h("strong", {}, failure.error),
     h("p", { class: "sub" }, where),
-    h("p", { class: "sub" }, `input: ${failure.input}`),
+    ...(failure.input === "" ? [] : [h("p", { class: "sub" }, `input: ${failure.input}`)]),
     h("pre", { tabindex: "0" }, failure.traceback),
   );
 }
