@@ -155,6 +155,7 @@ class LoaderEpoch(Iterator[Any]):
         self.close()
         cause = failure.__cause__
         if isinstance(cause, WantsWorkersError) and self._run is not None:
+            failure.__traceback__ = None  # nobody sees it: its frames would hold this epoch
             self._begin_again(self._loader.split(self._run, self._progress))
             return next(self)
         if not isinstance(cause, Exception) or isinstance(cause, _OURS):

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import nbpipe  # noqa: E402
 from tests.gates import Calls, Gate, finished, stage  # noqa: E402
 from tests.leaks import GRACE_S  # noqa: E402
-from tests.loader.datasets import Made, Numbers, Stream, Workers  # noqa: E402
+from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers  # noqa: E402
 from tests.processes import marks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -117,6 +117,21 @@ def test_dropped_loader_ends_its_workers():
     assert ended(workers)
     finished(lambda: _wait_fewer(files))
     assert run() is None
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_loader_read_in_parts_goes_with_its_last_reference(placed, stays):
+    """Workers that read parts end with their loader: none waits for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = nbpipe.DataLoader(Parted(), 4, **placed, persistent_workers=stays)
+        assert len(list(loader)) == 6
+        alive = weakref.ref(loader)
+        del loader
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def _wait_fewer(files):
