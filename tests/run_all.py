@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 PROCESSES = max(2, min(os.cpu_count() or 2, 6))
 PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
-SHARED_OUT = [*PYTEST, "-n", str(PROCESSES), "--dist", "loadgroup", "tests", "-m"]
+SHARED_OUT = [*PYTEST, "--dist", "loadgroup", "tests"]
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
 QUICKSTART, *NOTEBOOKS = sorted(
     str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
@@ -29,7 +29,7 @@ QUICKSTART, *NOTEBOOKS = sorted(
 # The first takes most of the time; the others run beside it, one after the other.
 TIERS = {
     "everyday": {
-        "tests": [*SHARED_OUT, "not slow"],
+        "tests": [*SHARED_OUT, "-n", str(PROCESSES), "-m", "not slow"],
         "mypy": ["mypy"],
         "quickstart": [*NBVAL, QUICKSTART],
         "js": ["npm", "run", "--silent", "check"],
@@ -38,8 +38,8 @@ TIERS = {
         "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
     },
     "rest": {
-        # what is slow, and random examples once more: four times as many
-        "slow": [*SHARED_OUT, "slow or hypothesis"],
+        # what is slow, and random examples once more: four times as many; half of the time it waits
+        "slow": [*SHARED_OUT, "-n", str(2 * PROCESSES), "-m", "slow or hypothesis"],
         "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }

@@ -39,6 +39,8 @@ def opened(tmp_path: Path):
     with contextlib.ExitStack() as stack:
 
         def kept(one):
+            if isinstance(one, sqlite3.Cursor):  # it is closed, but its connection is not
+                stack.callback(one.connection.close)
             stack.callback(getattr(one, "close", None) or getattr(one, "cleanup", None) or str)
             return one
 
