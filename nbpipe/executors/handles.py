@@ -1,8 +1,9 @@
 """Handles: how a `Value`, a `Lock` or a `Queue` of multiprocessing goes to a worker.
 
-It goes as to a process that multiprocessing itself starts afresh. A semaphore is found by its
-name. A file or a pipe is found through this process, which holds it open for as long as the
-object lives: nothing is sent beside the pickle, so that any number of workers can read it.
+It goes as to a process that multiprocessing itself starts afresh. A semaphore, and shared memory,
+is found by its name. A file or a pipe is found through this process, which holds it open for as
+long as the object lives: nothing is sent beside the pickle, so that any number of workers can
+read it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import context
+from multiprocessing import context, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, final
 
@@ -113,3 +114,29 @@ def reduced(value: Any) -> tuple[Any, ...] | None:
     if reduce.__module__.endswith("sharedctypes") and not hasattr(value, "_wrapper"):
         return None  # it lies in no shared memory
     return reduce(value)
+
+
+def tracker() -> Handle | None:
+    """Return where the process is told of shared memory that takes it away in the end.
+
+    None: there is none yet, or others cannot reach it.
+    """
+    known: Any = resource_tracker
+    number = known._resource_tracker._fd
+    if number is None:
+        return None
+    try:
+        return Handle.of(number)
+    except (OSError, pickle.PicklingError):
+        return None
+
+
+def share_tracker(handle: Handle | None) -> None:
+    """Have this worker tell its parent's tracker; one of its own would end with the worker.
+
+    And take away what the worker had only opened.
+    """
+    known: Any = resource_tracker
+    if handle is not None and known._resource_tracker._fd is None:
+        with contextlib.suppress(UnpicklableError):  # it has ended meanwhile
+            known._resource_tracker._fd = handle.detach()

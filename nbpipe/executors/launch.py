@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from ..errors import ArgumentError, WorkerStartError
 from ..exit_call import ExitCall
-from . import surroundings
+from . import handles, surroundings
 from .spawn import ForkServer, handle_of, hold_standard_descriptors, start_interpreter
 
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
@@ -208,7 +208,7 @@ def launch(entry: str, argument: bytes) -> Worker:
     """
     start = _start_method()
     key = bytes(current_process().authkey)
-    order = pickle.dumps((entry, argument, surroundings.capture(), key))
+    order = pickle.dumps((entry, argument, surroundings.capture(), key, handles.tracker()))
     try:
         hold_standard_descriptors()
         worker = start()

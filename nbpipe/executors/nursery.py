@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from . import surroundings
+from . import handles, surroundings
 
 # Loaded before the first fork, so that workers share their memory and need no time for them.
 PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
@@ -190,9 +190,10 @@ def _run(connection: Any) -> int:
         order = pickle.loads(connection.recv_bytes())  # noqa: S301  it is our parent's
     except (EOFError, OSError):  # it does not want this worker any more
         return 0
-    entry, argument, captured, key = order
+    entry, argument, captured, key, tracker = order
     surroundings.apply(captured)
     current_process().authkey = key  # what a manager of multiprocessing shares is open to us
+    handles.share_tracker(tracker)
     surroundings.hold_threads()
     surroundings.seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
     code: object = None

@@ -96,6 +96,15 @@ def test_skipping_is_refused_aloud():
                 accelerate.skip_first_batches(given, 2)
 
 
+def test_what_skips_instead():
+    """Of a loader the page's own line gives the batches that `skip_first_batches` gives."""
+    accelerate = imported("accelerate")
+    accelerate.PartialState(cpu=True)
+    loader = numbers(shuffle=False)
+    wanted = [plain(batch) for batch in accelerate.skip_first_batches(loader, 2)]
+    assert [plain(batch) for batch in from_page("skipping")(loader, 2)] == wanted
+
+
 @pytest.mark.parametrize("kind", ["loader", "run"])
 def test_no_epoch_without_a_batch(kind):
     """A trainer that ends at an epoch without a batch goes on from the end of an epoch."""

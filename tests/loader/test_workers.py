@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import re
 import threading
+from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
@@ -330,3 +331,26 @@ def test_queue_is_emptied_before_a_worker_ends():
     list(nbpipe.DataLoader(Made(make, 2), 1, num_workers=2))
     assert {len(queue.get(timeout=HANG_S)) for _ in range(80)} == {500}
     queue.close()
+
+
+@pytest.fixture
+def memory():
+    """Give shared memory of a few bytes."""
+    held = SharedMemory(create=True, size=16)
+    yield held
+    held.close()
+    held.unlink()
+
+
+def test_shared_memory_outlives_workers(memory):
+    """Shared memory that a dataset holds is that of its workers, and is there when they end."""
+
+    def make(n):
+        memory.buf[n] = n + 1
+        return n
+
+    for _ in range(2):
+        list(nbpipe.DataLoader(Made(make, 4), 1, num_workers=2))
+    again = SharedMemory(memory.name)
+    assert bytes(again.buf[:4]) == bytes([1, 2, 3, 4])
+    again.close()
