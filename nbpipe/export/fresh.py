@@ -40,7 +40,9 @@ _GRACE_S = 5.0  # for what libraries do at its exit
 _ROOT = str(Path(__file__).absolute().parents[2])
 MARK = "NBPIPE_CHECK"
 _SEED = "PYTHONHASHSEED"
-_ROUNDS = 3  # one that is killed may just have started another
+_QUIET = 2  # looks in a row that find nothing to end
+_LOOK_S = 0.005  # between two looks [s]
+_LOOKS_S = 3.0  # for all of them [s]
 _IN, _OUT, _ANSWER = "request", "output", "answer"
 
 
@@ -206,13 +208,43 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-def end_marked(mark: str) -> None:
-    """End all other processes that inherited a mark."""
-    for _ in range(_ROUNDS):
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone
-                if process.environ().get(MARK) == mark and process.pid != os.getpid():
-                    process.kill()
+def end_marked(mark: str, since_s: float) -> None:
+    """End all other processes that inherited a mark.
+
+    One that is ended, or ends, may just have started another: this looks until nothing of the
+    kind is seen any more, for some seconds at most.
+
+    Args:
+        mark: value of the environment's `MARK`.
+        since_s: when the first of them may have begun [s since 1970].
+    """
+    end_s = time.monotonic() + _LOOKS_S
+    quiet = 0
+    while quiet < _QUIET and time.monotonic() < end_s:
+        quiet = quiet + 1 if _is_quiet(mark, since_s) else 0
+        time.sleep(_LOOK_S)
+
+
+def _is_quiet(mark: str, since_s: float) -> bool:
+    """End the marked processes of now; tell whether there was none, nor any that slipped by."""
+    quiet = True
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.create_time() < since_s - 1:
+                continue
+            environ = process.environ()
+            if environ.get(MARK) == mark:
+                process.kill()
+                quiet = False
+            elif not environ and process.exe():  # in the midst of an `exec`: the next look knows
+                quiet = False
+        except psutil.ZombieProcess:
+            continue
+        except psutil.NoSuchProcess:
+            quiet = False
+        except (psutil.Error, OSError):  # another user's
+            continue
+    return quiet
 
 
 @final
@@ -228,6 +260,7 @@ class _Child:
         self._answer = bytearray()
         self._lines: list[Any] = []
         self._mark = secrets.token_hex()
+        self._since_s = time.time()
         self._killed = False
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             stdin, self._stdin = _pipe(theirs, ours)
@@ -368,7 +401,7 @@ class _Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        end_marked(self._mark)
+        end_marked(self._mark, self._since_s)
         self._killed = True
 
     def _words(self, ending: Ending, limit_s: float) -> str:

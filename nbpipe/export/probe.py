@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import psutil
+
 from .fresh import MARK, end_marked
 from .inspection import inspect, unpickle
 from .question import Question
@@ -55,6 +57,6 @@ def _watch_lifeline(litter: str) -> None:
 def _end_with(lifeline: int, litter: str) -> None:
     while os.read(lifeline, 1):
         pass
-    end_marked(os.environ.get(MARK, ""))
+    end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
     shutil.rmtree(litter, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)

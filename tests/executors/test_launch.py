@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -205,10 +206,14 @@ def test_late_worker_sees_what_has_changed(method, monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_worker_holds_its_own_files_only(method):
-    """Beside input, output and errors, a worker has its connection, its exit and the lifeline."""
+    """Beside input, output and errors, a worker has its connection, its exit and the lifeline.
+
+    And a way to the tracker of shared memory, if its parent has one.
+    """
+    multiprocessing.resource_tracker.ensure_running()
     with Evaluator(), Evaluator(), Evaluator() as third:
         files = third.ask("files()")
-    assert (len(files), [fd for fd in files if fd > 2 and files[fd]]) == (6, [])
+    assert (len(files), [fd for fd in files if fd > 2 and files[fd]]) == (7, [])
 
 
 def test_worker_may_use_what_a_manager_shares(method):

@@ -1,5 +1,6 @@
 """The trial: pieces run in a fresh process, and whatever user code does there stays there."""
 
+import contextlib
 import json
 import os
 import signal
@@ -273,7 +274,7 @@ def test_user_code_that_prints_without_end(folder):
 
 def test_user_code_that_prints_much(folder):
     """Megabytes do no harm."""
-    assert trial(piece("x = 1\nfor _ in range(100):\n    print('x' * 100_000)", x=1)) == [Choice(0)]
+    assert trial(piece("x = 1\nfor _ in range(300):\n    print('x' * 100_000)", x=1)) == [Choice(0)]
 
 
 def test_threads_are_not_waited_for():
@@ -299,6 +300,32 @@ def test_processes_of_user_code_end_with_it(end):
     """Children go too, also those that left the process group."""
     trial(piece(PROGENY + end), limit_s=SHORT_S)
     assert processes() == []
+
+
+CHAIN = """
+import os
+open({path!r}, "w").write(os.environ["NBPIPE_CHECK"])
+if os.fork() == 0:
+    os.setsid()
+    for _ in range(30):
+        if os.fork():
+            os._exit(0)
+    os.execvp("sleep", ["sleep", "90000"])
+"""
+
+
+def test_processes_that_hand_over_to_another_end(tmp_path):
+    """A process that starts another and ends, again and again, does not slip by."""
+    mark = tmp_path / "mark"
+    trial(piece(CHAIN.format(path=str(mark))), limit_s=SHORT_S)
+    assert [one.pid for one in psutil.process_iter() if is_marked(one, mark.read_text())] == []
+
+
+def is_marked(process, mark):
+    """Tell whether a process has begun in a trial, and goes on."""
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("NBPIPE_CHECK") == mark
+    return False
 
 
 def test_a_fork_that_goes_on_answers_nothing():
