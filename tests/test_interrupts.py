@@ -1,6 +1,7 @@
 """An interrupt at any moment: nothing is lost, nothing hangs, nothing stays."""
 
 import _thread
+import contextlib
 import sys
 import threading
 
@@ -106,7 +107,8 @@ def left_behind():
     """Name the threads of nbpipe that do not end, and a switch interval that is not put back."""
     left = [t for t in threading.enumerate() if t.name.startswith("nbpipe")]
     for thread in left:
-        thread.join(GRACE_S)
+        with contextlib.suppress(RuntimeError):  # it is only starting
+            thread.join(GRACE_S)
     changed = [] if sys.getswitchinterval() == SWITCH_S else [sys.getswitchinterval()]
     return [thread.name for thread in left if thread.is_alive()] + changed
 
