@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from ..text import shortened
 from .terminal import BadUsageError, printable
 
 PARAMETERS = "parameters"  # tag of the cell that holds values to be set
+_FORMAT = 4
 _SKIPPED = "skip-execution"  # tag of a cell that is not run
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}  # magics that run the lines below them here
 _LONGEST_LINE = 72
@@ -74,7 +76,7 @@ def read_notebook(path: Path) -> Notebook:
 
     Raises:
         BadUsageError: it cannot be read, is no notebook or is not written in Python.
-        MissingExtraError: nbformat is not installed.
+        MissingExtraError: it is of an older format, and nbformat is not installed.
     """
     content = _content(path)
     try:
@@ -98,30 +100,41 @@ def _notebook(path: Path, content: Any) -> Notebook:
 
 
 def _content(path: Path) -> Any:
-    try:
-        import nbformat
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError.of("nbformat", "export", "nbpipe export") from missing
     shown = printable(str(path))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # cells without ids are of no concern here
-            return nbformat.read(path, as_version=4)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        # The library for other formats takes a second to import.
+        return content if content["nbformat"] == _FORMAT else _converted(content)
     except OSError as error:
         raise BadUsageError(f"cannot read {shown}: {error.strerror or error}") from error
+    except MissingExtraError:
+        raise
     except Exception as error:
         raise BadUsageError(
             f"{shown} is no notebook: {printable(shortened(str(error), 200))}"
         ) from error
 
 
+def _converted(content: Any) -> Any:
+    try:
+        import nbformat
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError.of(
+            "nbformat", "export", "nbpipe export of a notebook in an older format"
+        ) from missing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cells without ids are of no concern here
+        return nbformat.reads(json.dumps(content), as_version=_FORMAT)
+
+
 def _code_cells(content: Any) -> Iterator[CodeCell]:
     number = 0
     for cell in content["cells"]:
         tags = frozenset(map(str, cell["metadata"].get("tags", ())))
-        if cell["cell_type"] == "code" and cell["source"].strip() and _SKIPPED not in tags:
+        text = "".join(cell["source"])  # a text, or its lines
+        if cell["cell_type"] == "code" and text.strip() and _SKIPPED not in tags:
             number += 1
-            yield code_cell(number, cell["source"], tags)
+            yield code_cell(number, text, tags)
 
 
 def code_cell(number: int, text: str, tags: frozenset[str] = frozenset()) -> CodeCell:

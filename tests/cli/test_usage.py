@@ -1,5 +1,6 @@
 """What the command can be asked for, and what it says without running anything."""
 
+import json
 import sys
 import tomllib
 from types import SimpleNamespace
@@ -223,10 +224,44 @@ def test_unbound_pipeline_is_noted(tmp_path):
 WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
 
 
+OLDER = json.dumps(
+    {
+        "nbformat": 3,
+        "nbformat_minor": 0,
+        "metadata": {"name": ""},
+        "worksheets": [
+            {
+                "metadata": {},
+                "cells": [
+                    {
+                        "cell_type": "code",
+                        "language": "python",
+                        "metadata": {},
+                        "input": PIPE.splitlines(keepends=True),
+                        "outputs": [],
+                    }
+                ],
+            }
+        ],
+    }
+)
+
+
+def test_older_format(tmp_path):
+    """A notebook of an older format is read as what it became."""
+    (tmp_path / "n.ipynb").write_text(OLDER)
+    done = command("export", "n.ipynb", "-o", "loader.py", cwd=tmp_path)
+    assert (done.returncode, "pipeline    pipe, bound by cell 1" in done.stdout) == (0, True), (
+        done.stderr
+    )
+
+
 @pytest.mark.parametrize("package", ["nbformat", "IPython", "jupyter_client.kernelspec"])
 def test_missing_package(package, tmp_path):
     """Where what runs notebooks is not installed, the message has the line to type."""
     path = write_notebook(tmp_path / "n.ipynb", PIPE)
+    if package == "nbformat":
+        path.write_text(OLDER)
     python = ("-c", WITHOUT.format(package))
     done = command("export", path, "-o", "loader.py", cwd=tmp_path, python=python)
     line = "type: pip install 'jupyter-nbpipe[export]'\n"
