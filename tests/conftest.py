@@ -15,7 +15,7 @@ from tests.leaks import Held, find_leaks
 collect_ignore = ["jobs"]  # run by hand: they need what the other tests do without
 
 # The same examples in every run; `NBPIPE_EXAMPLES=explore` looks for new ones.
-for name, examples in {"everyday": 25, "thorough": 100, "explore": 1000}.items():
+for name, examples in {"everyday": 25, "thorough": 50, "explore": 1000}.items():
     hypothesis.settings.register_profile(
         name,
         max_examples=examples,

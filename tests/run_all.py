@@ -38,8 +38,8 @@ TIERS = {
         "doctests": [*PYTEST, "--doctest-modules", "nbpipe"],
     },
     "rest": {
-        # what is slow, and random examples once more: four times as many; half of the time it waits
-        "slow": [*SHARED_OUT, "-n", str(2 * PROCESSES), "-m", "slow or hypothesis"],
+        # What is slow, and random examples once more: twice as many. A third of the time it waits.
+        "slow": [*SHARED_OUT, "-n", str(PROCESSES + 1), "-m", "slow or hypothesis"],
         "notebooks": [*NBVAL, *NOTEBOOKS],
     },
 }
