@@ -291,7 +291,7 @@ def listed(
     size: int | None,
     *,
     drop_last: bool,
-    at_end: Callable[[], object] = int,
+    at_end: Callable[[], object] = lambda: None,
 ) -> Iterator[Any]:
     """Gather samples in lists; without a size, give them. After its end none is asked for.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns, time
 from traceback import walk_tb
@@ -19,7 +18,6 @@ from .metrics import Row, StageStats
 from .stage import CONSUMER, Chain, addresses
 from .watch import Status
 
-_FAILURES_KEPT = 100
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
 
 
@@ -144,7 +142,6 @@ class Here:
         self.record = Record()
         self.between_waits: Callable[[], object] | None = None
         self._lanes: dict[str, Lane] = {}
-        self._lost: deque[Failure] = deque(maxlen=_FAILURES_KEPT)
         self._lock = threading.RLock()  # stats are read while batches are made
         self._sample_ns = 0
         self._going = threading.Event()
@@ -212,7 +209,7 @@ class Here:
             lane = self._lanes.get(address)
             if lane is not None:
                 lane.counters.errors += 1
-            self._lost.append(
+            self.record.failures.append(
                 Failure(
                     stage=address,
                     path=place,
@@ -279,7 +276,7 @@ class Here:
     def failures(self) -> list[Failure]:
         """Give the last batches that could not be made, oldest first."""
         with self._lock:
-            return list(self._lost)
+            return list(self.record.failures)
 
     # -- reaching in ----------------------------------------------------------------------
     @property

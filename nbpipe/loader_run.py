@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
+from .engine.failures import KEPT
+from .engine.record import EVENTS_KEPT, TICKS_KEPT
 from .errors import LengthUnknownError, RunClosedError
 from .failure import Failure
 from .knobs import Knob, KnobChange
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from .tune import Diagnosis
 
 made: list[Callable[[LoaderRun], None]] = []  # called with the run of every loader that is made
-_EVENTS_KEPT, _FAILURES_KEPT, _TICKS_KEPT = 10_000, 100, 600
 _SETTABLE = ("hears_of", "between_waits", "shown")
 _ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
 _ELSEWHERE = {  # what a pipeline's run has
@@ -129,8 +130,8 @@ class LoaderRun:
         self._runs: list[tuple[Run, dict[int, int]]] = []  # each with the numbers of its epochs
         self._past: list[Row] = []  # of runs that are closed, and let go
         self._sums: dict[str, dict[str, int]] = {}
-        self._lost: deque[Failure] = deque(maxlen=_FAILURES_KEPT)
-        self._events: deque[KnobChange] = deque(maxlen=_EVENTS_KEPT)
+        self._lost: deque[Failure] = deque(maxlen=KEPT)
+        self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._knobs: dict[str, dict[str, Knob]] = {}
         self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
         self._begun_s = time()
@@ -360,7 +361,7 @@ class LoaderRun:
             for run, numbers in self._runs:
                 found += _renumbered(run.failures(), numbers)
         found.sort(key=lambda one: one.when_s)
-        return tuple(found[-_FAILURES_KEPT:])
+        return tuple(found[-KEPT:])
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
         """Give a stage; one with workers also tells how many, and their process ids.
@@ -560,8 +561,8 @@ def _thinned(rows: list[Row]) -> list[Row]:
     ticks: dict[float, list[Row]] = {}
     for row in rows:
         ticks.setdefault(float(row["time_s"]), []).append(row)
-    if len(ticks) <= _TICKS_KEPT:
+    if len(ticks) <= TICKS_KEPT:
         return rows
     kept = list(ticks.values())
-    half = _TICKS_KEPT // 2
+    half = TICKS_KEPT // 2
     return [row for tick in (*kept[:half:2], *kept[half:]) for row in tick]

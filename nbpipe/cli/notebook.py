@@ -16,7 +16,7 @@ from ..text import shortened
 from .terminal import BadUsageError, printable
 
 PARAMETERS = "parameters"  # tag of the cell that holds values to be set
-_FORMAT = 4
+_FORMAT = 4  # of notebooks, since 2015
 _SKIPPED = "skip-execution"  # tag of a cell that is not run
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}  # magics that run the lines below them here
 _LONGEST_LINE = 72
@@ -102,9 +102,9 @@ def _notebook(path: Path, content: Any) -> Notebook:
 def _content(path: Path) -> Any:
     shown = printable(str(path))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
         # The library for other formats takes a second to import.
-        return content if content["nbformat"] == _FORMAT else _converted(content)
+        return content if _format(content := json.loads(text)) == _FORMAT else _converted(text)
     except OSError as error:
         raise BadUsageError(f"cannot read {shown}: {error.strerror or error}") from error
     except MissingExtraError:
@@ -115,7 +115,13 @@ def _content(path: Path) -> Any:
         ) from error
 
 
-def _converted(content: Any) -> Any:
+def _format(content: Any) -> Any:
+    if not isinstance(content, dict) or "nbformat" not in content:
+        raise ValueError("it does not say its format")
+    return content["nbformat"]
+
+
+def _converted(text: str) -> Any:
     try:
         import nbformat
     except ModuleNotFoundError as missing:
@@ -124,7 +130,7 @@ def _converted(content: Any) -> Any:
         ) from missing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cells without ids are of no concern here
-        return nbformat.reads(json.dumps(content), as_version=_FORMAT)
+        return nbformat.reads(text, as_version=_FORMAT)
 
 
 def _code_cells(content: Any) -> Iterator[CodeCell]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _ROW_NS = 1_000_000_000
 _LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
-_TICKS_KEPT = 600
+TICKS_KEPT = 600
 _CPU_READINGS = 4  # fewer say little
-_EVENTS_KEPT = 10_000
+EVENTS_KEPT = 10_000
 
 
 class Consumer:
@@ -104,7 +104,7 @@ class Record:
     def __init__(self) -> None:
         self.consumer = Consumer()
         self.failures: deque[Failure] = deque(maxlen=KEPT)
-        self.events: deque[KnobChange] = deque(maxlen=_EVENTS_KEPT)
+        self.events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
         self._ticks: list[list[Row]] = []
         self._last: dict[str, Reading] = {}
@@ -174,8 +174,8 @@ class Record:
         }
 
     def _thin(self) -> None:
-        if len(self._ticks) > _TICKS_KEPT:
-            half = _TICKS_KEPT // 2
+        if len(self._ticks) > TICKS_KEPT:
+            half = TICKS_KEPT // 2
             self._ticks = self._ticks[:half:2] + self._ticks[half:]
 
     @property

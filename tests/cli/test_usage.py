@@ -90,7 +90,6 @@ def test_bad_usage(arguments, says, tmp_path, call):
 )
 def test_what_is_no_notebook(content, tmp_path, call):
     """A file that holds something else is refused in one line."""
-    pytest.importorskip("nbformat")
     (tmp_path / "n.ipynb").write_text(content, encoding="latin-1")
     done = call("export", "n.ipynb", "-o", "loader.py")
     begins = done.err.startswith("nbpipe export: n.ipynb is no notebook: ")

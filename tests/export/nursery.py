@@ -5,6 +5,7 @@ imported in it, and it has no threads when it forks.
 """
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -129,6 +130,8 @@ class Forks:
         handle = f"--IPKernelApp.parent_handle={os.getppid()}"  # it ends when its parent does
         sys.argv = ["kernel", "-f", connection, handle, "--HistoryManager.hist_file=:memory:"]
         sys.path.insert(0, "")  # as `python -m` has it
+        # The kernel takes the descriptor for its cells; its client asks where the threads are.
+        faulthandler.register(signal.SIGUSR1, os.dup(2))
         launch_new_instance(sys.argv[1:])
         os._exit(0)
 

@@ -14,7 +14,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
-from nbpipe.export.fresh import Surroundings, ask
+from nbpipe.export.fresh import MARK, Surroundings, ask
 from nbpipe.export.model import Piece, Spelling
 from nbpipe.export.portrait import portrait
 from nbpipe.export.trial import Choice, Failure, tried
@@ -304,7 +304,7 @@ def test_processes_of_user_code_end_with_it(end):
 
 CHAIN = """
 import os
-open({path!r}, "w").write(os.environ["NBPIPE_CHECK"])
+open({path!r}, "w").write(os.environ[{name!r}])
 if os.fork() == 0:
     os.setsid()
     for _ in range(30):
@@ -317,14 +317,14 @@ if os.fork() == 0:
 def test_processes_that_hand_over_to_another_end(tmp_path):
     """A process that starts another and ends, again and again, does not slip by."""
     mark = tmp_path / "mark"
-    trial(piece(CHAIN.format(path=str(mark))), limit_s=SHORT_S)
+    trial(piece(CHAIN.format(path=str(mark), name=MARK)), limit_s=SHORT_S)
     assert [one.pid for one in psutil.process_iter() if is_marked(one, mark.read_text())] == []
 
 
 def is_marked(process, mark):
     """Tell whether a process has begun in a trial, and goes on."""
     with contextlib.suppress(psutil.Error):
-        return process.environ().get("NBPIPE_CHECK") == mark
+        return process.environ().get(MARK) == mark
     return False
 
 

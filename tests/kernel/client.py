@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import zmq
@@ -25,7 +25,7 @@ Message = dict[str, Any]
 # The id of a kernel's process, and a function that ends it.
 Launched = tuple[int, Callable[[], None]]
 LAUNCH = (  # as `python -m ipykernel_launcher`; tells on request where its threads are
-    "import faulthandler, signal; faulthandler.register(signal.SIGUSR1)\n"
+    "import faulthandler, os, signal; faulthandler.register(signal.SIGUSR1, os.dup(2))\n"
     "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
 )
 _MOMENT_MS = 50
@@ -152,7 +152,7 @@ class Client:
     def _last_said(self) -> str:
         """Return the last messages, what the kernel has printed, and where its threads are."""
         os.kill(self.pid, signal.SIGUSR1)
-        sleep(1)
+        self._listen(SECOND_MS)
         last = "\n".join(f"{one['msg_type']} {one['content']}" for one in self.heard[-20:])
         return f"{last}\n{self.log.read_text()}"
 
