@@ -4,6 +4,7 @@ import faulthandler
 import tempfile
 import threading
 from collections import Counter
+from time import monotonic
 
 from nbpipe.engine.machine import LocalMachine
 from tests import post
@@ -74,6 +75,17 @@ def stacks():
         faulthandler.dump_traceback(file)
         file.seek(0)
         return file.read()
+
+
+def still_alive(threads, limit_s=HANG_S):
+    """Wait for the end of threads, of those that only start too; give the names of those alive."""
+    end_s = monotonic() + limit_s
+    for thread in threads:
+        while thread.ident is None and thread in threading.enumerate():  # it cannot be joined yet
+            threading.Event().wait(0.001)
+        if thread.ident is not None:
+            thread.join(max(0, end_s - monotonic()))
+    return [thread.name for thread in threads if thread.is_alive()]
 
 
 class Gate:

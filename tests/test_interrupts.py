@@ -1,16 +1,14 @@
 """An interrupt at any moment: nothing is lost, nothing hangs, nothing stays."""
 
 import _thread
-import contextlib
 import sys
 import threading
 
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S
+from tests.gates import HANG_S, still_alive
 from tests.interrupts import interrupted_everywhere
-from tests.leaks import GRACE_S
 
 SWITCH_S = sys.getswitchinterval()
 
@@ -106,11 +104,9 @@ def train(run):
 def left_behind():
     """Name the threads of nbpipe that do not end, and a switch interval that is not put back."""
     left = [t for t in threading.enumerate() if t.name.startswith("nbpipe")]
-    for thread in left:
-        with contextlib.suppress(RuntimeError):  # it is only starting
-            thread.join(GRACE_S)
+    alive = still_alive(left)
     changed = [] if sys.getswitchinterval() == SWITCH_S else [sys.getswitchinterval()]
-    return [thread.name for thread in left if thread.is_alive()] + changed
+    return alive + changed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.remote import Remote
-from tests.gates import HANG_S
+from tests.gates import HANG_S, still_alive
 from tests.view.fakes import Report, photographs
 
 
@@ -32,9 +32,7 @@ def remote(run):
 def told():
     """Give what is told later, as a queue; no thread of an export outlives the test."""
     yield Queue()
-    for thread in threading.enumerate():
-        if thread.name == "nbpipe-export":
-            thread.join(HANG_S)
+    assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
 
 
 def asking(path="loader.py", number=7, **more):

@@ -13,7 +13,17 @@ import weakref
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    delivered,
+    drained,
+    finished,
+    quiet,
+    stage,
+    still_alive,
+)
 
 FINE_S = 0.005  # CPython's own switch interval
 
@@ -374,9 +384,7 @@ def test_collected_run_closes_itself(taken):
     gone = weakref.ref(run)
     run = items = None
     gc.collect()
-    for thread in threads:
-        thread.join(HANG_S)
-    assert (gone(), [t for t in threads if t.is_alive()]) == (None, [])
+    assert (still_alive(threads), gone()) == ([], None)
 
 
 def test_a_forgotten_run_blames_nobody(caplog):
@@ -464,9 +472,7 @@ def test_iterator_collected_in_a_worker_thread():
     finally:
         gc.enable()
     gc.collect()
-    for thread in threads:
-        thread.join(HANG_S)
-    assert (gone(), [t.name for t in threads if t.is_alive()]) == (None, [])
+    assert (still_alive(threads), gone()) == ([], None)
 
 
 def test_threads_that_share_an_iterator_get_each_item_once():

@@ -7,6 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, ConcurrentIterationError, RunClosedError
+from tests.gates import still_alive
 
 
 @pytest.fixture
@@ -218,6 +219,5 @@ def test_run_under_way_is_kept_alive_by_its_loop():
     step.begun.wait()
     step.let_go()
     found = [t for t in threading.enumerate() if t.name == "nbpipe-train"]
-    for thread in found:
-        thread.join()
+    assert still_alive(found) == []
     assert step.items == [*range(5)]

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.gates import still_alive
+
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
@@ -36,9 +38,9 @@ def cluster(*, processes=False, workers=2, threads=1, allowed_failures=1):
     ):
         yield client
     client._loop_runner.stop()  # a client that was closed by its cluster leaves its loop running
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith(("IO loop", "QueueFeeder", "AsyncProcess", "Profile", "TCP-Ex")):
-            thread.join()
+    new = set(threading.enumerate()) - before
+    names = ("IO loop", "QueueFeeder", "AsyncProcess", "Profile", "TCP-Ex")
+    still_alive([one for one in new if one.name.startswith(names)])
 
 
 @contextmanager

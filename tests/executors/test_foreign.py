@@ -29,7 +29,7 @@ from nbpipe.executors.shipped import Programs
 from nbpipe.executors.shipping import ship
 from tests.executors import programs
 from tests.executors.programs import Program, job, values_of
-from tests.gates import HANG_S
+from tests.gates import HANG_S, still_alive
 
 
 class SyncExecutor(Executor):
@@ -74,9 +74,8 @@ def loky_pool():
     before = set(threading.enumerate())
     with loky.ProcessPoolExecutor(2) as executor:
         yield executor
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith(("ExecutorManager", "QueueFeeder")):
-            thread.join()
+    new = set(threading.enumerate()) - before
+    still_alive([one for one in new if one.name.startswith(("ExecutorManager", "QueueFeeder"))])
     multiprocessing.active_children()  # forgets processes that have ended
 
 

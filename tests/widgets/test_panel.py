@@ -14,7 +14,7 @@ from nbpipe.exported import mark
 from nbpipe.widgets import panel as panel_module
 from nbpipe.widgets import panel_of
 from nbpipe.widgets.publisher import Publisher
-from tests.gates import HANG_S
+from tests.gates import HANG_S, still_alive
 from tests.view.fakes import Report
 
 
@@ -124,9 +124,7 @@ def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
 
     say(panel, op="export", path="loader.py")
     done.wait(HANG_S)
-    for thread in threading.enumerate():
-        if thread.name == "nbpipe-export":
-            thread.join(HANG_S)
+    assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
     told = {message["type"]: message["ok"] for message in sent}
     assert told == {"ack": True, "exported": True}
 
