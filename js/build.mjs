@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build, transform } from "esbuild";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const OUT = join(HERE, "..", "nbpipe", "widgets", "static");
+const OUT = join(HERE, "..", "nbpipe", "jupyter", "static");
 const LIMIT_BYTES = 150_000; // it is sent whole for each widget
 const TARGET = ["chrome117", "firefox120", "safari17.4"];
 

@@ -10,6 +10,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from . import debug, ranks
+from .base.knobs import Knob, KnobChange
+from .base.worker import WorkerInfo, worker_info
+from .engine.failures import Failure
+from .engine.stats import StageStats
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -39,23 +43,18 @@ from .errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .failure import Failure
-from .joins import concat, interleave, mix, zip  # noqa: A004  the field's word
-from .knobs import Knob, KnobChange
 from .loading import load
-from .metrics import StageStats
-from .operations import Retry
+from .ops.operations import Retry
+from .ops.stage import Stage
 from .pipeline import Pipeline
 from .progress import progress
-from .run import Run
-from .source import source
-from .stage import Stage
+from .run.run import Run
+from .sources import concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
 from .version import __version__
-from .worker import WorkerInfo, worker_info
 
 if TYPE_CHECKING:
+    from .dataloader.loader import DataLoader
     from .executors.dask import DaskExecutor
-    from .loader import DataLoader
 
 __all__ = [
     "ArgumentError",
@@ -116,7 +115,7 @@ def __getattr__(name: str) -> object:
 
         return DaskExecutor
     if name == "DataLoader":
-        from .loader import DataLoader
+        from .dataloader.loader import DataLoader
 
         return DataLoader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -124,16 +123,16 @@ def __getattr__(name: str) -> object:
 
 def load_ipython_extension(ip: object) -> None:
     """Register what a notebook needs: `%load_ext nbpipe`, or the import in a kernel."""
-    from . import ipython
+    from .jupyter import cells
 
-    ipython.load_ipython_extension(ip)
+    cells.load_ipython_extension(ip)
 
 
 def unload_ipython_extension(ip: object) -> None:
     """Undo `load_ipython_extension`: `%unload_ext nbpipe`."""
-    from . import ipython
+    from .jupyter import cells
 
-    ipython.unload_ipython_extension(ip)
+    cells.unload_ipython_extension(ip)
 
 
 def _load_in_kernel() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .base.format import format_bytes, shortened
+from .base.tree import size_bytes
 from .errors import ArgumentTypeError
-from .executors.device import Device
-from .executors.inflight import tensors
-from .run import Run
-from .text import shortened
-from .tree import size_bytes
-from .units import format_bytes
+from .executors.device import Device, tensors
+from .run.run import Run
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -4,21 +4,395 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Literal, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
-from . import outline
-from .chaining import Chaining
-from .iterator import EpochIterator
-from .lengths import length
-from .operations import flag, whole
-from .run import Run
-from .stage import Stage, addresses, stage_at
-from .units import parse_bytes
+from .base.format import parse_bytes
+from .errors import ArgumentTypeError
+from .ops import append, outline
+from .ops.operations import OnError, Tail, flag, whole
+from .ops.order import length
+from .ops.sample import Store
+from .ops.stage import Chain, Stage, addresses, stage_at
+from .run.iterator import EpochIterator
+from .run.run import Run
 
 if TYPE_CHECKING:
     from .export.exporting import Exported
 
 
+# -- Chaining: the methods that add a stage to a pipeline ------------------------------------------
+class Chaining:
+    """A frozen chain of stages, and a method for each operation.
+
+    Attributes:
+        chain: the stages.
+    """
+
+    __slots__ = ("chain",)
+
+    chain: Chain
+
+    def __init__(self, chain: Chain) -> None:
+        object.__setattr__(self, "chain", chain)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ArgumentTypeError(
+            f"a pipeline is frozen: cannot set {name!r}; its methods return new pipelines, and "
+            "knobs are set on its stages: pipe['decode'].concurrency = 8"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise ArgumentTypeError(f"a pipeline is frozen: cannot delete {name!r}")
+
+    def _with(self, chain: Chain) -> Self:
+        return type(self)(chain)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+        device: object = None,
+        depth: int | None = None,
+    ) -> Self:
+        """Call `fn` on every item.
+
+        Args:
+            fn: a function of one item, or an `async def`, which runs on the run's event loop. A
+                parameter named `rng` receives a `numpy.random.Generator` that depends only on
+                the run's seed, the epoch, the stage's name and the item's place.
+            name: name of the stage; its function's where not given.
+            executor: "thread" (the default of a plain function); "inline": fused with the
+                stage before it, without a queue or knobs of its own; "process": worker
+                processes, which start with the first item; "dask", a Dask client or a
+                `DaskExecutor`; any `concurrent.futures.Executor`. Neighbours in workers share
+                them, and their concurrency: an item goes through all of them in one worker.
+            concurrency: calls in progress at once [calls], 1 to 1,024, in processes 1 to 256; a
+                live knob. 1, or that of the workers it shares, where not given.
+            prefetch: results held ready beyond one for each running call [items], 1 to 65,536;
+                a live knob. 8, and 2 from the first batch on, where not given.
+            ordered: keep the order of the input; False delivers in completion order.
+            on_error: "raise" ends the epoch with a `StageError` after every earlier item was
+                delivered; "skip" drops the item; `Retry(times)` tries again.
+            max_failures: with skipping, how many items of an epoch may fail: an int is a
+                count, a float between 0 and 1 a share, judged after 100 items and at the end.
+            timeout_s: longest time of one call [s], of an `async def` or in a worker, which is
+                killed then.
+            worker_init: function called once in each worker, before its first item.
+            max_items_per_worker: replace a worker process after so many items [items].
+            copy: copy results out of the memory shared with worker processes; False gives
+                views, which hold their piece of it until they are dropped.
+            region: False keeps a stage apart from its neighbours, in workers of its own.
+            device: call `fn` in the thread and on the stream of this device, as "cuda", one item
+                after the other: with what `to_device` gave, and in order before the loop.
+            depth: with a device, batches held ready on it [batches], 1 to 16; a live knob. 2, or
+                that of the neighbours on the device, where not given.
+
+        Raises:
+            ArgumentError: a value out of range, or arguments that exclude one another.
+            ArgumentTypeError: `fn` cannot be called.
+            KnobError: a knob out of range.
+            DuplicateNameError: the chain has a stage of this name.
+        """
+        return self._with(append.call(self.chain, "map", fn, locals()))
+
+    def filter(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+    ) -> Self:
+        """Keep the items for which `fn` is true. Options and errors as in `map`."""
+        return self._with(append.call(self.chain, "filter", fn, locals()))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        ordered: bool = True,
+        on_error: OnError = "raise",
+        max_failures: int | float | None = None,
+        timeout_s: float | None = None,
+        worker_init: Callable[[], object] | None = None,
+        max_items_per_worker: int | None = None,
+        copy: bool = True,
+        region: bool = True,
+    ) -> Self:
+        """Call `fn` on every item and hand on each of the items that it gives.
+
+        `fn` returns an iterable, or is a generator or async generator: what it yields is handed
+        on at once, and no more is drawn than there is room for. A retried call starts again and
+        its first items, already handed on, are left out. Other options and errors as in `map`.
+        """
+        return self._with(append.call(self.chain, "flat_map", fn, locals()))
+
+    def batch(
+        self,
+        size: float,
+        *,
+        drop_last: bool = False,
+        collate: Callable[..., Any] | None = None,
+        names: Sequence[str] | None = None,
+        dtype: object = None,
+        pad: object = None,
+        cost: Callable[..., Any] | None = None,
+        executor: object = None,
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Gather items into batches: arrays (H, W, C) become one array (B, H, W, C).
+
+        Args:
+            size: items in a batch, at least 1; with `cost`, the most that their costs sum to.
+            drop_last: leave out a last batch that is not full.
+            collate: function of a list of items; None stacks arrays and tensors, through dicts,
+                tuples, lists and dataclasses; numbers become an array, beside tensors a tensor.
+            names: names for the fields of tuples; the batch becomes a dict.
+            dtype: type that floating arrays and tensors are cast to.
+            pad: value that fills ragged leading dimensions up to the longest.
+            cost: function that gives an item's share of `size`: tokens, pixels.
+            executor: where batches are made, as for `map`; where the stages before run in the
+                same workers, a worker is given the inputs of a whole batch. In threads
+                (the default) batches are made one after the other.
+            concurrency: in workers, batches made at once [calls]; that of the stages before
+                where it shares their workers.
+            prefetch: batches held ready [batches]; a live knob.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: a size below 1, or arguments that exclude one another.
+        """
+        options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
+        options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
+        return self._with(append.batch(self.chain, size, options, name, prefetch))
+
+    def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Self:
+        """Copy each batch to a device, on a stream of its own, while the loop works.
+
+        Tensors in dicts, lists, tuples, named tuples and dataclasses are copied, arrays of
+        numbers become tensors, and what has a method `to` is moved by it; other leaves pass.
+        Neighbours on one device run in its one thread, in order: copies, and `map(device=)`.
+        What comes after, the loop included, waits for a batch on its own stream, not in its
+        thread. Use a batch on one stream: where others read it, too, call `record_stream`.
+
+        Args:
+            device: torch device, as "cuda", "cuda:1" or "cpu". "cpu" lets pass what lies on the
+                host, and copies back to pinned memory what lies on a device.
+            depth: batches held ready on the device [batches], 1 to 16; a live knob. Memory of
+                the device is that of depth + 1 batches and those that the loop keeps; pinned
+                memory at most twice that of depth + 1 batches.
+            stream: a stream of that device to use instead of the run's own.
+
+        Returns:
+            Pipeline of batches on `device`; shape and dtype are kept: (B, C, H, W) float32
+            stays (B, C, H, W) float32.
+
+        Raises:
+            ArgumentError: no name of a device, a depth out of range; when a run starts, no such
+                device in this machine.
+            MissingExtraError: when a run starts, torch is not installed.
+
+        Source: PyTorch "CUDA semantics", asynchronous copies.
+        """
+        return self._with(append.to_device(self.chain, device, depth, stream))
+
+    def unbatch(self) -> Self:
+        """Take batches apart again, along the first dimension of everything in them."""
+        return self._with(append.unbatch(self.chain))
+
+    def window(self, size: int, stride: int = 1) -> Self:
+        """Give lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
+        return self._with(append.window(self.chain, size, stride))
+
+    def shuffle(
+        self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
+    ) -> Self:
+        """Change the order of the items, anew in every epoch.
+
+        Args:
+            seed: seed of the order.
+            buffer_size: None permutes all indices of a source read by index (only `take`,
+                `skip`, `enumerate`, `shard`, `repeat` or `concat` may stand between); elsewhere
+                it is needed: items are drawn from a buffer of this many.
+            prefetch: with a buffer, items held ready [items]; a live knob.
+
+        Raises:
+            ArgumentError: `buffer_size` is needed, or out of range.
+
+        Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
+        long (see `sampler`).
+        """
+        return self._with(append.shuffle(self.chain, seed, buffer_size, prefetch))
+
+    def sample(
+        self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
+    ) -> Self:
+        """Draw items by weight, anew in every epoch.
+
+        Like `shuffle` it makes an order of indices of all ranks: `shard` follows. An item that is
+        drawn twice gets another `rng` each time.
+
+        Args:
+            weights: a number of at least 0 for each item of the order before: a sequence, an
+                array or a tensor of shape (items,), on any scale.
+            n: how many to draw [items]; as many as there are where not given.
+            replacement: an item may be drawn again.
+            seed: seed of the draws.
+
+        Raises:
+            ArgumentError: weights that are not finite, below 0 or not one for each item; nothing,
+                or without replacement less than `n`, to draw; no order of indices before it.
+            ArgumentTypeError: no sequence.
+
+        Source: Devroye, "Non-Uniform Random Variate Generation", 1986, III.2; without
+        replacement, Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
+        """
+        options = {"replacement": replacement, "seed": seed}
+        return self._with(append.sample(self.chain, weights, n, options))
+
+    def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Self:
+        """Draw items so that every label comes equally often, anew in every epoch.
+
+        It is `sample`, with replacement, by one divided by the number of items with the same
+        label: each draw takes each label with the same probability, and of its items each with
+        the same.
+
+        Args:
+            labels: one for each item of the order before: a sequence of what can be hashed, an
+                array or a tensor of shape (items,).
+            n: how many to draw [items]; as many as there are where not given.
+            seed: seed of the draws.
+
+        Raises:
+            ArgumentError: not one label for each item, or no order of indices before it.
+            ArgumentTypeError: no sequence, or labels that cannot be hashed.
+        """
+        return self._with(append.balance(self.chain, labels, n, seed))
+
+    def claim(
+        self, *, chunk: int = 64, store: Store | None = None, name: str | None = None
+    ) -> Self:
+        """Take chunks of items as fast as this rank can use them; the other ranks take the rest.
+
+        In place of `shard`, where ranks differ in speed. All ranks draw from one cursor over the
+        order before it, so each item goes to exactly one of them in each epoch. Which one is a
+        matter of time; the `rng` of an item is not.
+
+        Args:
+            chunk: items taken at once [items]; a rank holds at most this many that it has not
+                read yet.
+            store: what the ranks share: a `torch.distributed.Store`, or anything with a method
+                `add(key, amount)` that gives the sum. Where not given, that of the default process
+                group, when the epoch starts.
+            name: name of the stage. The cursor is named after source and stage: give a name where
+                two pipelines of a job claim at the same time.
+
+        Raises:
+            ArgumentError: a chunk below 1, or no order of indices of all ranks before it.
+        """
+        return self._with(append.claim(self.chain, chunk, store, name))
+
+    def shard(
+        self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
+    ) -> Self:
+        """Keep every `world_size`-th item, from item `rank` on: one rank's part.
+
+        It splits the order before it, so it follows `shuffle`.
+
+        Args:
+            rank: this rank; from `torch.distributed` where it is initialised.
+            world_size: number of ranks; likewise.
+            tail: where the items do not divide evenly: "pad" repeats the first ones, "drop"
+                leaves out the last round, "uneven" leaves ranks with one item less.
+
+        Raises:
+            ArgumentError: a rank outside the world, another word for `tail`, or no rank given
+                and none known.
+        """
+        return self._with(append.shard(self.chain, rank, world_size, tail))
+
+    def take(self, n: int) -> Self:
+        """Keep the first `n` items."""
+        return self._with(append.take(self.chain, n))
+
+    def skip(self, n: int) -> Self:
+        """Leave out the first `n` items."""
+        return self._with(append.skip(self.chain, n))
+
+    def repeat(self, n: int | None = None) -> Self:
+        """Give all items `n` times, or for ever; every pass shuffles and draws anew."""
+        return self._with(append.repeat(self.chain, n))
+
+    def enumerate(self) -> Self:
+        """Give pairs of a number, from 0, and the item."""
+        return self._with(append.enumerate_(self.chain))
+
+    def cache(self, path: str | os.PathLike[str] | None = None) -> Self:
+        """Keep the items of the first whole epoch; later epochs read them instead.
+
+        What comes before runs only once: place random changes after it.
+
+        Args:
+            path: folder for the items; None keeps them in memory while the stage lives.
+
+        Raises:
+            CacheError: at the start of an epoch, the folder was written by another chain.
+        """
+        return self._with(append.cache(self.chain, path))
+
+    def route(
+        self,
+        key: Callable[[Any], Any],
+        branches: Mapping[Any, Callable[[Self], Self]],
+        *,
+        name: str | None = None,
+    ) -> Self:
+        """Send each item through the chain that `key(item)` chooses; keep the input order.
+
+        Args:
+            key: function that gives the value by which branches are chosen.
+            branches: for each value a function that adds stages to a chain, as
+                `{"jpg": lambda chain: chain.map(decode)}`. Only `map`, `filter` and `flat_map`
+                in input order may be added; stages are called `decode@jpg`.
+            name: name of the stage.
+
+        Raises:
+            ArgumentError: no branches, or a branch with another kind of stage. An item with an
+                unknown value ends the epoch.
+        """
+        grown = append.grown_branches(branches, self._with)
+        return self._with(append.route(self.chain, key, grown, name))
+
+
+# -- Pipeline: a frozen chain of stages. Every method returns a new one; only knobs ever change ----
 @final
 class Pipeline(Chaining):
     """A frozen chain of stages; begin one with `nbpipe.source(...)`.
@@ -50,7 +424,7 @@ class Pipeline(Chaining):
         budget = None if memory is None else parse_bytes(memory)
         if not flag("isolate", isolate):
             return Run(self.chain, seed=seed, memory_bytes=budget)
-        from .isolate.machine import IsolatedMachine
+        from .run.isolated.machine import IsolatedMachine
 
         return Run(self.chain, seed=seed, memory_bytes=budget, machine=IsolatedMachine)
 

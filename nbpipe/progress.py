@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
+from .base.format import format_rate, format_seconds, format_share
+from .base.threads import holds, in_new_thread
+from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
-from .iterator import EpochIterator
-from .operations import whole
+from .ops.operations import whole
+from .ops.stage import CONSUMER
 from .pipeline import Pipeline
-from .run import Run
-from .stage import CONSUMER
-from .stats import worker_count
-from .threads import holds, in_new_thread
-from .tune import hang_of
-from .units import format_rate, format_seconds, format_share
+from .run.iterator import EpochIterator
+from .run.run import Run
+from .show.diagnose import hang_of
 
 _EVERY_S = 2.0  # a line at most as often as this [s]
 

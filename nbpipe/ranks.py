@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .claims import LocalStore, Store
 from .errors import ArgumentError, MissingExtraError
+from .ops.sample import LocalStore, Store
 
 __all__ = ["LocalStore", "Store", "gather_states"]
 

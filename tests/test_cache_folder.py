@@ -17,7 +17,7 @@ import pytest
 
 import nbpipe
 from nbpipe import CacheError, StageError
-from nbpipe.threads import holds
+from nbpipe.base.threads import holds
 from tests.gates import Gate, delivered, drained, finished
 
 ROOT = Path(__file__).resolve().parent.parent

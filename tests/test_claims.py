@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, DuplicateNameError, LengthUnknownError
-from nbpipe.claims import ClaimOrder
-from nbpipe.index_order import ItemsOrder
+from nbpipe.ops.index import ItemsOrder, Rest
+from nbpipe.ops.plan import IndexPlan
+from nbpipe.ops.sample import ClaimOrder
 from nbpipe.ranks import LocalStore
-from nbpipe.rest import Rest
-from nbpipe.sampler import IndexPlan
 
 
 class CountingStore:

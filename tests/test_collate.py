@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nbpipe.collate import check_options, collate
+from nbpipe.base.collate import check_options, collate
+from nbpipe.base.tree import leaves
 from nbpipe.errors import ArgumentError, ArgumentTypeError
-from nbpipe.tree import leaves
 
 
 class Pair(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.describe import describe, summarize, thumbnail_png
+from nbpipe.base.describe import describe, summarize, thumbnail_png
 
 VALUES = st.recursive(
     st.integers() | st.text() | st.binary() | st.floats() | st.none() | st.dates(),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import Retry
-from nbpipe.seeding import generator_for
+from nbpipe.base.seeding import generator_for
 from tests.strategies import GATHER_STEPS, HANDS, INDEX_STEPS, JOIN_STEPS, Recipe, Step, total
 
 NEVER = threading.Event()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.display import WIDGET_VIEW, RunDisplay
+from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay
 
 
 class Outputs:
@@ -44,7 +44,7 @@ def run():
 @pytest.fixture
 def no_panel(monkeypatch):
     """Be without the package that the panel needs."""
-    monkeypatch.setitem(sys.modules, "nbpipe.widgets.panel", None)
+    monkeypatch.setitem(sys.modules, "nbpipe.jupyter.panel", None)
 
 
 @pytest.mark.usefixtures("no_panel")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.exported import Since, changed, mark
+from nbpipe.show.watch import Since, changed, mark
 
 FILE = Path("/home/ada/loader.py")
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.run import started
+from nbpipe.run.run import started
 
 
 class Events:
@@ -413,8 +413,9 @@ def test_import_outside_a_kernel_registers_nothing(before):
     if before:
         pytest.importorskip("IPython")
     code = (
-        f"import sys; {before}\nimport nbpipe, nbpipe.run\n"
-        "print(nbpipe.run.started, 'nbpipe.ipython' in sys.modules, 'IPython' in sys.modules)"
+        f"import sys; {before}\nimport nbpipe, nbpipe.run.run\n"
+        "names = 'nbpipe.jupyter.cells', 'IPython'\n"
+        "print(nbpipe.run.run.started, *[name in sys.modules for name in names])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == f"[] False {bool(before)}"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError
-from nbpipe.seeding import order_generator
+from nbpipe.base.seeding import order_generator
 from tests.strategies import HANDS, ITEMS, Hands, called, recipes
 
 LISTS = st.lists(ITEMS, min_size=1, max_size=5)

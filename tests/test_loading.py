@@ -11,8 +11,9 @@ import types
 import pytest
 
 import nbpipe
-from nbpipe import ArgumentError, ArgumentTypeError, KnobError, exported, loading
-from nbpipe.stage import addresses
+from nbpipe import ArgumentError, ArgumentTypeError, KnobError, loading
+from nbpipe.ops.stage import addresses
+from nbpipe.show import watch
 from tests.processes.script import METHODS, ran
 
 CODE = '''
@@ -100,7 +101,7 @@ def numbers(pipe):
 
 def changes(pipe):
     """Give the knobs that differ from the file, with the exported values and those in force."""
-    since = exported.changed(addresses(pipe.chain))
+    since = watch.changed(addresses(pipe.chain))
     return since.path, [(f"{one.stage}.{one.knob}", one.exported, one.now) for one in since.changes]
 
 

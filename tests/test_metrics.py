@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import StageStats, UnknownStageError
-from nbpipe.metrics import WINDOW_NS, Counters, Histogram, Reading, shares_between, stats_of
-from nbpipe.stats import RunStats
+from nbpipe.engine.stats import (
+    WINDOW_NS,
+    Counters,
+    Histogram,
+    Reading,
+    RunStats,
+    shares_between,
+    stats_of,
+)
 
 SECOND_NS = 1_000_000_000
 

@@ -41,9 +41,9 @@ def kernel():
 def notebook(kernel):
     """Give the kernel with nbpipe imported; close what the test left open."""
     kernel.heard.clear()
-    kernel.run("import gc, threading, nbpipe, nbpipe.run\nruns = []")
+    kernel.run("import gc, threading, nbpipe, nbpipe.run.run\nruns = []")
     yield Notebook(kernel)
-    kernel.run("for run in tuple(nbpipe.open_runs._open):\n    run.close()\nrun = it = None")
+    kernel.run("for run in tuple(nbpipe.show.watch._open):\n    run.close()\nrun = it = None")
 
 
 START = "run = nbpipe.source(range(5), name='files').start()\nruns.append(run)"
@@ -103,7 +103,7 @@ def test_cell_that_loads_owns_its_runs(notebook):
 
 def test_loading_by_hand_changes_nothing(notebook):
     """`%load_ext nbpipe` after the import says nothing, and registers nothing twice."""
-    said = notebook.run("%load_ext nbpipe\nprint(len(nbpipe.run.started))").said
+    said = notebook.run("%load_ext nbpipe\nprint(len(nbpipe.run.run.started))").said
     assert said == "1\n"
 
 
@@ -147,7 +147,7 @@ for x in nbpipe.source(range(5)).map(wait):
     print("got", x, flush=True)
 """
     error = notebook.interrupted(code, "loop", "got 1")
-    said = notebook.run(f"print(len(nbpipe.open_runs._open))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.show.watch._open))\n{THREADS}").said
     assert (error, said) == ("KeyboardInterrupt", "0\n[]\n")
 
 
@@ -171,7 +171,7 @@ def test_failed_loop_with_progress_closes_its_run(notebook):
     """A loop over `progress(pipe)` whose body fails closes the run that it started."""
     code = "for x in nbpipe.progress(nbpipe.source(range(5)), epochs=2):\n    1 / x"
     failed = notebook.run(code, "a")
-    said = notebook.run(f"print(len(nbpipe.open_runs._open))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.show.watch._open))\n{THREADS}").said
     assert (failed.error, said) == ("ZeroDivisionError", "0\n[]\n")
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import nbpipe
 from nbpipe.progress import Progress
-from nbpipe.run import started
-from nbpipe.tune import hang
+from nbpipe.run.run import started
+from nbpipe.show import diagnose
 from tests.gates import Gate, finished, held, stage
 
 
@@ -96,8 +96,8 @@ def test_slowest_stage_is_named():
 
 def test_call_that_hangs_is_told(monkeypatch):
     """While others go on, a call that hangs is named, and no time left is told."""
-    monkeypatch.setattr(hang, "LEAST_S", 0.0)
-    monkeypatch.setattr(hang, "TIMES", 0.0)
+    monkeypatch.setattr(diagnose, "LEAST_S", 0.0)
+    monkeypatch.setattr(diagnose, "TIMES", 0.0)
     gate = Gate()
     fn = stage("thread", gate=lambda n: None if n else gate)
     pipe = nbpipe.source(range(9)).map(fn, name="fetch", concurrency=2, ordered=False)

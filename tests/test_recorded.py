@@ -15,9 +15,8 @@ import pytest
 
 import nbpipe
 from nbpipe import CacheError, ModuleEditedError, StateError
-from nbpipe.export.records import FOLDER_VARIABLE
-from nbpipe.export.store import stored
-from nbpipe.view import snapshot
+from nbpipe.export.store import FOLDER_VARIABLE, stored
+from nbpipe.show.snapshot import snapshot
 
 DATA = Path(__file__).resolve().parent / "data" / "recorded"
 WRITES = bool(os.environ.get("NBPIPE_WRITE_DATA"))

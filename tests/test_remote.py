@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe.errors import ArgumentError
-from nbpipe.remote import LEASE_S, Remote, Views
+from nbpipe.show.messages import LEASE_S, Remote, Views
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.remote import Remote
+from nbpipe.show.messages import Remote
 from tests.gates import HANG_S, still_alive
 from tests.view.fakes import Report, photographs
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import StateError
-from nbpipe.rest import Rest
+from nbpipe.ops.index import Rest
 
 END = 60  # beyond what any example leaves out
 RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nbpipe import index_steps
 from nbpipe.errors import ArgumentError, ArgumentTypeError, LengthUnknownError
-from nbpipe.sampler import IndexPlan, default_rank
+from nbpipe.ops import plan as index_steps
+from nbpipe.ops.plan import IndexPlan, default_rank
 
 TAILS = ["pad", "drop", "uneven"]
 GOLDEN = [3, 4, 8, 6, 2, 9, 0, 1, 7, 5]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.seeding import Permutation, generator_for, order_generator, seed_for
+from nbpipe.base.seeding import Permutation, generator_for, order_generator, seed_for
 
 KEY = (0, 1, "decode", 5)
 PATHS = st.integers(0, 2**40) | st.tuples(st.integers(0, 9), st.integers(0, 9))

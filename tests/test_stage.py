@@ -6,7 +6,7 @@ import pytest
 
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
-from nbpipe.stage import (
+from nbpipe.ops.stage import (
     auto_name,
     is_async_generator_function,
     is_coroutine_function,

@@ -1,8 +1,7 @@
 """Stats of all stages in words: the table, and what a line of progress says of them."""
 
-from nbpipe.metrics import StageStats
+from nbpipe.engine.stats import RunStats, StageStats
 from nbpipe.progress import _stages
-from nbpipe.stats import RunStats
 
 STARTING = StageStats(workers=2, starting=2)
 AT_WORK = StageStats(workers=4, memory_bytes=1_200_000_000, busy=0.5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError
-from nbpipe.seeding import order_generator
+from nbpipe.base.seeding import order_generator
 from tests.strategies import INDEX_STEPS, ITEMS, TAILS, Recipe, recipes, sharded
 
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.text import html_table, shortened, text_table
+from nbpipe.base.format import html_table, shortened, text_table
 
 CELLS = st.text(max_size=80)
 

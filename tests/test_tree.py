@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbpipe.base.tree import children, copy_arrays, leaves, map_leaves, rebuild, size_bytes
 from nbpipe.errors import ArgumentError
-from nbpipe.tree import children, copy_arrays, leaves, map_leaves, rebuild, size_bytes
 
 
 class Pair(NamedTuple):

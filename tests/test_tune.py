@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.knobs import KnobChange
-from nbpipe.metrics import StageStats
-from nbpipe.stage import CONSUMER, addresses
-from nbpipe.tune import Diagnosis, diagnose
-from nbpipe.tune.case import Case, loads_of
-from nbpipe.tune.rules import decide, patient
-from nbpipe.watch import Status
+from nbpipe.base.knobs import KnobChange
+from nbpipe.engine.stats import StageStats, Status
+from nbpipe.ops.stage import CONSUMER, addresses
+from nbpipe.show.case import Case, loads_of
+from nbpipe.show.diagnose import diagnose
+from nbpipe.show.rules import Diagnosis, decide, patient
 from tests.view.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)

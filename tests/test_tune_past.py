@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe import iterator
-from nbpipe.engine import record
-from nbpipe.knobs import KnobChange
-from nbpipe.tune import case, diagnose
-from nbpipe.tune.past import Raise, gain_of, last_raise, last_stretch, proportional, span_s
+from nbpipe.base.knobs import KnobChange
+from nbpipe.engine import machine
+from nbpipe.run import iterator
+from nbpipe.show import case
+from nbpipe.show.case import Raise, gain_of, last_raise, last_stretch, proportional, span_s
+from nbpipe.show.diagnose import diagnose
 from tests.gates import HANG_S, HangError, stacks
 from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 
@@ -316,7 +317,7 @@ def world(request, monkeypatch):
             monkeypatch.setattr(module, "perf_counter_ns", made.clock)
     monkeypatch.setattr(iterator, "perf_counter_ns", made.clock_of_loop)
     monkeypatch.setattr(time, "time", made.time_of_day)
-    monkeypatch.setattr(record, "time", made.time_of_day)
+    monkeypatch.setattr(machine, "time", made.time_of_day)
     return made
 
 

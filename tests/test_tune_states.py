@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe import observed
-from nbpipe.metrics import StageStats
-from nbpipe.stage import addresses
-from nbpipe.tune import diagnose, hang_of
-from nbpipe.tune.case import averages_of, is_crowded, quota_cores
-from nbpipe.view import snapshot
-from nbpipe.view.picture import picture_html
-from nbpipe.view.words import picture_text
+from nbpipe.engine.stats import StageStats
+from nbpipe.ops.stage import addresses
+from nbpipe.run import run as observed
+from nbpipe.show.case import averages_of, is_crowded, quota_cores
+from nbpipe.show.diagnose import diagnose, hang_of
+from nbpipe.show.html import picture_html
+from nbpipe.show.snapshot import snapshot
+from nbpipe.show.words import picture_text
 from tests.gates import Gate, drained, finished, held, stage
 from tests.view.fakes import photographs
 

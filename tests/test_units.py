@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from nbpipe.errors import ArgumentError, ArgumentTypeError
-from nbpipe.units import (
+from nbpipe.base.format import (
     format_bytes,
     format_count,
     format_rate,
@@ -11,6 +10,7 @@ from nbpipe.units import (
     format_share,
     parse_bytes,
 )
+from nbpipe.errors import ArgumentError, ArgumentTypeError
 
 
 @pytest.mark.parametrize(

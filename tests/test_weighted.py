@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError
-from nbpipe.sampler import IndexPlan
-from nbpipe.seeding import uniforms
-from nbpipe.weighted import WithoutReplacement, WithReplacement, class_weights
+from nbpipe.base.seeding import uniforms
+from nbpipe.ops.plan import IndexPlan
+from nbpipe.ops.sample import WithoutReplacement, WithReplacement, class_weights
 
 WEIGHTS = [0, 1, 4, 0.5, 0, 2]
 TOTAL = sum(WEIGHTS)

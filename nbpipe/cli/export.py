@@ -10,11 +10,11 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError
-from ..export.filename import module_path
 from ..export.secrets import scrubbed, secret_in_text, told_in
 from ..export.shapes import know
-from ..text import shortened
+from ..export.store import module_path
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
 from .notebook import CodeCell, read_notebook
 from .plan import Plan, explained

@@ -13,8 +13,8 @@ from typing import Any, Self, TypeVar, final
 
 import psutil
 
+from ..base.format import shortened
 from ..errors import MissingExtraError, NbpipeError, near_match
-from ..text import shortened
 from .terminal import BadUsageError, printable
 
 _START_S = 60.0  # time that a kernel may take to answer [s]

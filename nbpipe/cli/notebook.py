@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..base.format import shortened
 from ..errors import MissingExtraError
 from ..export.secrets import secret_in_text
-from ..text import shortened
 from .terminal import BadUsageError, printable
 
 PARAMETERS = "parameters"  # tag of the cell that holds values to be set

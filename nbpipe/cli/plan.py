@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base.format import shortened
 from ..errors import near_match
 from ..export.secrets import secret_in
-from ..text import shortened
 from .notebook import PARAMETERS, CodeCell, Notebook
 from .terminal import BadUsageError, printable
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..base.format import format_share, shortened
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -20,10 +21,8 @@ from ..export.shapes import scrubbed
 from ..loading import load
 from ..pipeline import Pipeline
 from ..progress import progress
-from ..run import Run
-from ..text import shortened
-from ..tune import HANGS
-from ..units import format_share
+from ..run.run import Run
+from ..show.rules import HANGS
 from .settings import settings
 from .terminal import DONE, BadUsageError, FailedError, is_live, printable, printable_lines
 

@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-from ..failure import Failure
-from ..rest import Rest
-from .context import EpochContext
+from ..ops.index import Rest
+from .failures import Failure
+from .fold import StreamNode
 from .join import PumpNode
-from .memory import Memory
-from .node import CHUNK_MAX, Node
-from .noting import Stages
-from .standing import forget, stages_of
-from .stream import StreamNode
-from .task import Entry, Task
+from .lane import Memory
+from .node import CHUNK_MAX, Node, Stages, forget, stages_of
+from .task import Entry, EpochContext, Task
 
 LOG = logging.getLogger("nbpipe")
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one

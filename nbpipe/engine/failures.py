@@ -6,9 +6,11 @@ import dataclasses
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..describe import summarize
+from ..base.describe import summarize
+from ..base.seeding import Path
 from ..errors import (
     ExecutorBrokenError,
     FailureBudgetError,
@@ -17,16 +19,42 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.inflight import seen
+from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
-from ..failure import Failure
-from ..operations import FailurePolicy
-from ..seeding import Path
+from ..ops.operations import FailurePolicy
 from .task import Entry
 
 if TYPE_CHECKING:
     from .node import Node
 
+
+# -- Failure: one item that failed for good --------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One item that failed for good.
+
+    Attributes:
+        stage: address of the stage.
+        path: position of the item in the epoch's global order.
+        epoch: number of the epoch.
+        error: the exception in one line, as "ValueError: bad header".
+        traceback: the whole traceback as text.
+        input: short description of the item: type, shape, dtype.
+        attempts: calls made for this item.
+        when_s: time of the failure [seconds since the Unix epoch].
+    """
+
+    stage: str
+    path: Path
+    epoch: int
+    error: str
+    traceback: str
+    input: str
+    attempts: int
+    when_s: float
+
+
+# -- Failed items: what went wrong, where, and with what input -------------------------------------
 _HOPELESS = (ExecutorBrokenError, WorkerStartError)  # the next item would fare no better
 KEPT = 100  # failed items remembered by a run
 _RATE_AFTER = 100  # items seen before a failure rate is judged

@@ -1,28 +1,33 @@
-"""PumpNode: moves items between queues under the lock; no user code.
-
-Joins (`zip`, `concat`; `drawing.py`), `repeat` (`passes.py`) and the two ends of `route` are pumps:
-they differ in their `Mover`, which decides what goes next. Every decision depends only on what
-the inputs hold and whether they are done, never on timing, so the order is deterministic.
-"""
+"""Joins, `repeat` and `route`: items moved between queues under the lock; no user code."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import ArgumentError
-from ..rest import Rest
+from ..executors.device import opened
+from ..ops.checkpoint import check_below
+from ..ops.index import Rest
+from ..ops.operations import Route
+from .fold import StreamNode
 from .lane import Lane
-from .node import Node
-from .noting import Stages
+from .node import Draws, Node, Stages, note, stages_of
 from .task import SIZED, Entry, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
 
 
+# -- PumpNode: moves items between queues under the lock; no user code -----------------------------
+# Joins (`zip`, `concat`; `drawing.py`), `repeat` (`passes.py`) and the two ends of `route` are
+# pumps: they differ in their `Mover`, which decides what goes next. Every decision depends only on
+# what the inputs hold and whether they are done, never on timing, so the order is deterministic.
 class Mover(ABC):
     """Decides which entries a pump moves next."""
 
@@ -262,3 +267,497 @@ class ConcatMover(Mover):
             self._moved.append(0)
             node.epoch.open(node.upstream[self._current + 1 : self._current + 2])
         return moved
+
+
+# -- Joins that draw: `mix` by weight, `interleave` by turns ---------------------------------------
+_AT_ONCE = 2**16  # draws
+
+
+class DrawingMover(Mover):
+    """Takes each item from the input that is next.
+
+    Where an epoch goes on in its middle, the inputs of the items that were moved, but that the
+    loop had not got, are known: they come first.
+
+    Args:
+        address: of the stage.
+        count: inputs.
+        again: inputs of the items that come first.
+    """
+
+    def __init__(self, address: str, count: int, again: Sequence[int]) -> None:
+        check_below(address, "again", again, count)
+        self.draws = Draws(count)
+        self.again = deque(again)
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Part what is wanted by the inputs that were drawn."""
+        (rest,) = below.values()
+        rests, again = self.draws.parted(rest)
+        stands = {"again": [*again, *self.again], **self.stands()}
+        stages.setdefault(node.lane.address, {}).update(stands)
+        return rests
+
+    @abstractmethod
+    def stands(self) -> dict[str, Any]:
+        """Say from where the drawing goes on; JSON-ready."""
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget from which inputs the entries were that nobody wants any more."""
+        self.draws.forget(min(rest.start for rest in below.values()))
+
+    def take(self, above: Node, number: int) -> Entry:
+        """Take an entry of an input."""
+        self.draws.note(number)
+        return from_input(above.out.popleft(), number)
+
+    def move_again(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move what comes first; an input that has not so much any more is passed over."""
+        moved: list[Entry] = []
+        while self.again and len(moved) < room:
+            number = self.again[0]
+            above = node.upstream[number]
+            if above.out:
+                moved.append(self.take(above, number))
+            elif not above.done:
+                break
+            elif above.error is not None:
+                if not moved:
+                    node.end(above.error)
+                break
+            self.again.popleft()
+        return moved
+
+
+class MixMover(DrawingMover):
+    """Draws an input by weight for each item.
+
+    Args:
+        address: of the stage.
+        weights: of the inputs.
+        rng: for the draws.
+        shortest: end with the first input that ends.
+        stands: what `stands()` gave.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        weights: Sequence[float],
+        rng: np.random.Generator,
+        *,
+        shortest: bool,
+        stands: Mapping[str, Any],
+    ) -> None:
+        super().__init__(address, len(weights), stands.get("again", ()))
+        left = stands.get("open", range(len(weights)))
+        check_below(address, "open", left or (len(weights),), len(weights))
+        self._weights = {number: weights[number] for number in left}
+        self._rng = rng
+        self._draws: int = stands.get("draws", 0)
+        self._shortest = shortest
+        self._next: int | None = None
+        for begun in range(0, self._draws, _AT_ONCE):
+            rng.random(min(_AT_ONCE, self._draws - begun))
+
+    def stands(self) -> dict[str, Any]:
+        """Say how often was drawn, and from what."""
+        drawn = self._draws - (self._next is not None)
+        return {"draws": drawn, "open": list(self._weights)}
+
+    def _draw(self) -> int:
+        if self._next is None:
+            self._draws += 1
+            point = self._rng.random() * sum(self._weights.values())
+            drawn = 0
+            for drawn, weight in self._weights.items():  # noqa: B007  the last one stays
+                point -= weight
+                if point < 0:
+                    break
+            self._next = drawn
+        return self._next
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move while the input drawn has something."""
+        moved = self.move_again(node, room)
+        while len(moved) < room and not self.again:
+            drawn = self._draw()
+            above = node.upstream[drawn]
+            if above.out:
+                moved.append(self.take(above, drawn))
+                self._next = None
+                continue
+            if above.done:
+                self._drop(node, drawn, above.error, moved)
+            if not above.done or node.done or moved:
+                break
+        return moved
+
+    def _drop(
+        self, node: PumpNode, drawn: int, error: BaseException | None, moved: list[Entry]
+    ) -> None:
+        if error is not None or self._shortest or len(self._weights) == 1:
+            if not moved:
+                if self._shortest:
+                    cut_others(node, drawn)
+                node.end(error)
+            return
+        del self._weights[drawn]
+        self._next = None
+
+
+class InterleaveMover(DrawingMover):
+    """Takes turns between the inputs that are open.
+
+    Args:
+        address: of the stage.
+        count: inputs.
+        cycle: inputs that are open at once.
+        stands: what `stands()` gave.
+    """
+
+    def __init__(self, address: str, count: int, cycle: int, stands: Mapping[str, Any]) -> None:
+        super().__init__(address, count, stands.get("again", ()))
+        self._open: list[int] = list(stands.get("open", range(min(cycle, count))))
+        self._following: int = stands.get("following", len(self._open))
+        self._count = count
+        self._turn: int = stands.get("turn", 0)
+        check_below(address, "open", self._open, count)
+        check_below(address, "turn", (self._turn,), len(self._open) or 1)
+
+    @property
+    def at_first(self) -> set[int]:
+        """Inputs that are to be open when the epoch begins."""
+        return {*self._open, *self.again}
+
+    def stands(self) -> dict[str, Any]:
+        """Say which inputs are open, and whose turn it is."""
+        return {"open": list(self._open), "turn": self._turn, "following": self._following}
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move one item from each open input in turn."""
+        moved = self.move_again(node, room)
+        while len(moved) < room and not self.again:
+            if not self._open:
+                if not moved:
+                    node.end()
+                break
+            number = self._open[self._turn]
+            above = node.upstream[number]
+            if above.out:
+                moved.append(self.take(above, number))
+                self._turn = (self._turn + 1) % len(self._open)
+                continue
+            if not above.done:
+                break
+            if above.error is not None:
+                if not moved:
+                    node.end(above.error)
+                break
+            self._replace(node)
+        return moved
+
+    def _replace(self, node: PumpNode) -> None:
+        if self._following < self._count:
+            self._open[self._turn] = self._following
+            node.epoch.open(node.upstream[self._following : self._following + 1])
+            self._following += 1
+        else:
+            del self._open[self._turn]
+            self._turn = self._turn % len(self._open) if self._open else 0
+
+
+# -- Route: items part by a key, and come together again in input order ----------------------------
+def numbers_of(spec: Route) -> dict[Any, int]:
+    """Number the branches by their keys."""
+    return {value: number for number, value in enumerate(spec.values)}
+
+
+class Chooser:
+    """Finds the branch of an item: gives its number and the item.
+
+    Args:
+        stage: its address.
+        spec: the key's function.
+        numbers: what `numbers_of` gave.
+    """
+
+    def __init__(self, stage: str, spec: Route, numbers: dict[Any, int]) -> None:
+        self._stage = stage
+        self._key = spec.key
+        self._reads = False
+        self._numbers = numbers
+
+    def let_read(self) -> None:
+        """Hear that items are batches in flight; they pass as they are."""
+        self._reads = True
+
+    def __call__(self, value: Any) -> tuple[int, Any]:
+        """Give the branch's number and the item.
+
+        Raises:
+            ArgumentError: no branch has this key.
+        """
+        key = self._key(opened(value) if self._reads else value)
+        number = self._numbers.get(key)
+        if number is None:
+            known = ", ".join(repr(known) for known in self._numbers)
+            raise ArgumentError(
+                f"{self._stage} key must be one of {known}, got {key!r}; add a branch for it"
+            )
+        return number, value
+
+
+class Outlet(Node):
+    """The beginning of one branch: a queue that a `SplitMover` fills."""
+
+    __slots__ = ()
+
+    def take(self, now_ns: int) -> Task | None:
+        """Give no task."""
+        return None
+
+    def runnable(self) -> bool:
+        """Never need a thread."""
+        return False
+
+    def work(self, task: Task) -> None:
+        """Never be called."""
+        raise TypeError("an outlet has no tasks")
+
+    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
+        """Never be called."""
+        raise TypeError("an outlet has no tasks")
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Know nothing that could be forgotten."""
+
+    def has_input(self) -> bool:
+        """Hold nothing of its own."""
+        return False
+
+    def exhausted(self) -> bool:
+        """Be over when the split is."""
+        return True
+
+
+class SplitMover(Mover):
+    """Moves each item to the outlet that its key chose, and notes the order.
+
+    Attributes:
+        order: for each item on its way, its branch and its path.
+    """
+
+    def __init__(self, outlets: list[Outlet]) -> None:
+        self._outlets = outlets
+        self._draws = Draws(len(outlets))
+        self.order: deque[tuple[int, Any]] = deque()
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Fill the outlets while the next one has room."""
+        queue = node.upstream[0].out
+        while queue:
+            branch, value = queue[0][1]
+            outlet = self._outlets[branch]
+            if outlet.room() <= 0:
+                return []
+            entry = queue.popleft()
+            node.epoch.release((entry,))
+            outlet.emit(((entry[0], value, *entry[2:]),), node.epoch.now_ns)
+            self.order.append((branch, entry[0]))
+            self._draws.note(branch)
+            node.epoch.changed = True
+        if node.upstream[0].done:
+            node.error = node.upstream[0].error
+            node.done = node.epoch.changed = True
+            for outlet in self._outlets:
+                outlet.end_of_input(None)  # the error comes after all items: the merge has it
+        return []
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Want the items of which an outlet wants anything."""
+        return (self._gathered(below),)
+
+    def _gathered(self, below: Mapping[int, Rest]) -> Rest:
+        return self._draws.gathered([below[id(outlet)] for outlet in self._outlets])
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget to which outlets the items went of which none wants anything."""
+        self._draws.forget(self._gathered(below).start)
+
+
+class MergeMover(Mover):
+    """Takes the items back in the order in which they were parted.
+
+    The results of one item are known by their path, which begins with the item's own; an item
+    has no further result once something else comes out of its branch, or nothing is left in it.
+
+    Args:
+        split: the pump in front of the branches.
+        branches: the nodes of each branch, outlet first.
+    """
+
+    def __init__(
+        self, split: PumpNode, order: deque[tuple[int, Any]], branches: list[list[Node]]
+    ) -> None:
+        self._split = split
+        self._order = order
+        self._branches = branches
+        self._draws = Draws(len(branches))
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Part what is wanted by the branches that the items came from."""
+        (rest,) = below.values()
+        return self._draws.parted(rest)[0]
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget from which branches the items came that nobody wants any more."""
+        self._draws.forget(min(rest.start for rest in below.values()))
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move from the branch whose turn it is."""
+        moved: list[Entry] = []
+        while self._order and len(moved) < room:
+            branch, path = self._order[0]
+            last = self._branches[branch][-1]
+            if last.out and _belongs(last.out[0][0], path):
+                moved.append(last.out.popleft())
+                self._draws.note(branch)
+                continue
+            if not last.out and last.done and last.error is not None:
+                if not moved:
+                    node.end(last.error)
+                return moved
+            if not last.out and not last.done and not self._empty(branch):
+                return moved
+            self._order.popleft()
+        if not moved and not self._order and self._split.done:
+            node.end(self._split.error)
+        return moved
+
+    def _empty(self, branch: int) -> bool:
+        return not any(node.busy() for node in self._branches[branch])
+
+
+def _belongs(path: Any, owner: Any) -> bool:
+    if path == owner:
+        return True
+    if not isinstance(path, tuple):
+        return False
+    start = owner if isinstance(owner, tuple) else (owner,)
+    return path[: len(start)] == start
+
+
+# -- RepeatMover: the passes of a `repeat` behind stages that are built anew for each --------------
+_DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A pass that was moved to its end; its entries are those from `begun` to below `end`."""
+
+    number: int
+    last: Node
+    begun: int
+    end: int
+
+
+class RepeatMover(Mover):
+    """Passes over the part of the pipeline above, which is built anew for each.
+
+    Args:
+        times: number of passes; None for ever.
+        build: gives the part above for a pass, most downstream first; called under the lock.
+        look: looks again which caches are complete, before it; called without the lock.
+        stands: number of the first pass, and whether there were items before.
+    """
+
+    def __init__(
+        self,
+        times: int | None,
+        build: Callable[[int], Sequence[Node]],
+        look: Callable[[], None],
+        stands: Mapping[str, Any],
+    ) -> None:
+        self._times = times
+        self._build = build
+        self._look = look
+        self._pass = self._built = stands.get("pass", 0)
+        self._dry = 0  # passes without items since the last one that had some
+        self._moved: bool = stands.get("moved", False)
+        self._count = self._begun = 0  # entries, and those before the present pass
+        self._past: deque[_Pass] = deque()
+
+    def rest_above(
+        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
+    ) -> Sequence[Rest | None]:
+        """Begin in the pass of the first entry that is wanted."""
+        (rest,) = below.values()
+        address = node.lane.address
+        found = next((one for one in self._past if rest.start < one.end), None)
+        if found is None:
+            note(stages, address, {"pass": self._built, "moved": self._moved})
+            return (rest.since(self._begun),)
+        stands: dict[str, Any] = {"pass": found.number, "moved": True}
+        stages.update(stages_of(found.last, rest.until(found.end).since(found.begun)))
+        later = [(a, b) for a, b in rest.holes if b > found.end]
+        if later:
+            left_out = rest.until(found.end).left_out
+            runs = [(max(a, found.end) - left_out, b - left_out) for a, b in later]
+            stands["drop"] = Rest.of(0, runs).data
+        note(stages, address, stands)
+        return (None,)
+
+    def forget(self, below: Mapping[int, Rest]) -> None:
+        """Forget the passes of which nothing is wanted any more."""
+        start = min(rest.start for rest in below.values())
+        while self._past and self._past[0].end <= start:
+            self._past.popleft()
+
+    def move(self, node: PumpNode, room: int) -> list[Entry]:
+        """Move what is there; begin the next pass at the end."""
+        above = node.upstream[0]
+        count = min(room, len(above.out))
+        if count:
+            self._moved, self._dry = True, -1
+            self._count += count
+            return [above.out.popleft() for _ in range(count)]
+        if not above.done:
+            return []
+        self._pass += 1
+        self._dry += 1
+        if above.error is not None or self._pass == self._times:
+            node.end(above.error)
+        elif self._times is None and not self._moved:
+            node.end()  # for ever nothing
+        elif self._times is None and self._dry == _DRY_PASSES:
+            node.end(self._ran_dry(node))
+        elif keeping := node.epoch.keeping(node.epoch.above(node)):
+            node.set_aside(lambda: self._keep(keeping), lambda: self._turn(node))
+        else:
+            self._turn(node)
+        return []
+
+    def _keep(self, nodes: Sequence[StreamNode]) -> None:
+        """Let caches keep what the pass made: on a disk, that takes its time."""
+        for node in nodes:
+            node.commit()
+        self._look()
+
+    def _turn(self, node: PumpNode) -> None:
+        """Begin the next pass."""
+        self._past.append(_Pass(self._built, node.upstream[0], self._begun, self._count))
+        self._begun, self._built = self._count, self._pass
+        node.epoch.replace(node, self._build(self._pass))
+
+    def _ran_dry(self, node: PumpNode) -> ArgumentError:
+        return ArgumentError(
+            f"{node.lane.address} for ever must have items to go on with, got none in "
+            f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
+        )

@@ -1,26 +1,553 @@
-"""Machine: the stages of a run, wherever they run: what they did, and what they are told."""
+"""Machine: the stages of a run, its life from start to end, and what it remembers."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter_ns, process_time_ns, time
+from typing import NamedTuple
 
-from ..checkpoint import caches
+from ..base import threads
+from ..base.knobs import KnobChange
+from ..base.threads import holds, in_new_thread
+from ..errors import (
+    ConcurrentIterationError,
+    ReentrantRunError,
+    RunClosedError,
+    StateError,
+    WorkerStartError,
+)
 from ..executors.base import Caller
-from ..failure import Failure
-from ..knobs import KnobChange
-from ..metrics import Row, StageStats
-from ..rest import Rest
-from ..stage import Chain
-from .epoch import Epoch
-from .indices import GivenOrder
-from .look import stats
-from .noting import Stages
-from .record import Record, sampler
-from .scheduler import Scheduler
+from ..ops.checkpoint import Place, caches, unreadable
+from ..ops.index import Rest
+from ..ops.stage import CONSUMER, Chain
+from .epoch import LOG, Epoch
+from .external import GivenOrder
+from .failures import KEPT, Failure, one_line
+from .lane import Lane
+from .node import Stages
+from .scheduler import Scheduler, catch_up, look, stats
+from .stats import (
+    SAMPLE_NS,
+    WINDOW_NS,
+    Counters,
+    Reading,
+    Row,
+    StageStats,
+    Status,
+    shares_between,
+    stats_of,
+)
+
+# -- Record: what a run remembers: the consumer's waits, history, failures, knob changes -----------
+_ROW_NS = 1_000_000_000
+_LAST_ROW_NS = 10_000_000  # the last row of an epoch covers at least so much
+TICKS_KEPT = 600
+_CPU_READINGS = 4  # fewer say little
+EVENTS_KEPT = 10_000
 
 
+class Consumer:
+    """How long the training loop waited for data; its methods are called under the lock.
+
+    Attributes:
+        items: items handed out; written by the consuming thread alone.
+        waited_ns: time spent waiting, likewise.
+        waits_since_ns: beginning of the wait in progress, or 0.
+    """
+
+    __slots__ = ("_past", "_since_ns", "counters", "items", "waited_ns", "waits_since_ns")
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.waited_ns = 0
+        self.waits_since_ns = 0
+        self.counters = Counters()
+        self._since_ns = 0
+        self._past: StageStats | None = None  # at the end of the last epoch
+
+    def begin(self, now_ns: int) -> None:
+        """Hear that an epoch begins."""
+        self._since_ns = now_ns
+        self._past = None
+        if not self.counters.first_ns:
+            self.counters.first_ns = now_ns
+
+    def settle(self, now_ns: int) -> None:
+        """Bring the counters up to date."""
+        counters = self.counters
+        if self._since_ns:
+            counters.slot_ns += max(0, now_ns - self._since_ns)
+            self._since_ns = now_ns
+        since = self.waits_since_ns
+        counters.starved_ns = self.waited_ns + (max(0, now_ns - since) if since else 0)
+        counters.busy_ns = max(0, counters.slot_ns - counters.starved_ns)
+        counters.items_in = counters.items_out = self.items
+
+    def end(self, now_ns: int) -> None:
+        """Hear that the epoch is over; again does nothing."""
+        if self._past is None:
+            self._past = self.stats(now_ns)
+            self._since_ns = 0
+
+    def stats(self, now_ns: int) -> StageStats:
+        """Read the counters; between epochs, as they were at the end of the last one."""
+        if self._past is not None:
+            return self._past
+        self.settle(now_ns)
+        return stats_of(
+            self.counters,
+            now_ns,
+            running_ns=0,
+            running=0,
+            concurrency=1,
+            queued=0,
+            prefetch=0,
+        )
+
+
+class Record:
+    """History, failures and knob changes of one run; bounded.
+
+    Every second a tick of one row for each stage is kept; when there are many ticks, every
+    second one of the older half is dropped, so that old times are thinned, not forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.consumer = Consumer()
+        self.failures: deque[Failure] = deque(maxlen=KEPT)
+        self.events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
+        self._cpu: deque[tuple[int, int]] = deque(maxlen=WINDOW_NS // SAMPLE_NS + 1)
+        self._ticks: list[list[Row]] = []
+        self._last: dict[str, Reading] = {}
+        self._begun_ns = self._last_row_ns = perf_counter_ns()
+        self._ended_ns = self._begun_ns
+
+    def begin(self, now_ns: int) -> None:
+        """Hear that an epoch begins; the time since the last one is left out of all rates."""
+        rest_ns = now_ns - self._ended_ns
+        self._last_row_ns += rest_ns
+        self._last = {
+            stage: reading._replace(at_ns=reading.at_ns + rest_ns)
+            for stage, reading in self._last.items()
+        }
+        self.consumer.begin(now_ns)
+
+    def end(self, now_ns: int) -> None:
+        """Hear that the epoch is over."""
+        self._ended_ns = now_ns
+        self.consumer.end(now_ns)
+
+    def sample(
+        self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]], *, last: bool
+    ) -> int:
+        """Keep a reading of every lane; give the time of the next [ns]. Under the lock.
+
+        A row is kept every second, and at the end of an epoch.
+        """
+        self.consumer.settle(now_ns)
+        self.consumer.counters.sample(now_ns, 0)
+        self._cpu.append((now_ns, process_time_ns()))
+        rows: list[Row] = []
+        due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
+        for lane, queued, running_ns in lanes:
+            lane.account(now_ns, lane.state)
+            lane.counters.sample(now_ns, running_ns)
+            if due:
+                reading = lane.counters.read(now_ns, running_ns)
+                rows.append(self._row(lane.address, epoch, reading, lane, queued))
+        if due:
+            reading = self.consumer.counters.read(now_ns, 0)
+            rows.append(self._row(CONSUMER, epoch, reading, None, 0))
+            self._ticks.append(rows)
+            self._last_row_ns = now_ns
+            self._thin()
+        return now_ns + SAMPLE_NS
+
+    def _row(self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int) -> Row:
+        before = self._last.get(stage) or Reading(self._last_row_ns, 0, 0, 0, 0, 0)
+        self._last[stage] = reading
+        busy, starved, blocked = shares_between(before, reading)
+        elapsed_s = max(reading.at_ns - before.at_ns, 1) / 1e9
+        return {
+            "when_s": time(),
+            "time_s": (reading.at_ns - self._begun_ns) / 1e9,
+            "epoch": epoch,
+            "stage": stage,
+            "items_out": reading.items_out,
+            "items_per_s": (reading.items_out - before.items_out) / elapsed_s,
+            "busy": busy,
+            "starved": starved,
+            "blocked": blocked,
+            "queued": queued,
+            "running": lane.active if lane else 0,
+            "concurrency": lane.concurrency if lane else 1,
+            "prefetch": lane.prefetch if lane else 0,
+        }
+
+    def _thin(self) -> None:
+        if len(self._ticks) > TICKS_KEPT:
+            half = TICKS_KEPT // 2
+            self._ticks = self._ticks[:half:2] + self._ticks[half:]
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Processor time of the whole process over the last seconds [cores]."""
+        readings = tuple(self._cpu)
+        readings = tuple(one for one in readings if one[0] >= readings[-1][0] - WINDOW_NS)
+        if len(readings) < _CPU_READINGS:
+            return None
+        (since_ns, before_ns), (now_ns, spent_ns) = readings[0], readings[-1]
+        return (spent_ns - before_ns) / max(1, now_ns - since_ns)
+
+    def history(self) -> list[Row]:
+        """Give all rows, oldest first."""
+        return [dict(row) for tick in self._ticks for row in tick]
+
+
+def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
+    """Give what the scheduler calls now and then to have its counters kept."""
+    reference = weakref.ref(scheduler)  # the scheduler holds this function
+
+    def sample(now_ns: int, last: bool = False) -> int:  # noqa: FBT001, FBT002
+        engine = reference()
+        if engine is None or engine.epoch is None:
+            return now_ns
+        catch_up(engine)
+        epoch = engine.epoch.context.epoch
+        return record.sample(now_ns, epoch, look(engine, now_ns), last=last)
+
+    return sample
+
+
+# -- Life: what is true of a run from its start to its end, apart from what it shows ---------------
+READY, FINISHED, STOPPED = "ready", "finished", "stopped"
+CANCELLED, FAILED = "cancelled", "failed"
+
+
+class _Ending(NamedTuple):
+    """An epoch that is no longer iterated, and what else is to be told of its end."""
+
+    epoch: Epoch
+    ticket: int
+    given: GivenOrder | None
+    error: BaseException | None
+
+
+class Life:
+    """One run's epochs and end; its methods may be called from any thread.
+
+    Attributes:
+        machine: the stages, wherever they run.
+        scheduler: hands the items to the loop.
+        record: what is remembered.
+        epoch: the epoch in progress, or None.
+        owner: the thread that iterates it.
+        given: the order of that epoch, or of the last one, where it came from outside.
+        number: number of the epoch in progress, or of the last one.
+        next_epoch: number of the epoch that starts next.
+        outcome: how the last epoch ended: FINISHED, STOPPED, CANCELLED, FAILED; READY before
+            the first.
+        error: why the last epoch failed, or None.
+        begun_ns: when the last epoch began; 0 before the first.
+        ended_ns: when it ended; 0 while one is in progress.
+        items_before: items handed out before it began.
+        waited_before_ns: time waited before it began [ns].
+        following: where the next epoch begins, where that is in its middle.
+        left: where the last epoch was left, unless it came to its end.
+        delivered_before: items of the epoch that the loop had in another run.
+        between_waits: called by the consumer before it takes an item, and again and again
+            while it waits for one; None where there is nothing to do meanwhile.
+        closed: nothing may start any more.
+        forked: this process is a copy, in which nothing of the run works.
+    """
+
+    def __init__(self, machine: Machine, record: Record) -> None:
+        self.machine = machine
+        self.scheduler = machine.scheduler
+        self.record = record
+        self.epoch: Epoch | None = None
+        self.owner: threading.Thread | None = None
+        self.given: GivenOrder | None = None
+        self.number = 0
+        self.next_epoch = 0
+        self.outcome = READY
+        self.error: BaseException | None = None
+        self.begun_ns = self.ended_ns = 0
+        self.items_before = self.waited_before_ns = 0
+        self.between_waits: Callable[[], object] | None = None
+        self.closed = False
+        self.forked = False
+        self.following: Place | None = None
+        self.left: Place | None = None
+        self.delivered_before = 0
+        self._begun_at = Place(0)
+        self._past: Epoch | None = None  # the last one, where it was not broken off
+        self._ticket = 0
+        self._lock = threading.RLock()  # an iterator that is garbage may end below us
+        self._beginning = threading.Lock()
+        self._ending: _Ending | None = None
+        self._finishing = threading.RLock()
+
+    def start_epoch(self, given: GivenOrder | None = None) -> Epoch:
+        """Start the next epoch; cancel the one that this thread left unfinished.
+
+        Args:
+            given: takes the place of the source's own order.
+
+        Raises:
+            RunClosedError: the run is closed, or was started in another process.
+            ConcurrentIterationError: another thread is iterating.
+            ReentrantRunError: a stage of this run asks for it.
+        """
+        self.check_open()
+        self.check_outside("iterate")
+        with self._beginning:
+            return self._start_epoch(given)
+
+    def _start_epoch(self, given: GivenOrder | None) -> Epoch:
+        self.check_open()
+        epoch, owner, me = self.epoch, self.owner, threading.current_thread()
+        if epoch is not None and owner is not None and owner is not me and owner.is_alive():
+            raise ConcurrentIterationError(
+                f"this run is being iterated by thread {owner.name!r}; end that epoch with "
+                "run.stop(), or start a second run for a second loop"
+            )
+        if epoch is not None:
+            self.end(epoch)
+        self._finish()
+        before, place = self.following, self._following(given)
+        self.number = place.epoch
+        self.next_epoch = place.epoch + 1
+        self.owner = me
+        threads.lower(self)
+        try:
+            self._begin(perf_counter_ns())
+            if self.given is not None:
+                self.given.close(None)  # an interrupt may have come between an end and this
+            self.given, self.following, self.left, self._past = given, None, None, None
+            self._begun_at, self.delivered_before = place, place.delivered
+            self._ticket, here, stands = self.machine.begin(given, place.stands or {})
+            self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
+            epoch.delivered = self._delivered
+        except BaseException as error:
+            threads.restore(self)
+            if isinstance(error, WorkerStartError):  # nothing has begun
+                self.next_epoch, self.following = place.epoch, before
+            if place.stands and isinstance(error, TypeError | ValueError | LookupError):
+                raise unreadable(error) from error
+            raise
+        return epoch
+
+    def _following(self, given: GivenOrder | None) -> Place:
+        place = self.following
+        if place is None or place.epoch != self.next_epoch:
+            return Place(self.next_epoch)
+        if place.given and given is None:
+            raise StateError(
+                "the state is of an epoch in an order from outside, so that order is needed to go "
+                "on: run.iterate(indices), with the same indices"
+            )
+        if place.is_inside and given is not None and not place.given:
+            raise StateError(
+                "the state is of an epoch in the pipeline's own order, so it cannot go on in "
+                "another one; iterate the run itself, or give an order to the epoch after it"
+            )
+        return place
+
+    def _delivered(self) -> int:
+        return self.record.consumer.items - self.items_before
+
+    def place(self) -> Place:
+        """Say where the run stands: behind the last item that the loop has had.
+
+        Raises:
+            StateError: the epoch was left, and nobody can say where.
+        """
+        epoch = self.epoch
+        found = self.left if epoch is None else self._place_in(epoch)
+        if found is None:
+            following = self.following
+            if following is None or following.epoch != self.next_epoch:
+                return Place(self.next_epoch, 0, self.machine.caches())
+            return following
+        if found.stands is None:
+            raise StateError(
+                "the process of the stages does not tell where they stand: it died in the epoch, "
+                "or is too busy; go on from an earlier state, or ask again"
+            )
+        return found
+
+    def stands(self, number: int, rest: Rest) -> Stages | None:
+        """Say where the stages stand in the epoch with this number, or in the last one."""
+        epoch = self.epoch or self._past
+        if epoch is None or epoch.context.epoch != number:
+            return None
+        with self.scheduler.lock:
+            return epoch.stands(rest)
+
+    def _place_left(self, epoch: Epoch) -> Place:
+        """Say where an epoch is left; whatever happens, it must end."""
+        try:
+            return self._place_in(epoch)
+        except Exception:
+            LOG.warning("it cannot be told where the epoch was left", exc_info=True)
+            return Place(self.number)
+
+    def _place_in(self, epoch: Epoch) -> Place:
+        delivered = self._delivered()
+        stands = self.machine.stands(epoch, delivered)
+        return Place(self.number, self.delivered_before + delivered, stands, self.given is not None)
+
+    def _begin(self, now_ns: int) -> None:
+        consumer = self.record.consumer
+        with self.scheduler.lock:
+            self.record.begin(now_ns)
+        self.outcome, self.error = CANCELLED, None
+        self.begun_ns, self.ended_ns = now_ns, 0
+        self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
+
+    def end(
+        self, epoch: Epoch, outcome: str = CANCELLED, error: BaseException | None = None
+    ) -> None:
+        """End an epoch, however far it got; ending it again does nothing."""
+        if holds(self.scheduler.lock):  # garbage asks for it, in the midst of something
+            in_new_thread(lambda: self.end(epoch, outcome, error))
+            return
+        left = None
+        if self.epoch is epoch and outcome in (CANCELLED, FAILED):
+            left = self._place_left(epoch)
+        with self._lock:
+            ours = self.epoch is epoch
+            if ours:
+                self._past = epoch if outcome in (FINISHED, FAILED) else None
+                self._give_back(left)
+                self.outcome, self.error = outcome, error
+                self.ended_ns = perf_counter_ns()
+                self._ending = _Ending(epoch, self._ticket, self.given, error)
+                self.epoch, self.left = None, left
+        if ours:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Do the rest of an end, or of one that an interrupt hit; it may be done twice."""
+        with self._finishing:
+            ending = self._ending
+            if ending is None:
+                return
+            with self.scheduler.lock:
+                self.record.end(self.ended_ns)
+            threads.restore(self)
+            if ending.given is not None:  # first: whoever waits in `load` is to hear of the end
+                ending.given.close(ending.error)
+            self.scheduler.end_epoch(ending.epoch)
+            self.machine.cancel(ending.ticket)
+            self._ending = None
+
+    def _give_back(self, left: Place | None) -> None:
+        """Let an epoch that went on from a state, and was left untouched, go on there again."""
+        begun = self._begun_at
+        if left is not None and begun.is_inside and left.delivered == begun.delivered:
+            self.following, self.next_epoch = begun, begun.epoch
+
+    def stop(self) -> None:
+        """End the epoch in progress as if it were exhausted."""
+        epoch = self.epoch
+        if epoch is not None:
+            self.end(epoch, STOPPED)
+
+    def close(self, timeout_s: float) -> None:
+        """End everything; warn of stages that are still inside user code."""
+        if holds(self.scheduler.lock):
+            in_new_thread(lambda: self.close(timeout_s))
+            return
+        self.closed = True
+        epoch = self.epoch
+        if epoch is not None:
+            self.end(epoch)
+        self._finish()
+        threads.restore(self)
+        late = self.machine.close(timeout_s)
+        if late:
+            LOG.warning(
+                "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
+            )
+
+    def status(
+        self,
+        *,
+        trains: bool,
+        epochs: tuple[int, int] | None,
+        total: int | None,
+        units: Mapping[str, str],
+    ) -> Status:
+        """Say where the run is.
+
+        Args:
+            trains: a loop in the background is under way.
+            epochs: epochs that it was asked for, and those that have begun, or None.
+            total: items of an epoch, or None.
+            units: what each stage hands on, by address.
+        """
+        consumer = self.record.consumer
+        now_ns = self.ended_ns or perf_counter_ns()
+        since_ns = consumer.waits_since_ns or now_ns
+        waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
+        error = self.error
+        return Status(
+            state=self._state(trains=trains),
+            epoch=self.number,
+            epochs=None if epochs is None else epochs[0],
+            epochs_begun=None if epochs is None else epochs[1],
+            delivered=self.delivered_before + consumer.items - self.items_before,
+            total=total,
+            units=units,
+            elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
+            waited_s=waited_ns / 1e9,
+            cpu_cores=self.machine.cpu_cores,
+            error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
+            held_bytes=self.machine.held_bytes,
+            limit_bytes=self.machine.limit_bytes,
+            resumed=self.delivered_before,
+        )
+
+    def _state(self, *, trains: bool) -> str:
+        if self.closed:
+            return "closed"
+        if self.scheduler.paused:
+            return "paused"
+        return "running" if trains or self.epoch is not None else self.outcome
+
+    def disown(self) -> None:
+        """Take note that this process is a fork: locks and threads stayed in the other one."""
+        self.forked = True
+        if self.epoch is not None:
+            self.epoch.direct = False
+        self.machine.disown()
+
+    def check_open(self) -> None:
+        """Refuse a run that cannot work here."""
+        if self.forked:
+            raise RunClosedError(
+                "this run belongs to the process that started it, and this process was forked "
+                "from it; start a run here"
+            )
+        if self.closed:
+            raise RunClosedError("this run is closed; start another with pipe.start()")
+
+    def check_outside(self, verb: str) -> None:
+        """Refuse what a stage must not do to its own run."""
+        if self.scheduler.is_own_thread(threading.get_ident()):
+            raise ReentrantRunError(
+                f"a stage cannot {verb} the run that runs it; do it outside, or call run.stop() "
+                "to end the epoch"
+            )
+
+
+# -- Machine: the stages of a run, wherever they run: what they did, and what they are told --------
 class Machine(ABC):
     """What moves the items of a run and can be asked about it, from any thread.
 

@@ -1,38 +1,213 @@
-"""Scheduler: one lock, one team of threads, limits that are plain integers.
-
-A thread comes back once for each task. Under the lock it hands over its results, counts, and
-takes the next task: of the most downstream stage that has input, a free slot and room. A task
-that was taken has a place for its results, so no thread ever waits on a full queue, and to
-change a limit is an assignment and a wake-up.
-"""
+"""Scheduler: one lock, one team of threads, limits that are plain integers."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns
 
+from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
-from ..failure import Failure
-from ..metrics import StageStats
-from ..stage import Chain, Stage
-from ..threads import holds, in_new_thread, no_thread
+from ..ops.stage import Chain, Stage
 from .build import Builder
-from .context import EpochContext
 from .epoch import LOG, SLOW_NS, Epoch, discard
-from .feed import Feed
-from .given import given_chain
-from .indices import GivenOrder
-from .lane import BLOCKED, Lane
-from .look import rows_of
-from .memory import Memory
-from .noting import Stages
+from .external import Feed, GivenOrder, given_chain
+from .failures import Failure
+from .lane import BLOCKED, Lane, Memory
+from .node import Stages
 from .regions import Regions
-from .task import Entry, Task
-from .ticker import Ticker
+from .stats import StageStats
+from .task import Entry, EpochContext, Task
 
+# -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
+_PERIOD_S = 0.01
+
+
+class Ticker:
+    """A thread that calls `tick` every 10 ms while there is something to look after.
+
+    Attributes:
+        asleep: nothing is looked after; `attend` wakes the thread.
+
+    `attend`, `recover`, `sleep` and `dismiss` are called under the scheduler's lock.
+    """
+
+    period_ns = int(_PERIOD_S * 1e9)
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self.asleep = False
+        self._leave = Latch()
+        self._entering = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def attend(self) -> None:
+        """Start ticking, unless it is under way."""
+        if self.asleep:
+            self.asleep = False
+            self._wake()
+
+    def recover(self) -> None:
+        """Wake a thread that an interrupt of `attend` left asleep."""
+        if not self.asleep:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._gate.locked():  # open where the thread had not noticed that it may sleep
+            self._gate.release()
+
+    def sleep(self) -> None:
+        """Stop ticking when the tick in progress is over."""
+        self.asleep = True
+
+    def start(self) -> None:
+        """Start the thread at the first epoch; called without the lock."""
+        if self._thread is None:
+            uninterrupted(self._start)
+
+    def _start(self) -> None:
+        with self._entering:
+            if self._thread is None:  # an interrupt may have ended the wait of an earlier call
+                thread = threading.Thread(target=self._serve, name="nbpipe-ticker", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _serve(self) -> None:
+        while not self._leave.wait(_PERIOD_S):
+            self._tick()
+            while self.asleep and not self._leave.is_open:
+                self._gate.acquire()
+
+    def dismiss(self) -> None:
+        """Tell the thread to leave."""
+        self._leave.open()
+        self.asleep = False
+        self._wake()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+
+# -- Look at a scheduler: counters of every stage, and what is in progress, at one moment ----------
+def catch_up(scheduler: Scheduler) -> None:
+    """Bring the states of cheap stages up to date, before the time at rest is booked."""
+    if scheduler.epoch is not None:
+        for node in scheduler.epoch.order:
+            node.lane.state = node.state()
+
+
+def look(scheduler: Scheduler, now_ns: int) -> list[tuple[Lane, int, int]]:
+    """Give every lane, the results behind it and the time of its running calls [ns].
+
+    Called under the lock.
+    """
+    waiting: dict[int, int] = {}
+    if scheduler.epoch is not None:
+        for node in scheduler.epoch.order:
+            waiting[id(node.lane)] = node.queued()
+    spent: dict[int, int] = {}
+    for task in scheduler.at_work():
+        if task.started_ns and not task.ended_ns and not task.node.shares_workers:
+            key = id(task.node.lane)
+            spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
+    return [
+        (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0))
+        for lane in scheduler.lanes.values()
+    ]
+
+
+def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
+    """Give for each lane with calls in progress the time of the oldest [ns], and its item.
+
+    Called under the lock.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for task in scheduler.at_work():
+        if not task.started_ns or task.ended_ns:
+            continue
+        node = task.node
+        lanes = (node.lane,) if node.shares_workers else (node.lane, *node.rest_lanes)
+        address = lanes[min(task.step, len(lanes) - 1)].address
+        age_ns = now_ns - max(task.started_ns, task.seen_ns)
+        if age_ns > found.get(address, (0, ""))[0]:
+            found[address] = age_ns, node.item_of(task)
+    return found
+
+
+def rows_of(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
+    """Give the stats of every stage that has a lane; under the lock."""
+    catch_up(scheduler)
+    return {
+        lane.address: lane.stats(now_ns, queued, running_ns)
+        for lane, queued, running_ns in look(scheduler, now_ns)
+    }
+
+
+def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
+    """Give the stats of every stage that has a lane.
+
+    Between epochs they are those at the end of the last one, whatever is turned since then; the
+    limits in force and the calls in progress are those of now.
+    """
+    with scheduler.lock:
+        lanes = scheduler.lanes.values()
+        if scheduler.epoch is None:
+            for lane in lanes:
+                lane.skip_time(now_ns)
+        if scheduler.epoch is None and scheduler.past:
+            rows = {lane.address: _as_now(scheduler.past[lane.address], lane) for lane in lanes}
+        else:
+            rows = rows_of(scheduler, now_ns)
+        for address, (age_ns, item) in oldest(scheduler, now_ns).items():
+            rows[address] = dataclasses.replace(
+                rows[address], oldest_s=age_ns / 1e9, oldest_item=item
+            )
+    return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
+
+
+def _as_now(past: StageStats, lane: Lane) -> StageStats:
+    """Give the stats of an epoch that is over, with what else can still change."""
+    return dataclasses.replace(
+        past,
+        running=lane.active,
+        concurrency=lane.concurrency,
+        queued=0,
+        prefetch=lane.prefetch,
+    )
+
+
+def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageStats:
+    """Add the workers of a region to the row of its first stage."""
+    regions = scheduler.regions
+    caller = regions.caller(address)
+    if caller is None:
+        return row
+    if not row.items_out and caller.starting >= max(1, caller.workers):
+        # Their calls are in progress, but nothing is inside a function yet.
+        row = dataclasses.replace(row, busy=0.0, starved=0.0, blocked=0.0, waiting=1.0)
+    if regions.head(address) != address:
+        return row
+    return dataclasses.replace(
+        row,
+        workers=caller.workers,
+        starting=caller.starting,
+        memory_bytes=caller.memory_bytes,
+    )
+
+
+# -- Scheduler: one lock, one team of threads, limits that are plain integers ----------------------
+# A thread comes back once for each task. Under the lock it hands over its results, counts, and
+# takes the next task: of the most downstream stage that has input, a free slot and room. A task
+# that was taken has a place for its results, so no thread ever waits on a full queue, and to change
+# a limit is an assignment and a wake-up.
 WAIT, OVER = "wait", "over"
 _LAST_TICK_S = 1.0  # a tick never takes so long: it holds no user code
 

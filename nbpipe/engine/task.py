@@ -1,9 +1,4 @@
-"""Task: a piece of work for one stage, and the loops that do it outside the lock.
-
-A task's `items` may be taken back from the right while it runs, and its `results` may be
-handed on before it ends; so the loops take items one by one from the left, and append exactly
-one result for each: an entry, None for an item that is dropped, or a `Failed`.
-"""
+"""Task: a piece of work for one stage, and the loops that do it outside the lock."""
 
 from __future__ import annotations
 
@@ -12,14 +7,42 @@ from collections.abc import Coroutine, Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from ..seeding import Path
-from ..tree import size_bytes
+from ..base.seeding import Path
+from ..base.threads import Latch
+from ..base.tree import size_bytes
 
 if TYPE_CHECKING:
-    from ..rest import Rest
+    from ..ops.index import Rest
+    from .map import Step
     from .node import Node
-    from .steps import Step
 
+
+# -- What every stage of an epoch may know about it ------------------------------------------------
+class EpochContext:
+    """Seed, number and end of one epoch.
+
+    Attributes:
+        seed: the run's seed.
+        epoch: number of the epoch, from 0.
+        ended: open when the epoch is over, so that whoever waits stops waiting.
+    """
+
+    __slots__ = ("ended", "epoch", "seed")
+
+    def __init__(self, seed: int, epoch: int, ended: Latch | None = None) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.ended = Latch() if ended is None else ended
+
+    def as_of(self, epoch: int) -> EpochContext:
+        """Give the context of stages that make the items of another epoch in this one."""
+        return EpochContext(self.seed, epoch, self.ended)
+
+
+# -- Task: a piece of work for one stage, and the loops that do it outside the lock ----------------
+# A task's `items` may be taken back from the right while it runs, and its `results` may be handed
+# on before it ends; so the loops take items one by one from the left, and append exactly one result
+# for each: an entry, None for an item that is dropped, or a `Failed`.
 Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
 SIZED = 3  # elements of an entry that carries its size
 MEASURE_NS = 100_000  # a result of a stage is measured no more often than this

@@ -2,36 +2,490 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
+import logging
 import os
 import pickle
+import socket
+import struct
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from multiprocessing.connection import Connection
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
-from .blocks import Blocks
-from .classes import Classes
-from .frames import (
-    BLOCK_BYTES,
-    DROPPED,
-    OPENED,
-    PIPED,
-    SHARED,
-    Body,
-    Frame,
-    fill_slab,
-    notice,
-    piped,
-    read_block,
-    read_piped,
-    read_slab,
-    shared,
-    starts_in_slab,
+from ..base.format import format_bytes
+from .memory import (
+    ALIGNED,
+    HEADER_BYTES,
+    LINUX,
+    Blocks,
+    Lease,
+    Slab,
+    bytes_of,
+    copy_bytes,
+    empty,
+    open_memory,
+    size_class,
 )
-from .pickles import Pickled, dumps, loader
-from .ring import Ring
-from .slabs import Lease, Slab, bytes_of
-from .wire import wire_over
+from .pickling import Classes, Pickled, dumps_message, loader
 
+# -- Bytes and file descriptors over a connection of `multiprocessing`, as few calls as can be -----
+Piece = bytes | bytearray | memoryview
+
+_JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
+_MOST_PIECES = 512  # of one system call; the limit is 1024
+
+
+class Wire(ABC):
+    """A stream of bytes in both directions; one thread writes, one thread reads at a time.
+
+    Attributes:
+        shares: file descriptors can be sent too.
+    """
+
+    shares = False
+
+    @abstractmethod
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Write all pieces.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+
+    @abstractmethod
+    def fill(self, views: Sequence[Any]) -> None:
+        """Read until each of these writable buffers is full; the last one is not empty.
+
+        Raises:
+            EOFError: the other end is gone.
+        """
+
+    @abstractmethod
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until something can be read, or the other end is gone."""
+
+    def send_fd(self, fd: int) -> None:
+        """Send a file descriptor; only where `shares`."""
+        raise TypeError(f"{type(self).__name__} carries no file descriptors")
+
+    def recv_fd(self) -> int | None:
+        """Read a file descriptor, where `shares`; None where this process may open no more."""
+        raise TypeError(f"{type(self).__name__} carries no file descriptors")
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """End both directions; a socket wakes whoever waits on either end."""
+
+
+@final
+class SocketWire(Wire):
+    """A Unix socket."""
+
+    shares = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Write all pieces, in one call where they fit."""
+        fd = self._connection.fileno()
+        if sum(map(len, pieces)) <= _JOINED_BYTES:
+            pieces = (b"".join(pieces),)
+        count = os.writev(fd, pieces[:_MOST_PIECES])
+        while rest := _rest(pieces, count):
+            pieces, count = rest, os.writev(fd, rest[:_MOST_PIECES])
+
+    def fill(self, views: Sequence[Any]) -> None:
+        """Read until each buffer is full."""
+        fd = self._connection.fileno()
+        rest: Sequence[Any] = views
+        while rest:
+            count = os.readv(fd, rest[:_MOST_PIECES])
+            if not count:
+                raise EOFError("the other end of the channel is gone")
+            rest = _rest(rest, count)
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until something can be read."""
+        return self._connection.poll(timeout_s)
+
+    def send_fd(self, fd: int) -> None:
+        """Send a file descriptor, with the one byte it needs."""
+        with self._socket() as sock:
+            sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+
+    def recv_fd(self) -> int | None:
+        """Read a file descriptor."""
+        space = socket.CMSG_SPACE(array.array("i").itemsize)
+        with self._socket() as sock:
+            byte, extra, _, _ = sock.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        if not byte:
+            raise EOFError("the other end of the channel is gone")
+        fds = array.array("i", extra[0][2]) if extra and extra[0][2] else None
+        return fds[0] if fds else None
+
+    def hang_up(self) -> None:
+        """End both directions."""
+        with contextlib.suppress(OSError), self._socket() as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _socket(self) -> Iterator[socket.socket]:
+        """Give the connection as a socket, which does not own it."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._connection.fileno())
+        try:
+            yield sock
+        finally:
+            sock.detach()
+
+
+@final
+class PipeWire(Wire):
+    """Any other connection: a named pipe of Windows."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rest = memoryview(b"")
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Write all pieces, each as a message."""
+        if sum(map(len, pieces)) <= _JOINED_BYTES:
+            pieces = (b"".join(pieces),)
+        for piece in pieces:
+            if len(piece):
+                self._connection.send_bytes(piece)
+
+    def fill(self, views: Sequence[Any]) -> None:
+        """Read until each buffer is full; messages need not end with one."""
+        for each in views:
+            view = memoryview(each).cast("B")
+            while view.nbytes:
+                if not self._rest:
+                    self._rest = memoryview(self._connection.recv_bytes())
+                count = min(len(view), len(self._rest))
+                view[:count] = self._rest[:count]
+                view, self._rest = view[count:], self._rest[count:]
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until something can be read."""
+        return bool(self._rest) or self._connection.poll(timeout_s)
+
+    def hang_up(self) -> None:
+        """End both directions."""
+        self._connection.close()
+
+
+def wire_over(connection: Connection) -> Wire:
+    """Choose what suits a connection."""
+    return SocketWire(connection) if _is_unix_socket(connection) else PipeWire(connection)
+
+
+def _is_unix_socket(connection: Connection) -> bool:
+    if os.name != "posix" or not hasattr(socket, "SCM_RIGHTS"):
+        return False
+    try:
+        sock = socket.socket(fileno=connection.fileno())
+    except OSError:  # a pipe
+        return False
+    try:
+        return sock.family == socket.AF_UNIX and sock.type == socket.SOCK_STREAM
+    finally:
+        sock.detach()
+
+
+def _rest(pieces: Sequence[Piece], count: int) -> list[Piece]:
+    """Leave out the first `count` bytes of some buffers."""
+    for number, piece in enumerate(pieces):
+        if count < len(piece):
+            return [memoryview(piece)[count:], *pieces[number + 1 :]]
+        count -= len(piece)
+    return []
+
+
+# -- Frames: how a message lies on the wire and in a slab ------------------------------------------
+# A frame begins with a block of fixed size, which one call reads. It holds what comes in it, and
+# then the table of sizes and the pickled head of a piped message, as far as they fit; the rest and
+# the buffers follow. Everything of a shared message but its block lies in a slab.
+PIPED, SHARED, OPENED, DROPPED = range(1, 5)  # a block that was read begins with no zero
+BLOCK_BYTES = 1024
+
+# kind, whether classes are defined in it, number of buffers, number of a slab, and a size: of
+# the pickled head, or of the slab [bytes]
+_PREFIX = struct.Struct("<B?xxIqq")
+_ROOM_BYTES = BLOCK_BYTES - _PREFIX.size
+_SIZE_BYTES = 8
+
+
+class Frame(NamedTuple):
+    """What a block says."""
+
+    kind: int
+    defines: bool
+    buffers: int
+    number: int
+    size_bytes: int
+
+
+class Body(NamedTuple):
+    """A message that was read: its pickled head, and its buffers."""
+
+    head: memoryview
+    buffers: list[memoryview]
+
+
+def read_block(block: bytearray) -> Frame:
+    """Read what a block says."""
+    return Frame(*_PREFIX.unpack_from(block))
+
+
+def notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
+    """Give the block that says what became of a slab."""
+    return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(BLOCK_BYTES, b"\0")
+
+
+# -- in the pipe --------------------------------------------------------------------------
+
+
+def piped(pickled: Pickled) -> list[Piece]:
+    """Give the pieces of a message that goes through the pipe."""
+    sizes = [len(buffer) for buffer in pickled.buffers]
+    head_bytes = sum(map(len, pickled.parts))
+    prefix = _PREFIX.pack(PIPED, pickled.defines, len(sizes), 0, head_bytes)
+    table = struct.pack(f"<{len(sizes)}q", *sizes)
+    if len(table) + head_bytes > _ROOM_BYTES:
+        return [prefix, table, *pickled.parts, *pickled.buffers]
+    block = b"".join((prefix, table, *pickled.parts))
+    return [block.ljust(BLOCK_BYTES, b"\0"), *pickled.buffers]
+
+
+def read_piped(block: bytearray, frame: Frame, fill: Callable[[Sequence[Any]], None]) -> Body:
+    """Read what follows a block, by `fill`, straight to where it is to stay."""
+    body = memoryview(block)[_PREFIX.size :]
+    table_bytes = frame.buffers * _SIZE_BYTES
+    if table_bytes > _ROOM_BYTES:
+        missing = bytearray(table_bytes - _ROOM_BYTES)
+        fill((missing,))
+        body = memoryview(bytes(body) + missing)
+    buffers = [empty(size) for size in struct.unpack_from(f"<{frame.buffers}q", body)]
+    head, rest = body[table_bytes : table_bytes + frame.size_bytes], buffers
+    if len(head) < frame.size_bytes:
+        start, head = head, empty(frame.size_bytes)
+        head[: len(start)] = start
+        rest = [head[len(start) :], *buffers]
+    if rest:
+        fill(rest)
+    return Body(head, buffers)
+
+
+# -- in a slab ----------------------------------------------------------------------------
+
+
+def shared(pickled: Pickled, slab: Slab) -> bytes:
+    """Give the block of a message that lies in a slab."""
+    head_bytes = sum(map(len, pickled.parts))
+    count = len(pickled.buffers)
+    prefix = _PREFIX.pack(SHARED, pickled.defines, count, slab.number, head_bytes)
+    return prefix.ljust(BLOCK_BYTES, b"\0")
+
+
+def starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
+    """Give where in a slab the head begins, then each buffer, and where the last one ends."""
+    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
+    return list(accumulate([-(-length // ALIGNED) * ALIGNED for length in lengths]))
+
+
+def fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> None:
+    """Copy a message to a slab."""
+    sizes = [len(buffer) for buffer in pickled.buffers]
+    struct.pack_into(f"<{len(sizes)}q", memory, HEADER_BYTES, *sizes)
+    at = starts[0]
+    for part in pickled.parts:
+        copy_bytes(memory[at : at + len(part)], part)
+        at += len(part)
+    for start, buffer in zip(starts[1:], pickled.buffers, strict=False):
+        copy_bytes(memory[start : start + len(buffer)], buffer)
+
+
+def read_slab(memory: memoryview, frame: Frame) -> Body:
+    """Give views of a message in a slab."""
+    sizes = struct.unpack_from(f"<{frame.buffers}q", memory, HEADER_BYTES)
+    at, *starts, _ = starts_in_slab(frame.size_bytes, sizes)
+    buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return Body(memory[at : at + frame.size_bytes], buffers)
+
+
+# -- The ring of slabs that one end of a channel writes: sizes learned from the messages -----------
+LOG = logging.getLogger("nbpipe")
+
+IDLE_MESSAGES = 256  # a slab unused for so long is dropped
+
+_LOOK_MESSAGES = 32  # how often that is looked at
+_ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
+_CLOSE = 2  # times what a message needs: the next ones may be as large as the largest
+_FORGET = 0.99  # what remains of the largest size with each message
+_RETRY_MESSAGES = 64  # after no memory was to be had
+
+_warned: set[str] = set()
+
+
+@final
+class Ring:
+    """Slabs of one writer, within a budget.
+
+    Args:
+        budget_bytes: how much they may take together [bytes].
+
+    Attributes:
+        opened: slabs that the other end has not heard of, with their file descriptors.
+        dropped: numbers of slabs that the other end may forget.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.opened: list[tuple[Slab, int]] = []
+        self.dropped: list[int] = []
+        self._slabs: list[Slab] = []
+        self._kept: dict[int, int] = {}
+        self._number = 0
+        self._messages = 0
+        self._largest = 0.0
+        self._retry = 0
+        self._latest: Slab | None = None  # whose memory is warm
+
+    @property
+    def held_bytes(self) -> int:
+        """What its slabs take together [bytes]."""
+        return sum(slab.size_bytes for slab in self._slabs)
+
+    @property
+    def _busy_bytes(self) -> int:
+        return sum(slab.size_bytes for slab in self._slabs if slab.flag[0])
+
+    def take(self, need_bytes: int) -> Slab | None:
+        """Give a slab for a message, flagged as in use; None where there is no memory for it."""
+        self._messages += 1
+        self._largest = max(need_bytes, self._largest * _FORGET)
+        if self._messages % _LOOK_MESSAGES == 0:
+            self._drop_idle()
+        best = self._latest
+        if best is None or best.flag[0] or not need_bytes <= best.size_bytes <= _ROOMY * need_bytes:
+            best = self._latest = self._find(need_bytes)
+        if best is not None:
+            best.used = self._messages
+            best.flag[0] = 1
+        return best
+
+    def _find(self, need_bytes: int) -> Slab | None:
+        fitting = [slab for slab in self._slabs if slab.size_bytes >= need_bytes]
+        free = [slab for slab in fitting if not slab.flag[0]]
+        best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
+        if best is None:
+            return self._open(need_bytes)
+        size_bytes = size_class(need_bytes)
+        if best.size_bytes <= _ROOMY * size_bytes:
+            return best
+        fits = self.held_bytes + 2 * size_bytes <= self.budget_bytes
+        return self._open(need_bytes) if fits else best
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        for _, fd in self.opened:
+            os.close(fd)
+        for fd in self._kept.values():
+            os.close(fd)
+        self.opened.clear()
+        self._kept.clear()
+        self._slabs.clear()
+        self._latest = None
+
+    def sent(self) -> None:
+        """Hear that the other end has been told what was opened and dropped."""
+        for slab, fd in self.opened:
+            if LINUX:
+                os.close(fd)
+            else:  # elsewhere a descriptor under way may be lost when it is closed
+                self._kept[slab.number] = fd
+        self.opened.clear()
+        self.dropped.clear()
+
+    def _open(self, need_bytes: int) -> Slab | None:
+        near = self._largest <= _CLOSE * need_bytes
+        size_bytes = size_class(int(self._largest) if near else need_bytes)
+        if self._busy_bytes + size_bytes > self.budget_bytes:
+            size_bytes = size_class(need_bytes)
+        if self._messages < self._retry or not self._make_room(size_bytes):
+            return None
+        try:
+            slab, fd = self._new(size_bytes)
+        except OSError as error:
+            self._retry = self._messages + _RETRY_MESSAGES
+            warn_once(
+                "memory",
+                f"no shared memory for a message of {format_bytes(need_bytes)} ({error}): it goes "
+                "through a pipe, which is slower; give the machine or the container more memory, "
+                "raise the limit that is named, or make items smaller",
+            )
+            return None
+        self._slabs.append(slab)
+        self.opened.append((slab, fd))
+        return slab
+
+    def _new(self, size_bytes: int) -> tuple[Slab, int]:
+        fd = open_memory(size_bytes)
+        try:
+            slab = Slab(self._number, fd, size_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._number += 1
+        return slab, fd
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Drop free slabs, those unused for longest first, until another one fits."""
+        busy_bytes = self._busy_bytes
+        if busy_bytes + size_bytes > self.budget_bytes:
+            warn_once(
+                "budget",
+                f"shared memory is used up: {format_bytes(busy_bytes)} of "
+                f"{format_bytes(self.budget_bytes)} are held by arrays that the other process "
+                f"still uses, and a message needs {format_bytes(size_bytes)}: it goes through a "
+                "pipe, which is slower; drop results sooner, copy them out (copy=True), or make "
+                "items smaller",
+            )
+            return False
+        free = [slab for slab in self._slabs if not slab.flag[0]]
+        for slab in sorted(free, key=lambda slab: slab.used):
+            if self.held_bytes + size_bytes <= self.budget_bytes:
+                break
+            self._drop(slab)
+        return True
+
+    def _drop_idle(self) -> None:
+        since = self._messages - IDLE_MESSAGES
+        for slab in [s for s in self._slabs if s.used < since and not s.flag[0]]:
+            self._drop(slab)
+
+    def _drop(self, slab: Slab) -> None:
+        self._slabs.remove(slab)
+        if self._latest is slab:
+            self._latest = None
+        self.dropped.append(slab.number)
+        with contextlib.suppress(KeyError):
+            os.close(self._kept.pop(slab.number))
+
+
+def warn_once(kind: str, text: str) -> None:
+    """Log a warning, once for each kind and process."""
+    if kind not in _warned:
+        _warned.add(kind)
+        LOG.warning("%s", text)
+
+
+# -- Channel: messages between two processes, what is large in them through shared memory ----------
 BUDGET_BYTES = 1 << 29
 
 _SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
@@ -103,7 +557,7 @@ class Channel:
             OSError: the other end is gone, or the channel was closed.
             Exception: whatever the pickling raised; nothing was sent then.
         """
-        pickled = dumps(message, self._classes)
+        pickled = dumps_message(message, self._classes)
         with self._sending:
             if self._broken_out:
                 raise BrokenPipeError(_GONE)
@@ -120,7 +574,7 @@ class Channel:
     def carries(self, value: object) -> bool:
         """Tell whether a value could be sent."""
         try:
-            dumps(value, self._classes)
+            dumps_message(value, self._classes)
         except BaseException:
             return False
         return True

@@ -1,30 +1,181 @@
-"""Worker processes as their parent sees them: start them, wait for them, end them.
-
-On Linux a fork server makes them; it is no copy of this process, so none of its locks, threads
-or files reach a worker. Elsewhere each worker is a fresh interpreter. Nothing starts before the
-first worker is asked for.
-"""
+"""Launch: worker processes and the fork server that makes them: started, waited for, ended."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
+import importlib
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, final
+from pathlib import Path
+from typing import Any, NoReturn, final
 from weakref import WeakSet
 
+from ..base.threads import ExitCall
 from ..errors import ArgumentError, WorkerStartError
-from ..exit_call import ExitCall
-from . import handles, surroundings
-from .spawn import ForkServer, handle_of, hold_standard_descriptors, start_interpreter
+from . import environment, pickling
+from .environment import THREAD_VARIABLES
 
+# -- Interpreters that run one function of `nursery`: the fork server, or one worker ---------------
+# They never run the user's script. Handles are file descriptors; on Windows, where nothing here
+# could be tried yet, they are the system's.
+_LAST_STANDARD = 2
+# Where this nbpipe lies: `sys.path` may have led to it from another working directory.
+_ROOT = str(Path(__file__).absolute().parents[2])
+
+
+def hold_standard_descriptors() -> None:
+    """Open what a daemon closed: a pipe under number 0, 1 or 2 would be taken for its stream."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(fd)
+
+
+def start_interpreter(
+    function: str, *arguments: int, handles: list[int]
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that calls a function of `nursery`; its standard input is empty.
+
+    Interrupts wait until `nursery` ignores them.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    command = [_executable(), *_flags(), "-c", _code(function, arguments)]
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
+    if sys.platform == "win32":
+        environment["__PYVENV_LAUNCHER__"] = sys.executable  # it finds its venv by this
+    with _interrupts_held():
+        return subprocess.Popen(  # noqa: S603  it runs nbpipe
+            command, stdin=subprocess.DEVNULL, env=environment, **_handing_over(handles)
+        )
+
+
+def _code(function: str, arguments: tuple[int, ...]) -> str:
+    """Write the program; the path comes first, for it may be what leads to nbpipe."""
+    path: list[object] = [*sys.path, _ROOT]
+    lines = (
+        "import sys",
+        f"sys.path[:] = {[entry for entry in path if isinstance(entry, str)]!a}",
+        f"from {__package__}.launch import {function}",
+        f"{function}{arguments}",
+    )
+    return "; ".join(lines)
+
+
+def _executable() -> str:
+    if sys.platform == "win32":  # a venv's python.exe only starts this one, as its child
+        return str(getattr(sys, "_base_executable", sys.executable))
+    return sys.executable or "python"  # an embedded interpreter does not know
+
+
+def _flags() -> list[str]:
+    """Give the options that this interpreter was started with, as multiprocessing does."""
+    private: Any = subprocess
+    return list(private._args_from_interpreter_flags())
+
+
+def handle_of(fd: int) -> int:
+    """Give what an interpreter can be handed for a file descriptor."""
+    if sys.platform != "win32":
+        return fd
+    import msvcrt
+
+    return msvcrt.get_osfhandle(fd)
+
+
+def _handing_over(handles: list[int]) -> dict[str, Any]:
+    if sys.platform != "win32":
+        return {"pass_fds": handles}
+    for handle in handles:
+        os.set_handle_inheritable(handle, True)  # noqa: FBT003
+    return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})}
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Have a process start with interrupts blocked: the stop button must not end it."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@final
+class ForkServer:
+    """The process that forks workers, as its parent sees it; Linux only.
+
+    Attributes:
+        with_torch: workers find torch loaded.
+    """
+
+    def __init__(self, lifeline: int, *, with_torch: bool) -> None:
+        self.with_torch = with_torch
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        handles = [theirs.fileno(), lifeline]
+        with contextlib.ExitStack() as opened, theirs:
+            opened.enter_context(self._control)
+            self._process = start_interpreter("serve", *handles, with_torch, handles=handles)
+            opened.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def file(self) -> int:
+        """Descriptor that is held for it."""
+        return self._control.fileno()
+
+    def ask(self, connection: int, end: int) -> None:
+        """Ask for a worker; its pid comes over the pipe that `end` belongs to, then its exit code.
+
+        Raises:
+            ConnectionError: the server has ended, or was retired.
+        """
+        if self.file < 0:
+            raise ConnectionError("the fork server was retired")
+        socket.send_fds(self._control, [b"fork"], [connection, end])
+
+    def wait(self) -> int:
+        """Wait for its end and give its exit code."""
+        return self._process.wait()
+
+    def retire(self) -> None:
+        """Ask for no more workers; it ends with its last one."""
+        self._control.close()
+
+    def disown(self) -> None:
+        """Forget it: it ends by itself, or belongs to another process."""
+        self.retire()
+        self._process.returncode = 0  # no warning that it still runs
+
+
+# -- Worker processes as their parent sees them: start them, wait for them, end them ---------------
+# On Linux a fork server makes them; it is no copy of this process, so none of its locks, threads or
+# files reach a worker. Elsewhere each worker is a fresh interpreter. Nothing starts before the
+# first worker is asked for.
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
 # The exit code of a worker that outlived its fork server, which alone is told.
 UNKNOWN_EXIT = 255
@@ -208,7 +359,7 @@ def launch(entry: str, argument: bytes) -> Worker:
     """
     start = _start_method()
     key = bytes(current_process().authkey)
-    order = pickle.dumps((entry, argument, surroundings.capture(), key, handles.tracker()))
+    order = pickle.dumps((entry, argument, environment.capture(), key, pickling.tracker()))
     try:
         hold_standard_descriptors()
         worker = start()
@@ -243,7 +394,7 @@ def _start_method() -> Callable[[], Worker]:
 
 
 @contextlib.contextmanager
-def _opened() -> Iterator[tuple[Connection, Connection, Connection, Connection]]:
+def _pipes() -> Iterator[tuple[Connection, Connection, Connection, Connection]]:
     """Open a connection and a status pipe, as ours, theirs, ours, theirs.
 
     Their ends close in any case, ours when the worker could not be started.
@@ -270,7 +421,7 @@ def _start_forked() -> Worker:
 
 
 def _fork(server: ForkServer) -> Worker:
-    with _opened() as (connection, theirs, status, end):
+    with _pipes() as (connection, theirs, status, end):
         server.ask(theirs.fileno(), end.fileno())
         end.close()
         pid = int(status.recv_bytes())
@@ -284,9 +435,9 @@ def _fork(server: ForkServer) -> Worker:
 
 
 def _start_fresh() -> Worker:
-    with _opened() as (connection, theirs, status, end), _own.lock:
-        handles = [theirs.fileno(), end.fileno(), handle_of(_own.open_lifeline())]
-        process = start_interpreter("work", *handles, handles=handles)
+    with _pipes() as (connection, theirs, status, end), _own.lock:
+        pickling = [theirs.fileno(), end.fileno(), handle_of(_own.open_lifeline())]
+        process = start_interpreter("work", *pickling, handles=pickling)
         return Worker(process.pid, connection, status, process)
 
 
@@ -304,3 +455,223 @@ def held_files() -> tuple[int, ...]:
     """Give the descriptors that this process holds until `stop_server`, workers or none."""
     with _own.lock:
         return (*(_own.lifeline or ()), *(server.file for server in _own.servers))
+
+
+# -- A worker process before its work begins, and the fork server that makes workers on Linux ------
+# The server has one thread for all its life: a fork copies no lock that another thread holds.
+# Loaded before the first fork, so that workers share their memory and need no time for them.
+PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
+_THREADS = Path("/proc/self/task")
+
+
+def serve(control: int, lifeline: int, with_torch: int) -> NoReturn:
+    """Be the fork server: make a worker whenever the parent asks for one.
+
+    Args:
+        control: socket on which the parent asks; each request brings a worker's connection and
+            the pipe for its exit code. Closed: the server ends with its last worker.
+        lifeline: pipe that the parent never writes to. Closed: the server and its workers end.
+        with_torch: whether workers are to find torch loaded.
+    """
+    _hear_no_interrupts()
+    for fd in (control, lifeline):
+        os.set_inheritable(fd, False)  # noqa: FBT003
+    for name in (*PRELOADED, *["torch"] * with_torch):
+        with contextlib.suppress(ImportError):  # then it is of no use to a worker either
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would copy every page it looks at
+    _forget_cleaning()
+    server = _Server(socket.socket(fileno=control), lifeline)
+    server.serve()
+    os._exit(0)
+
+
+def _forget_cleaning() -> None:
+    """Keep workers from clearing away at their exit what libraries made when they were loaded."""
+    registry: Any = weakref.finalize
+    for finalizer in tuple(registry._registry):
+        finalizer.atexit = False
+
+
+@final
+class _Server:
+    """Forks workers and tells the parent how they end."""
+
+    def __init__(self, control: socket.socket, lifeline: int) -> None:
+        self._control = control
+        self._lifeline = lifeline
+        self._wakeup, self._wake = os.pipe()
+        self._ends: dict[int, Connection] = {}
+        self._retired = False
+
+    def serve(self) -> None:
+        """Answer until there is no parent, or nothing more to do."""
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the handler itself has nothing to do
+        while self._ends or not self._retired:
+            asked = [] if self._retired else [self._control]
+            ready = wait([self._lifeline, self._wakeup, *asked])
+            if self._lifeline in ready:
+                self._kill_all()
+                return
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
+                self._reap()
+            if self._control in ready:
+                self._answer()
+
+    def _kill_all(self) -> None:
+        """End the workers; one whose thread for it cannot run does not hear it by itself."""
+        for pid in self._ends:
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while self._ends:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            end = self._ends.pop(pid, None)
+            if end is not None:  # no process that a library has started
+                with end:
+                    _tell(end, os.waitstatus_to_exitcode(status))
+
+    def _answer(self) -> None:
+        message, fds, _, _ = socket.recv_fds(self._control, 16, 2)
+        if not message:
+            self._retired = True
+            return
+        connection, end = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)  # noqa: FBT003
+        pid = self._fork(connection, end)
+        os.close(connection)
+        self._ends[pid] = Connection(end, readable=False)
+        _tell(self._ends[pid], pid)
+        if pid <= 0:
+            self._ends.pop(pid).close()
+
+    def _fork(self, connection: int, end: int) -> int:
+        """Make a worker; give its pid, 0 where forking is not safe, or minus the error's number."""
+        if sum(1 for _ in _THREADS.iterdir()) > 1:
+            return 0
+        try:
+            pid = os.fork()
+        except OSError as error:
+            return -(error.errno or 1)
+        if pid == 0:
+            try:
+                self._leave()
+                _work(connection, end, self._lifeline)
+            finally:
+                os._exit(1)  # whatever happens: there must be no second server
+        return pid
+
+    def _leave(self) -> None:
+        """Let go, in a worker, of what is the server's."""
+        signal.set_wakeup_fd(-1)
+        self._control.close()
+        os.close(self._wakeup)
+        os.close(self._wake)
+        for end in self._ends.values():
+            end.close()
+
+
+def _tell(end: Connection, number: int) -> None:
+    with contextlib.suppress(OSError):  # the parent does not want to know
+        end.send_bytes(b"%d" % number)
+
+
+def work(connection: int, end: int, lifeline: int) -> NoReturn:
+    """Be a worker in an interpreter of its own; on Windows the numbers are system handles."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        lifeline = msvcrt.open_osfhandle(lifeline, os.O_RDONLY)
+    else:
+        for fd in (connection, end, lifeline):
+            os.set_inheritable(fd, False)  # noqa: FBT003
+    _work(connection, end, lifeline)
+
+
+def _work(connection: int, end: int, lifeline: int) -> NoReturn:
+    """Run what the parent names over the connection, then leave.
+
+    Args:
+        connection: handle of the duplex connection to the parent.
+        end: what the parent finds closed once this process has ended.
+        lifeline: pipe that closes when the parent dies.
+    """
+    code = 1
+    try:
+        _hear_no_interrupts()
+        threading.Thread(
+            target=_leave_with_parent, args=(lifeline,), name="nbpipe-lifeline", daemon=True
+        ).start()
+        code = _run(_connection(connection, end))
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)  # nobody else would tell
+    finally:
+        try:
+            _flush()
+        finally:
+            os._exit(code)
+
+
+def _run(connection: Any) -> int:
+    try:
+        order = pickle.loads(connection.recv_bytes())  # noqa: S301  it is our parent's
+    except (EOFError, OSError):  # it does not want this worker any more
+        return 0
+    entry, argument, captured, key, tracker = order
+    environment.apply(captured)
+    current_process().authkey = key  # what a manager of multiprocessing shares is open to us
+    pickling.share_tracker(tracker)
+    environment.hold_threads()
+    environment.seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
+    code: object = None
+    try:
+        _function(entry)(connection, argument)
+    except SystemExit as leaving:
+        code = leaving.code
+    atexit._run_exitfuncs()  # what was registered here: the parent's are in the parent
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def _function(entry: str) -> Callable[[Any, bytes], object]:
+    module, _, name = entry.partition(":")
+    function: Callable[[Any, bytes], object] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _connection(handle: int, end: int) -> Any:
+    """Open the connection; a process that user code forks here lets go of both."""
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(handle)
+    connection, ending = Connection(handle), Connection(end, readable=False)
+    os.register_at_fork(after_in_child=connection.close)
+    os.register_at_fork(after_in_child=ending.close)
+    return connection
+
+
+def _leave_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os._exit(1)
+
+
+def _hear_no_interrupts() -> None:
+    """Leave the stop button to the parent; other signals act as in any new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or never there
+            stream.flush()

@@ -1,26 +1,38 @@
-"""Pickling for other processes: cloudpickle, and what it leaves to be decided.
-
-Functions and classes go by name where a fresh process would find the same module, and by value
-where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
-"""
+"""Pickling for other processes: what goes by name, what by value, and what beside the bytes."""
 
 from __future__ import annotations
 
 import contextlib
+import copyreg
+import dataclasses
+import dis
 import functools
 import io
 import os
 import pickle
+import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
-from types import FunctionType, ModuleType
-from typing import Any
-from weakref import WeakSet
+from itertools import islice
+from multiprocessing import context, resource_tracker
+from multiprocessing.reduction import ForkingPickler
+from pickle import PickleBuffer
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, cast, final
+from weakref import WeakKeyDictionary, WeakSet
 
 import cloudpickle
+import numpy as np
+from cloudpickle import cloudpickle as names
 
+from ..errors import ArgumentTypeError, UnpicklableError
+
+# -- Pickling for other processes: cloudpickle, and what it leaves to be decided -------------------
+# Functions and classes go by name where a fresh process would find the same module, and by value
+# where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
 PROTOCOL = 5
 _EVERYWHERE = sys.stdlib_module_names | {__name__.partition(".")[0]}
 _FINDERS = (BuiltinImporter, FrozenImporter, PathFinder)
@@ -51,7 +63,7 @@ def dumps(
         TooLargeError: it takes more than `limit_bytes`.
         Exception: whatever the pickling of one of its parts raises.
     """
-    sink = _Sink(limit_bytes, io.BytesIO())
+    sink = _CountingSink(limit_bytes, io.BytesIO())
     (pickler or Pickler)(sink).dump(value)
     assert sink.kept is not None
     return sink.kept.getvalue()
@@ -61,12 +73,12 @@ def pickled_bytes(
     value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
 ) -> int:
     """Count the bytes of `value` pickled, without keeping them; raises as `dumps` does."""
-    sink = _Sink(limit_bytes)
+    sink = _CountingSink(limit_bytes)
     (pickler or Pickler)(sink).dump(value)
     return sink.size_bytes
 
 
-class _Sink:
+class _CountingSink:
     """Takes pickled bytes, counts them, and refuses more than allowed."""
 
     __slots__ = ("_limit_bytes", "kept", "size_bytes")
@@ -237,3 +249,568 @@ def _same_file(one: str | None, other: str | None) -> bool:
     if one is None or other is None:
         return one is other
     return one == other or os.path.realpath(one) == os.path.realpath(other)
+
+
+# -- Messages as bytes: pickle protocol 5 with the memory of arrays and tensors beside it ----------
+Parts = list[bytes | memoryview]
+
+SMALL_BYTES = 2048  # buffers below this are pickled with the rest
+
+_MAIN = b"__main__"
+_FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
+_FRAME_STARTS = (b"\x80", b"\x95")
+_Reduced = str | tuple[Any, ...]
+
+
+class _Sink:
+    """Collects what a pickler writes, large `bytes` without a copy."""
+
+    def __init__(self) -> None:
+        self.parts: Parts = []
+
+    def write(self, part: Any) -> None:
+        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
+        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
+
+
+def _raw(part: Any) -> bytes | memoryview:
+    return part if isinstance(part, bytes) else memoryview(part).cast("B")
+
+
+@dataclass(slots=True)
+class Pickled:
+    """A message as bytes.
+
+    Attributes:
+        parts: the pickle, in pieces.
+        buffers: the memory that belongs beside it.
+        defines: there are definitions of classes in it.
+    """
+
+    parts: Parts
+    buffers: list[memoryview]
+    defines: bool = False
+
+
+class _ByName(pickle.Pickler):
+    """Names functions and classes; the other process imports them."""
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:  # type: ignore[override]  # read once, at the start
+        return _reducers(copyreg.dispatch_table)
+
+
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
+    """Sends functions and classes whole where the other process could not import them."""
+
+    def __init__(self, sink: _Sink, classes: Classes, keep_inside: Any) -> None:
+        super().__init__(sink, PROTOCOL, keep_inside)
+        self.classes = classes
+        self.defines = False
+
+    def persistent_id(self, value: object) -> Definition | None:
+        """Give the definition of a class that the other process cannot import."""
+        definition = self.classes.define(value) if isinstance(value, type) else None
+        self.defines = self.defines or definition is not None
+        return definition
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:
+        first, *others = cloudpickle.Pickler.dispatch_table.maps  # its own, the registered ones
+        return _reducers({**others[0], **first} if others else first)
+
+
+class _Loader(pickle.Unpickler):
+    """Finds the classes that a message defines."""
+
+    def __init__(self, file: io.BytesIO, buffers: Iterable[memoryview], classes: Classes) -> None:
+        super().__init__(file, buffers=buffers)
+        self.persistent_load = classes.find  # type: ignore[method-assign]
+
+
+def dumps_message(message: object, classes: Classes) -> Pickled:
+    """Pickle a message.
+
+    What C `pickle` refuses, or would look up in `__main__`, which another process does not
+    have, is pickled by value with cloudpickle.
+
+    Raises:
+        Exception: whatever the pickling of an object raised.
+    """
+    sink, buffers = _Sink(), _Buffers()
+    try:
+        _ByName(sink, PROTOCOL, buffer_callback=buffers.keep_inside).dump(message)
+    except ArgumentTypeError:
+        raise
+    except Exception:  # cloudpickle says what is wrong, if it is
+        return _dumps_by_value(message, classes)
+    if _names_what_is_only_here(sink.parts):
+        return _dumps_by_value(message, classes)
+    return Pickled(sink.parts, buffers.kept)
+
+
+def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> pickle.Unpickler:
+    """Give what loads a message with definitions of classes in it."""
+    return _Loader(io.BytesIO(head), buffers, classes)
+
+
+def _dumps_by_value(message: object, classes: Classes) -> Pickled:
+    sink, buffers = _Sink(), _Buffers()
+    pickler = _ByValue(sink, classes, buffers.keep_inside)
+    pickler.dump(message)
+    return Pickled(sink.parts, buffers.kept, pickler.defines)
+
+
+class _Buffers:
+    """Collects the memory that is not pickled with the rest."""
+
+    def __init__(self) -> None:
+        self.kept: list[memoryview] = []
+
+    def keep_inside(self, buffer: PickleBuffer) -> bool:
+        """Take a buffer, unless it is small."""
+        raw = buffer.raw()
+        if raw.nbytes < SMALL_BYTES:
+            return True
+        self.kept.append(raw)
+        return False
+
+
+def _names_what_is_only_here(parts: Parts) -> bool:
+    """Tell whether the parts name something that cannot be imported elsewhere."""
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
+    for part in parts:
+        if isinstance(part, bytes) and _is_code(part):
+            for name in names:
+                if name in part:
+                    return True
+    return False
+
+
+def _is_code(part: bytes) -> bool:
+    """Tell instructions from a long text or `bytes` of the message, which are none."""
+    return len(part) < _FRAME_BYTES or part.startswith(_FRAME_STARTS)
+
+
+def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Give how objects are taken apart: our way for a few types, else as registered."""
+    reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not while it is being imported
+    if tensor is not None:
+        reducers[tensor] = _reduce_tensor
+    return reducers
+
+
+def _axes(strides: Iterable[int]) -> tuple[int, ...]:
+    """Order axes as they lie in memory, outermost first."""
+    steps = [-abs(stride) for stride in strides]
+    return tuple(sorted(range(len(steps)), key=steps.__getitem__))
+
+
+def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> _Reduced:
+    """Take an array apart; one with gaps is made dense first, its axes as they lie."""
+    if array.flags.forc or array.dtype.hasobject:
+        return array.__reduce_ex__(PROTOCOL)
+    axes = _axes(array.strides)
+    dense = np.ascontiguousarray(array.transpose(axes))
+    if axes == tuple(range(array.ndim)):
+        return dense.__reduce_ex__(PROTOCOL)
+    return _transpose, (dense, _back(axes))
+
+
+def _transpose(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return array.transpose(axes)
+
+
+def _reduce_memoryview(view: memoryview) -> _Reduced:
+    raw = view if view.c_contiguous else memoryview(view.tobytes())
+    flat = raw.cast("B") if view.nbytes else memoryview(b"")
+    return _restore_memoryview, (PickleBuffer(flat), view.format, view.shape)
+
+
+def _restore_memoryview(raw: Any, kind: str, shape: tuple[int, ...]) -> memoryview:
+    if 0 in shape:
+        return memoryview(raw).cast(cast(Any, kind))
+    return memoryview(raw).cast("B").cast(cast(Any, kind), shape)
+
+
+def _reduce_tensor(tensor: Any) -> _Reduced:
+    """Take a dense tensor on the CPU apart as its memory; others as torch does."""
+    if tensor.device.type not in ("cpu", "meta"):
+        raise ArgumentTypeError(
+            f"a tensor that goes to or from another process must be on the cpu, got one on "
+            f"{str(tensor.device)!r}; return tensor.cpu(), and let to_device() move batches"
+        )
+    if not _is_plain(tensor):
+        reduced: _Reduced = tensor.__reduce_ex__(PROTOCOL)
+        return reduced
+    grad, tensor = [True] * tensor.requires_grad, tensor.detach()
+    axes = None
+    if not tensor.is_contiguous():
+        axes = _axes(tensor.stride())
+        tensor, axes = tensor.permute(axes).contiguous(), _back(axes)
+    raw = _tensor_bytes(tensor)
+    return _restore_tensor, (raw, tensor.dtype, tuple(tensor.shape), axes, *grad)
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    return bool(
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.device.type == "cpu"
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and tensor.is_leaf
+        and not tensor.__dict__
+        and not tensor._backward_hooks
+    )
+
+
+def _tensor_bytes(tensor: Any) -> PickleBuffer:
+    torch: Any = sys.modules["torch"]
+    if not tensor.numel():
+        return PickleBuffer(b"")
+    flat = tensor.view(-1).as_strided((tensor.numel(),), (1,))  # a length of 1 has any stride
+    return PickleBuffer(flat.view(torch.uint8).numpy())
+
+
+def _restore_tensor(
+    raw: Any, dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...] | None, *grad: bool
+) -> Any:
+    torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    tensor = flat.view(shape)
+    if axes is not None:
+        tensor = tensor.permute(axes)
+    return tensor.requires_grad_() if grad else tensor
+
+
+# -- Parts: what a function, an object or a container takes along when it is pickled ---------------
+_MOST = 10_000  # items of one container that are looked at
+_STATE = 2  # place of the state in what `__reduce_ex__` gives
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+class Part(NamedTuple):
+    """One thing that another takes along.
+
+    Attributes:
+        kind: "global", "closure", "default", "attribute", "item", "argument", "object" (of a
+            bound method) or "function" (inside another callable).
+        name: the variable, attribute, key or parameter.
+        value: the thing.
+    """
+
+    kind: str
+    name: str
+    value: Any
+
+
+def parts_of(value: Any) -> Iterator[Part]:
+    """Give the parts of a value; none where it is sent by its name alone, or is plain."""
+    if isinstance(value, FunctionType | type):
+        if not by_reference(value):
+            yield from _parts_of_code(value)
+    elif isinstance(value, MethodType):
+        yield Part("object", value.__func__.__name__, value.__self__)
+        yield Part("function", value.__func__.__name__, value.__func__)
+    elif isinstance(value, functools.partial):
+        yield Part("function", _name(value.func), value.func)
+        yield from (Part("argument", str(at), part) for at, part in enumerate(value.args))
+        yield from (Part("argument", name, part) for name, part in value.keywords.items())
+    elif type(value) is CACHED:
+        if not by_reference(value):
+            yield Part("function", _name(value), value.__wrapped__)
+    elif isinstance(value, ModuleType):
+        yield from _attributes(vars(value))
+    else:
+        yield from _parts_of_data(value)
+
+
+def _parts_of_code(value: FunctionType | type) -> Iterator[Part]:
+    if isinstance(value, type):
+        yield from _attributes(vars(value))
+        return
+    namespace = value.__globals__
+    for name in sorted(globals_of(value.__code__)):
+        if name in namespace:
+            yield Part("global", name, namespace[name])
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        try:
+            yield Part("closure", name, cell.cell_contents)
+        except ValueError:  # not bound yet
+            continue
+    yield from _defaults(value)
+    yield from _attributes(vars(value))
+    yield from (Part("annotation", *pair) for pair in value.__annotations__.items())
+
+
+def _defaults(function: FunctionType) -> Iterator[Part]:
+    defaults = function.__defaults__ or ()
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    named = zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    for name, value in (*named, *(function.__kwdefaults__ or {}).items()):
+        yield Part("default", name, value)
+
+
+def globals_of(code: CodeType) -> set[str]:
+    """Give the names of the global variables that code, or code inside it, refers to."""
+    names = {
+        str(step.argval) for step in dis.get_instructions(code) if step.opname.endswith("_GLOBAL")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= globals_of(constant)
+    return names
+
+
+def _attributes(values: Any) -> Iterator[Part]:
+    for name, value in list(values.items()):
+        if name not in ("__dict__", "__weakref__", "__builtins__"):
+            yield Part("attribute", str(name), value)
+
+
+def _parts_of_data(value: Any) -> Iterator[Part]:
+    if type(value) is dict:
+        yield from _pairs(value.items())
+    elif type(value) in _CONTAINERS:
+        yield from _items(value)
+    else:
+        yield from _parts_of_object(value)
+
+
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Part]:
+    for key, value in islice(pairs, _MOST):
+        yield Part("item", _shown(key), value)
+        yield Part("key", _shown(key), key)
+
+
+def _items(values: Iterable[Any]) -> Iterator[Part]:
+    yield from (Part("item", str(at), value) for at, value in enumerate(islice(values, _MOST)))
+
+
+def _parts_of_object(value: Any) -> Iterator[Part]:
+    """Give what the object itself hands to pickle: its state, its arguments, its items."""
+    try:
+        reduced = value.__reduce_ex__(PROTOCOL)
+    except Exception:  # it cannot be pickled: that is where a search ends
+        return
+    if not isinstance(reduced, tuple):
+        return
+    state, items, pairs = (*reduced[_STATE:], None, None, None)[:3]
+    if isinstance(state, list) and dataclasses.is_dataclass(value):  # one with slots
+        state = dict(zip((field.name for field in dataclasses.fields(value)), state, strict=False))
+    yield from _parts_of_state(state)
+    yield from (Part("argument", str(at), part) for at, part in enumerate(reduced[1]))
+    yield from _items(items or ())
+    yield from _pairs(pairs or ())
+
+
+def _parts_of_state(state: Any) -> Iterator[Part]:
+    """Give attributes; those of slots stand in a second dict."""
+    halves = state if isinstance(state, tuple) else (state,)
+    for half in halves:
+        if isinstance(half, dict):
+            yield from _attributes(half)
+        elif half is not None:
+            yield Part("state", "", half)
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _shown(key: object) -> str:
+    simple = isinstance(key, str | int | float | bool | tuple | type(None))
+    return repr(key)[:40] if simple else type(key).__name__
+
+
+# -- Classes that another process cannot import: each is sent whole, and built once ----------------
+# cloudpickle alone sends a class with every object of it, builds it anew on arrival, and so sets
+# the methods and attributes of the very class that it came from: an object that comes back from a
+# worker would tear a notebook's class out of the notebook.
+Definition = tuple[str, bytes]
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C
+
+
+@final
+class Classes:
+    """What one end of a channel has sent and received of classes."""
+
+    def __init__(self) -> None:
+        self._sent: WeakKeyDictionary[type, tuple[tuple[Any, ...], bytes]] = WeakKeyDictionary()
+        self._loaded: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()
+
+    def renew(self) -> None:
+        """Hear that cells were run: what methods read from the notebook may have changed."""
+        self._sent.clear()
+
+    def define(self, kind: type) -> Definition | None:
+        """Give a class by its name in all processes and its pickle; None: it can be imported."""
+        if not _is_sent_whole(kind):
+            return None
+        state = tuple((name, id(value)) for name, value in vars(kind).items())
+        known = self._sent.get(kind)
+        if known is None or known[0] != state:
+            known = self._sent[kind] = (state, dumps(kind))
+        return names._get_or_create_tracker_id(kind), known[1]
+
+    def find(self, definition: Definition) -> type:
+        """Give the class of a definition: the one of this process if it comes from here."""
+        name, pickled = definition
+        kind: type | None = names._DYNAMIC_CLASS_TRACKER_BY_ID.get(name)
+        if kind is None or not (_stands_in_its_module(kind) or self._loaded.get(kind) == pickled):
+            kind = cast(type, pickle.loads(pickled))  # noqa: S301  of a process that we know
+            self._loaded[kind] = pickled
+        return kind
+
+
+def _is_sent_whole(kind: type) -> bool:
+    if not kind.__flags__ & _HEAP_TYPE:
+        return False
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    return kind.__module__ in {"__main__", *by_value} or not _stands_in_its_module(kind)
+
+
+def _stands_in_its_module(kind: type) -> bool:
+    """Tell whether a class is found under its name."""
+    try:
+        found = functools.reduce(
+            getattr, kind.__qualname__.split("."), cast(Any, sys.modules[kind.__module__])
+        )
+    except (AttributeError, KeyError):
+        return False
+    return found is kind
+
+
+# -- Handles: how a `Value`, a `Lock` or a `Queue` of multiprocessing goes to a worker -------------
+# It goes as to a process that multiprocessing itself starts afresh. A semaphore, and shared memory,
+# is found by its name. A file or a pipe is found through this process, which holds it open for as
+# long as the object lives: nothing is sent beside the pickle, so that any number of workers can
+# read it.
+_MODULES = tuple(f"multiprocessing.{name}" for name in ("connection", "heap", "sharedctypes"))
+
+
+class Handle(NamedTuple):
+    """A file, or an end of a pipe, that a process of this machine holds open.
+
+    Attributes:
+        pid: that process.
+        number: its descriptor there.
+        access: for reading, writing or both, as `os.open` takes it.
+        device: where the file lies.
+        inode: number of the file there: another one may have taken its place.
+    """
+
+    pid: int
+    number: int
+    access: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, number: int) -> Handle:
+        """Return where others find a descriptor of this process.
+
+        Raises:
+            PicklingError: others cannot open it: it is a socket, or this system shows no files.
+        """
+        found = os.fstat(number)
+        if sys.platform != "linux" or stat.S_ISSOCK(found.st_mode):
+            raise pickle.PicklingError("no other process can open what it holds")
+        import fcntl
+
+        access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+        return cls(os.getpid(), number, access, found.st_dev, found.st_ino)
+
+    def detach(self) -> int:
+        """Open it in this process; multiprocessing calls this where it builds the object again.
+
+        Raises:
+            UnpicklableError: it was closed where it came from.
+        """
+        try:
+            own = os.open(f"/proc/{self.pid}/fd/{self.number}", self.access | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._gone() from error
+        found = os.fstat(own)
+        if (found.st_dev, found.st_ino) == (self.device, self.inode):
+            return own
+        os.close(own)
+        raise self._gone()
+
+    def _gone(self) -> UnpicklableError:
+        return UnpicklableError(
+            "an object of multiprocessing must stay open where it was made, got one that was "
+            "closed since it was sent; keep it for as long as workers run"
+        )
+
+
+@final
+class _Started:
+    """Stands for the process that is being started, as multiprocessing asks for it."""
+
+    def duplicate_for_child(self, number: int) -> int:
+        """Return the handle that the process will know."""
+        if sys.platform == "win32":
+            raise pickle.PicklingError("no other process can open what it holds")
+        return number
+
+    def DupFd(self, number: int) -> Handle:  # noqa: N802  multiprocessing's name
+        """Return what is sent for a descriptor."""
+        return Handle.of(number)
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Let the objects of multiprocessing be pickled in this thread, for a worker."""
+    known: Any = context
+    before = known.get_spawning_popen()
+    known.set_spawning_popen(_Started())
+    try:
+        yield
+    finally:
+        known.set_spawning_popen(before)
+
+
+def reduced(value: Any) -> tuple[Any, ...] | None:
+    """Return how multiprocessing pickles a part of its objects; None for all else."""
+    known: Any = ForkingPickler
+    reduce: Callable[[Any], tuple[Any, ...]] | None = known._extra_reducers.get(type(value))
+    if reduce is None or reduce.__module__ not in _MODULES:
+        return None
+    if reduce.__module__.endswith("sharedctypes") and not hasattr(value, "_wrapper"):
+        return None  # it lies in no shared memory
+    return reduce(value)
+
+
+def tracker() -> Handle | None:
+    """Return where the process is told of shared memory that takes it away in the end.
+
+    None: there is none yet, or others cannot reach it.
+    """
+    known: Any = resource_tracker
+    number = known._resource_tracker._fd
+    if number is None:
+        return None
+    try:
+        return Handle.of(number)
+    except (OSError, pickle.PicklingError):
+        return None
+
+
+def share_tracker(handle: Handle | None) -> None:
+    """Have this worker tell its parent's tracker; one of its own would end with the worker.
+
+    And take away what the worker had only opened.
+    """
+    known: Any = resource_tracker
+    if handle is not None and known._resource_tracker._fd is None:
+        with contextlib.suppress(UnpicklableError):  # it has ended meanwhile
+            known._resource_tracker._fd = handle.detach()

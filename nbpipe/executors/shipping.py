@@ -1,26 +1,253 @@
-"""Shipping: the functions of a stage as bytes for another process, known by their digest."""
+"""Shipping: the functions of a stage as bytes, and which part of one cannot be pickled."""
 
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import pickle
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from types import FunctionType, MethodType, ModuleType
+from itertools import takewhile
+from types import (
+    AsyncGeneratorType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.format import format_bytes, shortened
+from ..base.tree import is_tensor
 from ..errors import UnpicklableError
-from ..tree import is_tensor
-from ..units import format_bytes
-from .culprit import describe_culprit, find_culprit
-from .parts import Part, parts_of
-from .pickling import CACHED, Pickler, TooLargeError, dumps, pickled_bytes
-from .storages import SharingPickler, is_shared
+from .memory import SharingPickler, is_shared
+from .pickling import CACHED, Part, Pickler, TooLargeError, dumps, parts_of, pickled_bytes
 
+# -- Culprit: which part of a function cannot be pickled, and the way out --------------------------
+_SEARCH_DEPTH = 12  # levels that a search goes down
+_OWN = __name__.partition(".")[0]
+_CALLABLES = (FunctionType, MethodType, functools.partial, CACHED)
+_LONGEST = 200  # characters of an error's text
+_LOOKED_INTO = ("builtins", "collections", "types")
+_ALIVE = ("Pipeline", "Run")
+_INSIDE = ("attribute", "item", "state")
+_OTHERWISE = "create it inside the function, or per worker with worker_init"
+_CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
+_GPU = "capture tensor.cpu(), and let to_device() move batches"
+_SHARED = "share a copy of it: tensor.clone().share_memory_()"
+_RUN = "let the function take what it needs as values: a pipeline lives in the process it runs in"
+_NOTEBOOK = "a worker has no notebook: take what the function needs out of it before"
+_FRESH = "multiprocessing.get_context('spawn')"
+_PROCESSES = tuple(f"multiprocessing.{name}." for name in ("context", "managers", "pool"))
+_WAYS_OUT = {  # by module and class; the first that fits
+    "_io.": "open it inside the function, or per worker with worker_init",
+    "generator": "a generator lives in one process: make it inside the function, or use a list",
+    "coroutine": "create it inside the function, and await it there",
+    "async_generator": "a generator lives in one process: make it inside the function",
+    "_thread.": f"{_OTHERWISE}; between processes it would guard nothing",
+    "threading.Thread": "start it per worker with worker_init",
+    "threading.": f"{_OTHERWISE}; between processes it would guard nothing",
+    **dict.fromkeys(_PROCESSES, _OTHERWISE),
+    "multiprocessing.connection.": f"use {_FRESH}.Queue(): a worker cannot open a socket",
+    "concurrent.futures.": "start it per worker with worker_init",
+    "socket.": _CONNECTION,
+    "_socket.": _CONNECTION,
+    "ssl.": _CONNECTION,
+    "logging.": "use logging.getLogger(name) in the function, and set handlers in worker_init",
+    "IPython.": _NOTEBOOK,
+    "ipykernel.": _NOTEBOOK,
+    f"{_OWN}.": _RUN,
+}
+_SHARED_BY = tuple(f"multiprocessing.{name}." for name in ("sharedctypes", "synchronize", "queues"))
+_ARRAYS = ("SynchronizedArray", "SynchronizedString")
+_CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
+
+
+class Culprit(NamedTuple):
+    """What cannot be pickled.
+
+    Attributes:
+        stage: address of the stage it belongs to; empty where none is known.
+        trail: the parts from the stage's function to it; none where it is the function.
+        function: the function or object that the trail starts at.
+        role: what it is to the stage.
+        error: what pickling it raised.
+    """
+
+    stage: str
+    trail: Sequence[Part]
+    function: Any
+    role: str
+    error: BaseException
+
+    @property
+    def value(self) -> Any:
+        """The thing itself."""
+        return self.trail[-1].value if self.trail else self.function
+
+
+def find_culprit(program: object, error: BaseException) -> Culprit:
+    """Look for the part of a program that cannot be pickled.
+
+    Args:
+        program: what was to be pickled.
+        error: what was raised.
+    """
+    trail = _trail(program, {}, 0) or []
+    owners = [program, *(part.value for part in trail)]
+    ours = len(list(takewhile(_is_ours, owners)))
+    stage = next(filter(None, map(_stage_of, reversed(owners[:ours]))), "")
+    function = owners[ours] if ours < len(owners) else owners[-1]
+    starts = any(part.name.strip("_") in ("inits", "worker_init") for part in trail[:ours])
+    trail = trail[ours:]
+    if isinstance(error.__cause__, RecursionError):  # it goes on like this
+        while len(trail) > 1 and trail[-1].kind in _INSIDE:
+            trail.pop()
+    role = "worker_init" if starts else "function"
+    return Culprit(stage, trail, function, role, _error(owners[-1]) or error)
+
+
+def _stage_of(owner: object) -> str:
+    """Give the address that a part of a program, or a pair of address and function, bears."""
+    pair = type(owner) is tuple and len(owner) == len(("stage", "function"))
+    stage = owner[0] if pair else getattr(owner, "stage", "")  # type: ignore[index]
+    return stage if isinstance(stage, str) else ""
+
+
+def _is_ours(owner: object) -> bool:
+    """Tell what nbpipe put around the functions from what users brought."""
+    module = type(owner).__module__
+    return type(owner) in (list, tuple, dict) or module.startswith(f"{_OWN}.")
+
+
+def _trail(value: object, seen: dict[int, object], depth: int) -> list[Part] | None:
+    """Go down to what has no part that fails; None where all such parts were seen before."""
+    seen[id(value)] = value
+    if depth == _SEARCH_DEPTH or _is_whole(value):
+        return []
+    ends = True
+    for part in parts_of(value):
+        if _error(part.value) is None:
+            continue
+        ends = False
+        if id(part.value) in seen:
+            continue
+        rest = _trail(part.value, seen, depth + 1)
+        if rest is not None:
+            return [part, *rest]
+    return [] if ends else None
+
+
+def _is_whole(value: object) -> bool:
+    """Say whether naming a part of this object would help nobody."""
+    module = type(value).__module__
+    if module in _LOOKED_INTO or isinstance(value, _CALLABLES):
+        return False
+    if is_tensor(value):
+        return True
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names or (top == _OWN and type(value).__name__ in _ALIVE)
+
+
+def _error(value: object) -> BaseException | None:
+    try:
+        pickled_bytes(value, pickler=SharingPickler)
+    except Exception as error:
+        return error
+    return None
+
+
+# -- in words -----------------------------------------------------------------------------
+def describe_culprit(culprit: Culprit) -> str:
+    """Say what cannot be pickled, and the way out."""
+    steps = list(_steps(culprit.trail))
+    kind = _kind(culprit.function)
+    head = culprit.role if isinstance(culprit.function, _CALLABLES) else f"{culprit.role} ({kind})"
+    what = ", which ".join([*steps, "cannot be pickled"])
+    return f"its {head} {what}{_reason(culprit.error)}; {way_out(culprit.value)}"
+
+
+def _steps(trail: Sequence[Part]) -> Iterator[str]:
+    """Put parts in words; a path inside an object is one step."""
+    path = ""
+    for at, part in enumerate(trail):
+        if part.kind in _INSIDE:
+            path += f".{part.name}" if part.kind == "attribute" else f"[{part.name}]"
+            if at + 1 == len(trail) or trail[at + 1].kind not in _INSIDE:
+                yield f"holds {path.removeprefix('.')!r} ({_kind(part.value)})"
+                path = ""
+        else:
+            yield _step(part)
+
+
+def _step(part: Part) -> str:
+    name, kind = part.name, _kind(part.value)
+    words = {
+        "global": f"uses the global variable {name!r} ({kind})",
+        "closure": f"uses the variable {name!r} ({kind}) of the function around it",
+        "default": f"has a default for {name!r} ({kind})",
+        "argument": f"was given the argument {name!r} ({kind})",
+        "annotation": f"has an annotation for {name!r} ({kind})",
+        "object": f"is the method {name!r} of an object ({kind})",
+        "function": f"wraps {name!r} ({kind})",
+    }
+    return words.get(part.kind, f"holds {name!r} ({kind})")
+
+
+def _kind(value: object) -> str:
+    """Name a type; the standard library's with their module."""
+    kind = value if isinstance(value, type) else type(value)
+    module, name = kind.__module__, kind.__qualname__
+    top = module.partition(".")[0]
+    if module in ("builtins", "__main__"):
+        return name
+    return f"{module}.{name}" if top in sys.stdlib_module_names else f"{top}.{name}"
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    if text.startswith("cannot pickle") or not text:
+        return ""
+    return f" ({shortened(f'{type(error).__name__}: {text}', _LONGEST)})"
+
+
+def way_out(value: object) -> str:
+    """Say what to do about a value that cannot be pickled."""
+    kind = type(value)
+    if isinstance(value, io.IOBase):
+        return _WAYS_OUT["_io."]
+    if isinstance(value, GeneratorType | CoroutineType | AsyncGeneratorType):
+        return _WAYS_OUT[kind.__name__]
+    if getattr(value, "is_cuda", False) is True:
+        return _GPU
+    if is_shared(value):
+        return _SHARED
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name.startswith(_SHARED_BY):
+        return _made_afresh(kind.__name__)
+    known = next((way for start, way in _WAYS_OUT.items() if name.startswith(start)), None)
+    if known is None and name.endswith(_CONNECTIONS):
+        return _CONNECTION
+    return known or _OTHERWISE
+
+
+def _made_afresh(kind: str) -> str:
+    """Say how to make an object of multiprocessing that fresh processes can share."""
+    value = "Value" if kind.startswith("Synchronized") else kind
+    maker = "Array" if kind in _ARRAYS else value
+    return (
+        f"make it with {_FRESH}.{maker}(...): this one is of the context 'fork', for forks alone, "
+        f"as multiprocessing.{maker}(...) is where that is the default (Linux)"
+    )
+
+
+# -- Shipping: the functions of a stage as bytes for another process, known by their digest --------
 LOG = logging.getLogger("nbpipe")
 LARGE_BYTES = 1 << 20  # captured data above this is worth a word
 _MEASURED_BYTES = 1 << 28  # a value that takes more is not pickled to its end to be measured

@@ -11,7 +11,7 @@ import time
 from _thread import allocate_lock, get_ident
 from typing import Protocol
 
-from ..threads import uninterrupted
+from ..base.threads import uninterrupted
 from .base import Executor, Work
 
 _numbers = itertools.count()

@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Any, TypedDict
 
-from .. import worker
+from ..base import worker
 from .channel import Channel
+from .environment import hold_threads
 from .remote_errors import pack_error
 from .shipping import load
-from .surroundings import hold_threads
 
 ENTRY = f"{__name__}:serve"
 ENDED = -1  # in the place of a stage's number: the last call has ended

@@ -5,24 +5,30 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, final
 
+from ..base.format import shortened
 from ..errors import ExportError
 from ..executors.pickling import by_reference
-from . import constants, definitions
-from .living import MODULE_NAMES, kind_of
-from .model import Import, Piece
-from .numbers import NoLiteral
-from .places import older_error
-from .portrait import difference, portrait
+from . import definitions
+from . import pieces as constants
+from .cells import Cell, Statement
+from .definitions import is_import, older_error, read
+from .difference import difference, portrait
+from .handles import MODULE_NAMES, kind_of
+from .held import HeldState
+from .literals import NoLiteral
+from .model import Import, Piece, Spelling
 from .scope import Scope, gives, is_builtin, is_importable, is_local
-from .state import Held
-from .uses import Use, refusal
+from .secrets import masked, secret_in_text
+from .uses import Use, refusal, secret_refusal
 
+# -- Collect: from what the stages use, in the live namespace, to the pieces of a module -----------
 _USUAL = {"numpy": "np", "pandas": "pd", "torch.nn.functional": "F"}
 _NOTEBOOK = "exists in a notebook only"
 
@@ -60,7 +66,7 @@ class Found:
     notes: dict[str, None] = field(default_factory=dict)
     changed: dict[str, str] = field(default_factory=dict)
     classes: dict[str, ast.AST] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, HeldState] = field(default_factory=dict)
     lookups: set[str] = field(default_factory=set)
     uses: dict[str, Use] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -326,3 +332,172 @@ def _public(module: str, path: str, value: object) -> str:
         if found is not None and (found is value or "." in path):
             return name
     return module
+
+
+# -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------
+_MARK = re.compile(r"[ \t]*#\|[ \t]*nbpipe:.*")
+
+
+def collect_setup(collector: Collector, scope: Scope) -> None:
+    """Collect the set-up cells of a notebook, and what they use.
+
+    Raises:
+        ExportError: one of them holds a shell line or a secret, or uses what cannot be exported.
+    """
+    newest: dict[str, Cell] = {}
+    for cell in scope.cells.cells:
+        if cell.is_setup:
+            newest[cell.text] = cell  # a cell that was run twice is one
+    for cell in newest.values():
+        _collect(collector, scope, cell)
+
+
+def _collect(collector: Collector, scope: Scope, cell: Cell) -> None:
+    use = Use(f"the set-up cell [{cell.place}]")
+    if cell.shell_lines:
+        raise refusal(
+            "a shell/magic line (`!`, `%`) is inside a set-up cell; use subprocess or plain Python",
+            use,
+        )
+    if secret_in_text(cell.text):
+        raise secret_refusal("a set-up cell", use, text=cell.text)
+    leading, rest = _parted(cell)
+    for statement in leading:
+        _import(collector, statement.node)
+    if not rest:
+        return
+    names = sorted({name for one in rest for name in one.binds})
+    for name in names:
+        collector.found.owners[name] = scope
+    now: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    for one in rest:
+        reads = read(collector, scope, one.node, cell.flags, use)
+        now, later = now | reads[0], later | reads[1]
+    order = (cell.order, rest[0].number)
+    spelling = Spelling(_text(rest), now - set(names), later - set(names))
+    piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
+    collector.add(piece, scope)
+
+
+def _parted(cell: Cell) -> tuple[list[Statement], list[Statement]]:
+    """Part a cell into the imports that it begins with, and the rest."""
+    statements = list(cell.statements)
+    count = 0
+    while count < len(statements) and isinstance(
+        statements[count].node, ast.Import | ast.ImportFrom
+    ):
+        count += 1
+    return statements[:count], statements[count:]
+
+
+def _import(collector: Collector, node: ast.stmt) -> None:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            line = Import(alias.name, None, alias.asname, is_local(alias.name))
+            collector.add_import(line)
+    elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
+        for alias in node.names:
+            module = str(node.module)
+            collector.add_import(Import(module, alias.name, alias.asname, is_local(module)))
+
+
+def _text(statements: list[Statement]) -> str:
+    """Give the text of statements as it stands, without the mark."""
+    lines = [line for one in statements for line in one.text.split("\n")]
+    return "\n".join(line for line in lines if not _MARK.fullmatch(line))
+
+
+# -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
+_LONGEST = 80
+_RANDOM = ("random", "numpy", "torch")
+# Calls that change how a module behaves; others only show or compute something.
+_ACTS = (
+    "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
+    "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
+    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads",
+    "add_safe_globals", "patch", "apply", "seterr",
+)  # fmt: skip
+_SHOWS = ("set_printoptions", "set_option")
+
+
+def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
+    """Give the statements outside set-up cells that change a module the exported code uses.
+
+    Args:
+        scope: the notebook.
+        used: names of the module that is written.
+    """
+    for cell in scope.cells.cells:
+        if cell.is_setup:
+            continue
+        for statement in cell.statements:
+            if not is_import(statement.node) and _acts(statement.node, scope, used):
+                yield statement
+
+
+def note_of(statement: Statement) -> str:
+    """Say what is not in the module, and how it would be."""
+    text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
+    return (
+        f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
+        "it, begin its cell with the line `#| nbpipe: setup`"
+    )
+
+
+def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        func = node.value.func
+        if isinstance(func, ast.Name):
+            return _seeds(scope.namespace.get(func.id), scope, used)
+        if not isinstance(func, ast.Attribute):
+            return False
+        acts = func.attr.startswith(_ACTS) and func.attr not in _SHOWS
+        return acts and _is_used_module(func, scope, used)
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(
+            isinstance(target, ast.Attribute | ast.Subscript)
+            and _is_used_module(target, scope, used)
+            for target in targets
+        )
+    return False
+
+
+def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
+    """Say whether a function of the user seeds what the module draws from, as by its name."""
+    if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
+        return False
+    return any(_draws(scope.namespace.get(name)) for name in used)
+
+
+def _draws(value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _RANDOM
+
+
+def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value = scope.namespace.get(node.id)
+    shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
+    return (
+        (node.id in used or _reaches(node.id, scope, used))
+        and not shown
+        and isinstance(value, ModuleType | type)
+    )
+
+
+def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
+    """Say whether a name stands for a package that the module uses under another name."""
+    value = scope.namespace.get(name)
+    if not isinstance(value, ModuleType):
+        return False
+    top = value.__name__.partition(".")[0]
+    everywhere = top in ("os", "sys", "random", "warnings")
+    return everywhere or any(
+        isinstance(scope.namespace.get(one), ModuleType)
+        and scope.namespace[one].__name__.partition(".")[0] == top
+        for one in used
+    )

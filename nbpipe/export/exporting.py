@@ -10,30 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import operations as ops
 from ..errors import ArgumentError, ExportError, NbpipeError
-from ..exported import mark
-from ..outline import graph
-from ..stage import Chain, Stage, addresses
-from .collect import Collector
-from .decide import Decided, archive_bytes, as_module, decided
-from .effects import effects, note_of
-from .filename import module_path
-from .fresh import Surroundings
-from .gate import check_arrays, check_text, cleared, gate
-from .lint import Finding, linted, unknown_names, with_noqa
-from .question import error_words
-from .reads import names_unbound
-from .registers import lost
-from .render import rendered
-from .retune import Moved
+from ..ops import operations as ops
+from ..ops.outline import graph
+from ..ops.stage import Chain, Stage, addresses
+from ..show.watch import mark
+from .chain import drafted
+from .collect import Collector, collect_setup, effects, note_of
+from .fresh import Surroundings, error_words
+from .held import lost
+from .names import names_unbound
+from .proof import Decided, Report, archive_bytes, as_module, decided, verified
+from .render import Finding, linted, rendered, unknown_names, with_noqa
 from .scope import Scope
-from .secrets import scrubbed
-from .setup import collect_setup
-from .stages import drafted
-from .store import Written, stored
+from .secrets import check_arrays, check_text, cleared, gate, scrubbed
+from .store import Moved, Written, module_path, stored
 from .uses import Use
-from .verify import Report, verified
 
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 

@@ -1,33 +1,120 @@
-"""Fresh: a Python process that has run nothing of the notebook, asked one question.
-
-Its answers come over a pipe of their own, one JSON value a line: what user code prints goes
-elsewhere. It has no threads here: the asking thread waits for all pipes at once.
-"""
+"""Fresh: a Python process that has run nothing of the notebook, asked one question."""
 
 from __future__ import annotations
+import __future__
 
+import atexit
+import base64
+import builtins
 import contextlib
+import importlib
+import importlib.util
 import json
+import linecache
 import os
+import pickle
 import secrets
 import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self, final
+from types import ModuleType, TracebackType
+from typing import Any, Literal, NoReturn, Self, final
 
 import psutil
 
-from ..errors import ExportError
-from ..text import shortened
+from ..base.format import shortened
+from ..errors import ExportError, StageError
+from .difference import difference, portrait
+from .handles import handle_in
 from .secrets import scrubbed
 
+# -- Question --------------------------------------------------------------------------------------
+_LONGEST = 500  # characters of an error's text
+_READ = 100_000  # of them that are read at all
+
+
+@final
+class Question:
+    """A request, and the pipe that its answer takes.
+
+    Attributes:
+        request: what was asked.
+        cwd: the notebook's working folder.
+        folder: folder of the module's file.
+    """
+
+    def __init__(self, given: dict[str, Any], answers: int) -> None:
+        self.request: dict[str, Any] = given["request"]
+        self.cwd: str = given["cwd"]
+        self.folder: str = given["folder"]
+        self._answers = answers
+        self._pid = os.getpid()
+
+    def say(self, line: object) -> None:
+        """Answer one JSON value; a process that user code forked off is none of ours."""
+        if os.getpid() != self._pid:
+            os._exit(0)
+        data = memoryview(json.dumps(line).encode("ascii") + b"\n")
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+    def step(self, name: str) -> None:
+        """Announce what comes next: its time begins."""
+        self.say({"step": name})
+
+    def close_after_fork(self) -> None:
+        """Let go of the way back in a process that user code forks off."""
+        os.close(self._answers)
+
+
+def portrayed(value: object) -> Any:
+    """Give the portrait of a value as it comes out of JSON."""
+    return json.loads(json.dumps(portrait(value)))
+
+
+def error_words(error: BaseException) -> str:
+    """Give an exception as its traceback's last line does, in one line."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"no module named {error.name!r} can be found from a fresh process"
+    if isinstance(error, StageError) and error.__cause__ is not None:
+        return f"stage {error.stage!r} raised {error_words(error.__cause__)}"
+    line = traceback.format_exception_only(error)[-1]
+    text = shortened(scrubbed(line[:_READ]), _LONGEST)  # half a secret is not known as one
+    return text or type(error).__name__
+
+
+def error_line(error: BaseException, file: str) -> int | None:
+    """Give the line of `file` that an exception came from: the innermost one."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    found = None
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def text_of_line(file: str, line: int | None) -> str:
+    """Give a line of a file, without its indent."""
+    lines = Path(file).read_text(encoding="utf-8").split("\n")
+    return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
+
+
+# -- Fresh: a Python process that has run nothing of the notebook, asked one question --------------
+# Its answers come over a pipe of their own, one JSON value a line: what user code prints goes
+# elsewhere. It has no threads here: the asking thread waits for all pipes at once.
 Ending = Literal["answered", "died", "late"]
 
 _OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
@@ -191,7 +278,7 @@ def _command(executable: str, answers: int) -> list[str]:
         "import json, sys",
         "given = json.loads(sys.stdin.buffer.readline())",
         "sys.path[:] = given['paths']",
-        f"from {__package__}.probe import main",
+        f"from {__package__}.fresh import main",
         f"main(given, {answers})",
     )
     return [executable, *private._args_from_interpreter_flags(), "-c", "; ".join(program)]
@@ -427,3 +514,261 @@ def _read(fd: int) -> bytes | None:
         return os.read(fd, _READ_BYTES)
     except BlockingIOError:
         return None
+
+
+# -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
+def inspect(question: Question) -> None:
+    """Import the module, build its pipeline and run its first items; answer what is found."""
+    request = question.request
+    module = _checked(question, lambda: _imported(question, request["name"]))
+    if module is None:
+        return
+    os.chdir(question.cwd)
+    unknown = [name for name in request["reads"] if not _is_known(module, name)]
+    if unknown:
+        question.say({"unknown": unknown})
+        return
+    words = differences(vars(module), request["expected"], named=True)
+    if words is not None:
+        question.say({"differs": words})
+        return
+    pipe = _checked(question, module.build_pipeline)
+    if pipe is None:
+        return
+    question.say({"graph": pipe.graph()})
+    for address in request["process_stages"]:
+        question.say({"stage": address, **_pickled(pipe[address])})
+    if request["check_items"]:
+        question.step("items")
+        _say_items(question, pipe)
+
+
+def _is_known(module: ModuleType, name: str) -> bool:
+    return name in vars(module) or hasattr(builtins, name)
+
+
+def unpickle(question: Question) -> None:
+    """Load what another process pickled; the module is found as there."""
+    sys.path.insert(0, question.folder)
+    os.chdir(question.cwd)
+    for address, data in question.request["pickles"]:
+        try:
+            pickle.loads(base64.b64decode(data))  # noqa: S301  `inspect` made it
+        except BaseException as error:  # noqa: BLE001  whatever user code raises
+            question.say({"stage": address, "failed": error_words(error)})
+
+
+def _file(question: Question) -> str:
+    return str(Path(question.folder, f"{question.request['name']}.py"))
+
+
+def _imported(question: Question, name: str) -> ModuleType:
+    """Import it in another folder; where it fails or differs there, it may read the notebook's."""
+    sys.path.insert(0, question.folder)
+    importlib.invalidate_caches()
+    with contextlib.suppress(Exception):
+        module = importlib.import_module(name)
+        if differences(vars(module), question.request["expected"], named=True) is None:
+            return module
+    os.chdir(question.cwd)
+    sys.modules.pop(name, None)
+    module = importlib.import_module(name)
+    question.say({"reads": "the working folder"})
+    return module
+
+
+def _checked(question: Question, make: Callable[[], Any]) -> Any:
+    """Call user code; where it raises answer that, with the line of the module, and give None."""
+    try:
+        return make()
+    except BaseException as error:  # noqa: BLE001  whatever user code raises
+        line = error_line(error, _file(question))
+        text = text_of_line(_file(question), line)
+        question.say({"failed": error_words(error), "line": line, "text": text})
+        return None
+
+
+def _functions(stage: Any) -> Iterator[Any]:
+    """Give what workers of a stage are sent."""
+    for function in (
+        stage.fn,
+        getattr(stage.spec, "collate", None),
+        getattr(stage.spec, "cost", None),
+        getattr(stage.placement, "worker_init", None),
+    ):
+        if function is not None:
+            yield function
+
+
+def _pickled(stage: Any) -> dict[str, Any]:
+    """Pickle the functions of a stage with plain pickle, which sends them by name."""
+    try:
+        data = pickle.dumps(list(_functions(stage)))
+    except BaseException as error:  # noqa: BLE001  whatever user code raises
+        return {"failed": error_words(error)}
+    return {"pickle": base64.b64encode(data).decode("ascii")}
+
+
+def _say_items(question: Question, pipe: Any) -> None:
+    try:
+        with contextlib.closing(iter(pipe)) as items:
+            for item in islice(items, question.request["check_items"]):
+                question.say({"item": portrayed(item)})
+    except BaseException as error:  # noqa: BLE001  whatever user code raises
+        question.say({"raised": error_words(error)})
+
+
+# -- Rehearsal -------------------------------------------------------------------------------------
+# The pieces grow into a file, and run as the module that it would be: `inspect`, dataclasses,
+# pickle and compilers that read a function's source find what they look for.
+def rehearse(question: Question) -> None:
+    """Run the imports and the pieces of a request; answer how each went."""
+    os.chdir(question.cwd)
+    stage = _Stage(question)
+    question.step("pieces")
+    for number, piece in enumerate(question.request["pieces"]):
+        question.say(stage.play(number, piece))
+
+
+@final
+class _Stage:
+    """The module as far as it has come."""
+
+    def __init__(self, question: Question) -> None:
+        name: str = question.request["name"]
+        self._question = question
+        self._file = str(Path(question.folder, f"{name}.py"))
+        flag = __future__.annotations.compiler_flag if question.request["future"] else 0
+        self._flags = flag
+        self._text = ""
+        self._missing: dict[str, None] = {}  # names of pieces that failed
+        spec = importlib.util.spec_from_file_location(name, self._file)
+        assert spec is not None
+        self._module: ModuleType = importlib.util.module_from_spec(spec)
+        sys.modules[name] = self._module
+
+    def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
+        """Try the spellings of a piece in order; give the choice, or why there is none."""
+        reasons: list[dict[str, Any]] = []
+        for number, spelling in enumerate(piece["spellings"]):
+            self._question.say({"at": at, "spelling": number})
+            names = piece["names"] if piece["closed"] else []
+            reason = self._attempt(spelling, piece["expected"], names)
+            if reason is None:
+                return {"choice": number}
+            reasons.append(reason)
+        self._missing |= dict.fromkeys(piece["names"])
+        return {"failed": reasons}
+
+    def _attempt(
+        self, spelling: dict[str, Any], expected: dict[str, Any], names: list[str]
+    ) -> dict[str, Any] | None:
+        """Run one spelling; where it fails nothing of it is left bound."""
+        needed = [name for name in self._missing if name in spelling["now"]]
+        if needed:
+            return {"reason": f"needs {needed[0]!r}", "line": None}
+        bound, text = dict(vars(self._module)), self._text
+        reason = self._run(spelling["text"]) or self._compared(expected) or self._living(names)
+        if reason is not None:
+            self._rewind(bound, text)
+        return reason
+
+    def _run(self, text: str) -> dict[str, Any] | None:
+        above = self._text.count("\n")
+        self._write(f"{self._text}{text}\n\n\n")
+        try:
+            code = compile(
+                "\n" * above + text, self._file, "exec", flags=self._flags, dont_inherit=True
+            )
+            exec(code, vars(self._module))  # noqa: S102  that is what it is for
+        except BaseException as error:  # noqa: BLE001  whatever user code raises
+            line = error_line(error, self._file)
+            return {"reason": error_words(error), "line": line and line - above}
+        return None
+
+    def _compared(self, expected: dict[str, Any]) -> dict[str, Any] | None:
+        words = differences(vars(self._module), expected, named=len(expected) > 1)
+        return None if words is None else {"reason": words, "line": None}
+
+    def _living(self, names: list[str]) -> dict[str, Any] | None:
+        """Say what of the names lives in one process: whoever imports the module would share it."""
+        namespace = vars(self._module)
+        found = (handle_in(name, namespace[name]) for name in names if name in namespace)
+        handle = next((one for one in found if one is not None), None)
+        return None if handle is None else {"reason": handle.words, "line": None, "alive": True}
+
+    def _rewind(self, bound: dict[str, Any], text: str) -> None:
+        namespace = vars(self._module)
+        namespace.clear()
+        namespace.update(bound)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        self._text = text
+        Path(self._file).write_text(text, encoding="utf-8", newline="\n")
+        linecache.cache.pop(self._file, None)
+
+
+def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: bool) -> str | None:
+    """Say which name of a module is not worth what is expected; None where all are.
+
+    Args:
+        namespace: the module's names.
+        expected: portraits of some of them.
+        named: the words begin with the name.
+    """
+    for name, wanted in expected.items():
+        if name not in namespace:
+            return f"{name!r} is not bound"
+        try:
+            words = difference(wanted, portrayed(namespace[name]))
+        except Exception as error:  # noqa: BLE001  a class of the user's may refuse to be read
+            words = f"cannot be compared: {error_words(error)}"
+        if words is not None:
+            return f"{name}: {words}" if named else words
+    return None
+
+
+# -- Probe: what a fresh process does with its question. Nothing here runs in the notebook ---------
+_TASKS: dict[str, Callable[[Question], None]] = {
+    "rehearse": rehearse,
+    "inspect": inspect,
+    "unpickle": unpickle,
+}
+
+
+def main(given: dict[str, Any], answers: int) -> NoReturn:
+    """Do the task and end the process, whatever threads still run."""
+    os.set_inheritable(answers, False)  # noqa: FBT003
+    question = Question(given, answers)
+    os.register_at_fork(after_in_child=question.close_after_fork)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _watch_lifeline(given["litter"])
+    _TASKS[given["task"]](question)
+    question.say({"done": True})
+    _exit()
+
+
+def _exit() -> NoReturn:
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    finally:
+        os._exit(0)
+
+
+def _watch_lifeline(litter: str) -> None:
+    """End with the notebook: its end closes our input; user code is given an empty one."""
+    lifeline = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    threading.Thread(target=_end_with, args=(lifeline, litter), daemon=True).start()
+
+
+def _end_with(lifeline: int, litter: str) -> None:
+    while os.read(lifeline, 1):
+        pass
+    end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
+    shutil.rmtree(litter, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)

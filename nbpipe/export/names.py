@@ -1,11 +1,12 @@
-"""Names that code binds in its own scope, and scopes."""
+"""Names: what code binds, and what it reads, at once or when its functions are called."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+# -- Names that code binds in its own scope, and scopes --------------------------------------------
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 CLOSED = frozenset({"function", "comprehension"})  # what is local there is known beforehand
 _Capture = ast.MatchAs | ast.MatchStar
@@ -136,3 +137,364 @@ def _walruses(node: ast.AST) -> Iterator[ast.AST]:
             yield child.target
         if not isinstance(child, ast.Lambda):
             yield from _walruses(child)
+
+
+# -- Names that code reads: while it is executed, and later, when its functions are called ---------
+Reads = tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]
+_ALIKE = {
+    "AsyncFor": "For",
+    "AsyncFunctionDef": "FunctionDef",
+    "DictComp": "ListComp",
+    "GeneratorExp": "ListComp",
+    "ImportFrom": "Import",
+    "SetComp": "ListComp",
+    "TryStar": "Try",
+}
+CHANGING = frozenset(
+    [
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "difference_update",
+        "discard",
+        "extend",
+        "extendleft",
+        "insert",
+        "intersection_update",
+        "move_to_end",
+        "pop",
+        "popitem",
+        "popleft",
+        "put",
+        "put_nowait",
+        "remove",
+        "reverse",
+        "rotate",
+        "setdefault",
+        "sort",
+        "subtract",
+        "symmetric_difference_update",
+        "update",
+    ]
+)
+
+
+def names_read(node: ast.AST, *, future: bool) -> Reads:
+    """Give the global names that code uses, builtins among them.
+
+    A name that the code itself has bound before, on all ways that lead there, is none of those
+    read now.
+
+    Args:
+        node: a statement, an expression or a module.
+        future: annotations are not evaluated, as `from __future__ import annotations` says.
+
+    Returns:
+        Names read now; read later, in function bodies and in annotations that are not evaluated;
+        rebound by `global` in functions; changed in place in functions.
+    """
+    reader = _Reader(future=future)
+    reader.visit(node, Scope("module"))
+    return (
+        frozenset(reader.now),
+        frozenset(reader.later),
+        frozenset(reader.rebound),
+        frozenset(reader.mutated),
+    )
+
+
+def names_unbound(text: str, *, future: bool) -> frozenset[str]:
+    """Give the names that a module reads, and that nothing in it binds; builtins among them.
+
+    Args:
+        text: the module, or a part of one.
+        future: annotations are not evaluated.
+    """
+    tree = ast.parse(text)
+    now, later, rebound, _ = names_read(tree, future=future)
+    return (now | later) - rebound - frozenset(bound_names(tree.body))
+
+
+class _Reader(ast.NodeVisitor):
+    """Walks code in the order of execution, and notes what it does with global names."""
+
+    def __init__(self, *, future: bool) -> None:
+        self.now: set[str] = set()
+        self.later: set[str] = set()
+        self.rebound: set[str] = set()
+        self.mutated: set[str] = set()
+        self._future = future
+        self._scope = Scope("module")
+
+    def visit(self, node: ast.AST, scope: Scope | None = None) -> None:
+        """Walk a node, in a scope of its own if one is given."""
+        outer, self._scope = self._scope, scope or self._scope
+        kind = type(node).__name__
+        getattr(self, f"visit_{_ALIKE.get(kind, kind)}", self.generic_visit)(node)
+        self._scope = outer
+
+    def _all(self, nodes: Iterable[ast.AST], scope: Scope | None = None) -> None:
+        for node in nodes:
+            self.visit(node, scope)
+
+    # -- names ----------------------------------------------------------------------------
+    def visit_Name(self, node: ast.Name) -> None:
+        """Note what is done with a name."""
+        name = mangled(node.id, self._scope.owner)
+        if isinstance(node.ctx, ast.Load):
+            self._read(name)
+        elif isinstance(node.ctx, ast.Store):
+            self._bind(name)
+        else:
+            self._unbind(name)
+
+    def _read(self, name: str) -> None:
+        if self._scope.is_global(name):
+            (self.later if self._scope.is_later else self.now).add(name)
+
+    def _bind(self, name: str) -> None:
+        if name in self._scope.globals and self._scope.is_later:
+            self.rebound.add(name)
+        self._scope.binds(name)
+
+    def _unbind(self, name: str) -> None:
+        self._bind(name)
+        if self._scope.kind not in CLOSED:
+            self._scope.names.discard(name)
+
+    def _bind_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._bind(mangled(name, self._scope.owner))
+
+    def _mutate(self, node: ast.AST) -> None:
+        """Note that what an expression gives is changed in place."""
+        while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
+            node = node.value
+        if isinstance(node, ast.Name) and self._scope.is_later:
+            name = mangled(node.id, self._scope.owner)
+            if self._scope.is_global(name):
+                self.mutated.add(name)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        """Note `x[...] = ` and `del x[...]`."""
+        if not isinstance(node.ctx, ast.Load):
+            self._mutate(node.value)
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Note `x.attribute = `."""
+        if not isinstance(node.ctx, ast.Load):
+            self._mutate(node.value)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Note `x.append(...)` and its like, torch's `x.add_(...)`, and `next(x)`."""
+        match node.func:
+            case ast.Attribute(value, attr) if attr in CHANGING or _is_in_place(attr):
+                self._mutate(value)
+            case ast.Name("next") if node.args:
+                self._mutate(node.args[0])
+        self.generic_visit(node)
+
+    # -- statements -----------------------------------------------------------------------
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Read the value first."""
+        self._all([node.value, *node.targets])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Read the target, too."""
+        if isinstance(node.target, ast.Name):
+            name = mangled(node.target.id, self._scope.owner)
+            self._read(name)
+            self._mutate(node.target)
+        self._all([node.value, node.target])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Read the annotation; that of a function's variable is never evaluated."""
+        if node.value is not None:
+            self.visit(node.value)
+        if node.value is not None or not isinstance(node.target, ast.Name):
+            self.visit(node.target)
+        is_local = self._scope.kind == "function" and self._scope.is_later
+        self._annotations([node.annotation], evaluated=not is_local and not self._future)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        """Bind the target before the body."""
+        self._all([node.iter, node.target])
+        self._branches(node.body, [])
+        self._branches(node.orelse, [])
+
+    def visit_While(self, node: ast.While) -> None:
+        """Trust in nothing that the body binds."""
+        self.visit(node.test)
+        self._branches(node.body, [])
+        self._branches(node.orelse, [])
+
+    def visit_If(self, node: ast.If) -> None:
+        """Trust in what both branches bind."""
+        self.visit(node.test)
+        self._branches(node.body, node.orelse)
+
+    def visit_Try(self, node: ast.Try | ast.TryStar) -> None:
+        """Trust in what the body binds if all handlers bind it, too."""
+        handlers: list[Sequence[ast.AST]] = [[one] for one in node.handlers]
+        self._branches([*node.body, *node.orelse], *handlers)
+        self._all(node.finalbody)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        """Bind the error's name for the time of the handler."""
+        if node.type is not None:
+            self.visit(node.type)
+        self._bind_all([node.name] if node.name else [])
+        self._all(node.body)
+        if node.name and self._scope.kind != "function":
+            self._scope.names.discard(node.name)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        """Trust in nothing that a case binds."""
+        self.visit(node.subject)
+        for case in node.cases:
+            self._branches([case], [])
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
+        """Bind what a pattern captures."""
+        self.generic_visit(node)
+        self._bind_all([node.name] if node.name else [])
+
+    def visit_MatchStar(self, node: ast.MatchStar) -> None:
+        """Bind what a pattern captures."""
+        self._bind_all([node.name] if node.name else [])
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        """Bind what a pattern captures."""
+        self.generic_visit(node)
+        self._bind_all([node.rest] if node.rest else [])
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Bind the names."""
+        self._bind_all(bound_names([node]))
+
+    def _branches(self, *bodies: Sequence[ast.AST]) -> None:
+        """Walk ways of which one is taken; what all of them bind is bound."""
+        before = set(self._scope.names)
+        after: list[set[str]] = []
+        for body in bodies:
+            if self._scope.kind not in CLOSED:
+                self._scope.names = set(before)
+            self._all(body)
+            after.append(self._scope.names)
+        if self._scope.kind not in CLOSED:
+            self._scope.names = set.intersection(*after)
+
+    # -- scopes ---------------------------------------------------------------------------
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Read decorators, defaults and annotations now, the body later."""
+        self._all([*node.decorator_list, *defaults(node.args)])
+        typed = self._typed(node)
+        notes = [arg.annotation for arg in arguments(node.args)] + [node.returns]
+        outer, self._scope = self._scope, typed
+        self._annotations(notes, evaluated=not self._future)
+        self._scope = outer
+        self._function(node.args, node.body, typed)
+        self._bind_all([node.name])
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Read defaults now, the body later."""
+        self._all(defaults(node.args))
+        self._function(node.args, [node.body], self._scope)
+
+    def _function(self, args: ast.arguments, body: Sequence[ast.AST], outer: Scope) -> None:
+        named = frozenset(declared(body, ast.Global))
+        free = frozenset(declared(body, ast.Nonlocal))
+        own = {arg.arg for arg in arguments(args)} | set(bound_names(body)) | {"__class__"}
+        names = {mangled(name, outer.owner) for name in own - named - free}
+        if not outer.owner:
+            names.discard("__class__")
+        scope = Scope("function", names, named, outer, is_later=True, owner=outer.owner)
+        self._all(body, scope)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Read the body at once; what it has bound before is its own."""
+        self._all(node.decorator_list)
+        typed = self._typed(node)
+        self._all([*node.bases, *node.keywords], typed)
+        named = frozenset(declared(node.body, ast.Global))
+        own = {"__module__", "__qualname__"}
+        scope = Scope("class", own, named, typed, typed.is_later, node.name)
+        self._all(node.body, scope)
+        self._bind_all([node.name])
+
+    def _typed(self, node: ast.AST) -> Scope:
+        """Give the scope of the parameters of types, `T` in `def f[T](x)`, if there are any."""
+        here = self._scope
+        parameters = getattr(node, "type_params", [])
+        if not parameters:
+            return here
+        names = {one.name for one in parameters}
+        typed = Scope("function", names, frozenset(), here, here.is_later, here.owner)
+        later = Scope("function", set(), frozenset(), typed, is_later=True, owner=here.owner)
+        for one in parameters:
+            self._all(ast.iter_child_nodes(one), later)
+        return typed
+
+    def visit_TypeAlias(self, node: ast.AST) -> None:
+        """Read the value of `type X = ...` later."""
+        typed = self._typed(node)
+        later = Scope("function", set(), frozenset(), typed, is_later=True, owner=typed.owner)
+        self.visit(node.value, later)  # type: ignore[attr-defined]
+        self.visit(node.name)  # type: ignore[attr-defined]
+
+    def visit_ListComp(self, node: Comprehension) -> None:
+        """Read all of it at once; only the first iterable belongs to the scope around it."""
+        first = node.generators[0]
+        self.visit(first.iter)
+        here = self._scope
+        names = set(bound_names(one.target for one in node.generators))
+        scope = Scope("comprehension", names, frozenset(), here, here.is_later, here.owner)
+        for number, one in enumerate(node.generators):
+            self._all([*([one.iter] if number else []), *one.ifs], scope)
+        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._all(values, scope)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        """Bind in the function or module around the comprehensions."""
+        self.visit(node.value)
+        scope = self._scope
+        while scope.kind == "comprehension" and scope.outer is not None:
+            scope = scope.outer
+        self.visit(node.target, scope)
+
+    # -- annotations ----------------------------------------------------------------------
+    def _annotations(self, notes: Iterable[ast.expr | None], *, evaluated: bool) -> None:
+        here = self._scope
+        later = Scope("function", set(), frozenset(), here, is_later=True, owner=here.owner)
+        for note in notes:
+            if note is None:
+                continue
+            self.visit(note, here if evaluated else later)
+            self._all(_quoted(note), later)
+
+
+def _quoted(note: ast.AST) -> Iterator[ast.expr]:
+    """Give the annotations that stand in an annotation as text; what `Literal` holds is none."""
+    match note:
+        case ast.Constant(str(text)):
+            try:
+                yield ast.parse(text.strip(), mode="eval").body
+            except SyntaxError:
+                return
+        case ast.Subscript(value, inside):
+            name = getattr(value, "id", getattr(value, "attr", None))
+            parts = inside.elts[:1] if isinstance(inside, ast.Tuple) else [inside]
+            if name == "Annotated":
+                yield from (one for part in parts for one in _quoted(part))
+            elif name != "Literal":
+                yield from _quoted(inside)
+        case _:
+            for child in ast.iter_child_nodes(note):
+                yield from _quoted(child)
+
+
+def _is_in_place(method: str) -> bool:
+    return method.endswith("_") and not method.endswith("__")

@@ -3,15 +3,598 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+import importlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from ..errors import ExportError
-from .chains import INDENT, Lines, expression, indented, statement, unix
-from .imports import import_block
-from .model import Import, Module, Parameter, Piece
-from .order import ordered
+from .model import Chain, Import, Module, Parameter, Piece, Spelling, Step
 
+# -- Chains as lines of code: one call on each line, an argument a line where that is too long -----
+# A line here may hold line feeds, where a string of the user's goes on over them: whatever indents
+# lines leaves the inside of strings alone.
+INDENT = "    "
+_WIDTH = 88
+
+Lines = list[str]
+
+
+def unix(text: str) -> str:
+    """End the lines of `text` as Python reads them: in a line feed."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def indented(lines: Iterable[str]) -> Lines:
+    """Indent lines by one step."""
+    return [INDENT + line if line else line for line in lines]
+
+
+# -- one expression -------------------------------------------------------------------------
+def expression(text: str) -> Lines:
+    """Lay out an expression of the user's that will stand in brackets: its lines are kept."""
+    first, *rest = _code_lines(unix(text).strip())
+    rest = [line if line.strip() else "" for line in rest]
+    margin = min((_blanks(line) for line in rest if line), key=len, default="")
+    lines = [line.removeprefix(margin) for line in rest]
+    closes = any(line[:1] in {")", "]", "}"} for line in lines)
+    return [first, *(lines if closes else indented(lines))]
+
+
+def _code_lines(text: str) -> Lines:
+    """Split `text` at the line ends that are not inside a string."""
+    inside = set(_inside_strings(text))
+    lines: Lines = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if number in inside:
+            lines[-1] += f"\n{line}"
+        else:
+            lines.append(line)
+    return lines
+
+
+def _inside_strings(text: str) -> Iterator[int]:
+    """Give the numbers of the lines that begin inside a string."""
+    begun: list[int] = []
+    for token in tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline):
+        kind = tokenize.tok_name[token.type]
+        if kind == "STRING":
+            yield from range(token.start[0] + 1, token.end[0] + 1)
+        elif kind.endswith("STRING_START"):
+            begun.append(token.start[0])
+        elif kind.endswith("STRING_END"):
+            yield from range(begun.pop() + 1, token.end[0] + 1)
+
+
+def _blanks(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _argument(text: str) -> Lines:
+    """Lay out an argument; a generator gets parentheses, which it needs beside others."""
+    call = ast.parse(f"f({unix(text).strip()}\n)", mode="eval").body
+    given = call.args if isinstance(call, ast.Call) else []
+    bare = any(isinstance(node, ast.GeneratorExp) and node.col_offset == 1 for node in given)
+    return expression(f"({text.strip()})" if bare else text)
+
+
+# -- chains ---------------------------------------------------------------------------------
+def statement(keyword: str, chain: Chain) -> Lines:
+    """Write `return <chain>` or `<name> = <chain>`, as a line of a function's body."""
+    if len(chain.steps) + _is_call(chain) <= 1:
+        return _calls(chain, _WIDTH - len(INDENT), prefix=f"{keyword} ")
+    return [f"{keyword} (", *indented(_calls(chain, _WIDTH - 2 * len(INDENT))), ")"]
+
+
+def _calls(chain: Chain, room: int, prefix: str = "") -> Lines:
+    """Write each call of a chain on a line, or over several; a name stands before the first."""
+    if _is_call(chain):
+        lines = _head(chain, room, prefix)
+    elif not chain.steps:
+        return [f"{prefix}{chain.head}"]
+    else:
+        lines = _step(chain.steps[0], room, f"{prefix}{chain.head}")
+    rest = chain.steps if _is_call(chain) else chain.steps[1:]
+    return lines + [line for step in rest for line in _step(step, room)]
+
+
+def _is_call(chain: Chain) -> bool:
+    return "." in chain.head or bool(chain.inputs or chain.arguments)
+
+
+def _head(chain: Chain, room: int, prefix: str) -> Lines:
+    apart = any(inner.steps for inner in chain.inputs)
+    inside = _inside(_inside(room)) if chain.listed else _inside(room)
+    inputs = [_nested(inner, inside) for inner in chain.inputs]
+    if chain.listed:
+        inputs = [_bracketed("[", inputs, "]", _inside(room), apart=apart)]
+    arguments = [_argument(text) for text in chain.arguments]
+    return _bracketed(f"{prefix}{chain.head}(", inputs + arguments, ")", room, apart=apart)
+
+
+def _nested(chain: Chain, room: int, prefix: str = "") -> Lines:
+    """Write a chain in brackets: in one line where it fits."""
+    lines = _calls(chain, room, prefix)
+    one_line = "".join(lines)
+    whole = len(lines) <= len(chain.steps) + _is_call(chain)
+    return [one_line] if whole and _fits(one_line, room) else lines
+
+
+def _step(step: Step, room: int, prefix: str = "") -> Lines:
+    items = [_argument(text) for text in step.arguments]
+    if step.branches:
+        items.insert(1, _branches(step, _inside(room)))
+    return _bracketed(f"{prefix}.{step.method}(", items, ")", room)
+
+
+def _branches(step: Step, room: int) -> Lines:
+    name = _free_step_name(step)
+    entries = [
+        _branch(expression(value), Chain(name, steps=steps), _inside(room))
+        for value, steps in step.branches
+    ]
+    return _bracketed("{", entries, "}", room, apart=len(entries) > 1)
+
+
+def _branch(value: Lines, chain: Chain, room: int) -> Lines:
+    *above, last = value
+    prefix = f"{last}: lambda {chain.head}: "
+    lines = _nested(chain, room, prefix)
+    if len(lines) > 1 and len(chain.steps) > 1:
+        lines = [f"{prefix}(", *indented(_calls(chain, _inside(room))), ")"]
+    return [*above, *lines]
+
+
+def _free_step_name(step: Step) -> str:
+    """Name the parameter of a branch as nothing that the branch reads."""
+    read = {name for _, steps in step.branches for inner in steps for name in _names(inner)}
+    name = "chain"
+    while name in read:
+        name = f"{name}_"
+    return name
+
+
+def _names(step: Step) -> set[str]:
+    found = set(re.findall(r"\w+", " ".join(step.arguments)))
+    return found.union(*(_names(inner) for _, steps in step.branches for inner in steps))
+
+
+def _bracketed(
+    head: str, items: Sequence[Lines], close: str, room: int, *, apart: bool = False
+) -> Lines:
+    """Write `head`, items and `close` in one line where that fits, else each item on its own."""
+    one_line = head + ", ".join("\n".join(item) for item in items) + close
+    if not items or (_fits(one_line, room) and not apart):
+        return [one_line]
+    inner = [line for item in items for line in (*item[:-1], f"{item[-1]},")]
+    return [head, *indented(inner), close]
+
+
+def _inside(room: int) -> int:
+    """Give the columns of a line that is indented by one more step and ends in a comma."""
+    return room - len(INDENT) - 1
+
+
+def _fits(line: str, room: int) -> bool:
+    return "\n" not in line and len(line) <= room
+
+
+# -- Import block: the imports of a module in sections, as isort sorts them ------------------------
+_IMPORT_WIDTH = 88
+_INDENT = "    "
+_NATURAL = re.compile(r"[0-9]+|[^0-9]")
+
+
+def import_block(imports: Iterable[Import], *, future: bool) -> str:
+    """Write imports, without a newline at the end; what is only for types stands last.
+
+    Args:
+        imports: in any order; one that is given twice is written once.
+        future: begin with `from __future__ import annotations`.
+
+    Source: isort's "profile = black", as ruff's rule I001 has it.
+    """
+    wanted = _settled(imports)
+    for_types = [line for line in wanted if line.for_types]
+    real = [line for line in wanted if not line.for_types]
+    if future:
+        real.append(Import("__future__", "annotations"))
+    if for_types:
+        real = list({*real, Import("typing", "TYPE_CHECKING")})
+    blocks = [_sorted_block(real, _IMPORT_WIDTH)]
+    if for_types:
+        block = _sorted_block(for_types, _IMPORT_WIDTH - len(_INDENT))
+        blocks.append("if TYPE_CHECKING:\n" + re.sub(r"(?m)^(?=.)", _INDENT, block))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _settled(imports: Iterable[Import]) -> list[Import]:
+    """Give each import once: for the program rather than for types, local where one says so."""
+    given = set(imports)
+    local = {line.module for line in given if line.local}
+    real = {_what(line) for line in given if not line.for_types}
+    return sorted(
+        {
+            Import(*_what(line), local=line.module in local, for_types=line.for_types)
+            for line in given
+            if not (line.for_types and _what(line) in real)
+        },
+        key=lambda line: (_module_key(line), _member_key(line), _natural(line.alias or "")),
+    )
+
+
+def _what(line: Import) -> tuple[str, str | None, str | None]:
+    return line.module, line.member, line.alias
+
+
+def _sorted_block(imports: list[Import], width: int) -> str:
+    by_section = sorted(imports, key=_section)
+    sections = [list(lines) for _, lines in groupby(by_section, key=_section)]
+    return "\n\n".join("\n".join(_statements(lines, width)) for lines in sections)
+
+
+def _section(line: Import) -> int:
+    if line.module == "__future__":
+        return 0
+    if line.local:
+        return 3
+    return 1 if line.module.partition(".")[0] in sys.stdlib_module_names else 2
+
+
+def _statements(section: list[Import], width: int) -> Iterator[str]:
+    """Write a section: `import a` first; members of one module together, each alias alone."""
+    whole = [line for line in section if line.member is None]
+    for line in sorted(whole, key=lambda line: (_module_key(line), _alias_key(line))):
+        yield f"import {line.module}{_as(line)}"
+    together: dict[tuple[str, str | None, str | None], list[Import]] = {}
+    for line in section:
+        if line.member is not None:
+            apart = (line.member, line.alias) if line.alias else (None, None)
+            together.setdefault((line.module, *apart), []).append(line)
+    groups = [sorted(lines, key=_member_key) for lines in together.values()]
+    for lines in sorted(groups, key=lambda lines: (_module_key(lines[0]), _member_key(lines[0]))):
+        yield _from(lines, width)
+
+
+def _from(lines: list[Import], width: int) -> str:
+    head = f"from {lines[0].module} import "
+    members = [f"{line.member}{_as(line)}" for line in lines]
+    one_line = head + ", ".join(members)
+    if len(one_line) <= width or members == ["*"]:
+        return one_line
+    return "\n".join([f"{head}(", *(f"{_INDENT}{member}," for member in members), ")"])
+
+
+def _as(line: Import) -> str:
+    return f" as {line.alias}" if line.alias else ""
+
+
+def _module_key(line: Import) -> Any:
+    return _natural(line.module.lower()), _natural(line.module)
+
+
+def _member_key(line: Import) -> Any:
+    """Sort constants first, then classes, then the rest, each by name."""
+    member = line.member or ""
+    constant = len(member.encode()) > 1 and member.isupper()  # ruff counts bytes
+    rank = 0 if constant else 1 if member[:1].isupper() else 2
+    return (
+        member != "*",
+        rank,
+        _natural(member.lower()),
+        _natural(member),
+        _alias_key(line),
+    )
+
+
+def _alias_key(line: Import) -> Any:
+    return line.alias is not None, _natural(line.alias or "")
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Give a key that sorts `x9` before `x10`: a run of digits counts as a number."""
+    return tuple(_natural_part(part) for part in _NATURAL.findall(text))
+
+
+def _natural_part(part: str) -> tuple[int, int, str]:
+    if not "0" <= part[0] <= "9":
+        return ord(part), 0, ""
+    # A run that begins with 0 is read as decimals: it sorts before the others, as text.
+    return ord("0"), 0 if part[0] == "0" else len(part), part
+
+
+# -- Order: pieces in the order that importing the module needs ------------------------------------
+_RANK = {"setup": 0, "constant": 1, "definition": 2}
+
+# For each piece that is not placed yet, by its number, the numbers of those it must follow.
+_Edges = dict[int, set[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Who follows whom.
+
+    Attributes:
+        hard: whose names are read while the module is imported.
+        calls: what those read in turn: a function that is called needs all that it uses. And
+            set-up, for all that set-up itself does not use.
+        soft: whose names are read later, and what those read; callees read best above callers.
+    """
+
+    hard: _Edges
+    calls: _Edges
+    soft: _Edges
+
+    def all_edges(self) -> _Edges:
+        """Give for each piece all that it is to follow."""
+        return _united(self.hard, _united(self.calls, self.soft))
+
+    def without(self, placed: list[int]) -> _Graph:
+        """Leave out the pieces that have their place."""
+        done = set(placed)
+        return _Graph(*(_left(edges, done) for edges in (self.hard, self.calls, self.soft)))
+
+
+def _united(these: _Edges, those: _Edges) -> _Edges:
+    return {piece: needs | those[piece] for piece, needs in these.items()}
+
+
+def _left(edges: _Edges, done: set[int]) -> _Edges:
+    return {piece: needs - done for piece, needs in edges.items() if piece not in done}
+
+
+def ordered(pieces: Iterable[Piece]) -> list[Piece]:
+    """Order pieces so that each stands below what it needs; else by where they were first bound.
+
+    Set-up comes first, below what it uses itself; then constants, then definitions. A function
+    stands below the functions it calls, unless they call each other. Where constants need each
+    other, one of them loses the spellings that say so.
+
+    Raises:
+        ExportError: pieces need each other, and have no other spelling.
+    """
+    by_rank = sorted(pieces, key=_rank)
+    graph = _graph(by_rank)
+    placed: list[int] = []
+    while len(placed) < len(by_rank):
+        left = graph.without(placed)
+        number = _next(left)
+        if number is None:
+            by_rank = _without_circle(by_rank, left)
+            graph = _graph(by_rank)
+        else:
+            placed.append(number)
+    return [by_rank[number] for number in placed]
+
+
+def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    return _RANK[piece.kind], piece.first, piece.names
+
+
+def _graph(pieces: list[Piece]) -> _Graph:
+    homes: dict[str, set[int]] = {}
+    for number, piece in enumerate(pieces):
+        for name in piece.names:
+            homes.setdefault(name, set()).add(number)
+    hard = _edges(pieces, homes, lambda spelling: spelling.now)
+    soft = _edges(pieces, homes, lambda spelling: spelling.later)
+    uses = _united(hard, soft)
+    calls = {piece: _reached(needs, uses) - {piece} for piece, needs in hard.items()}
+    later = {piece: _reached(needs, uses) - {piece} for piece, needs in soft.items()}
+    setups = {number for number, piece in enumerate(pieces) if piece.kind == "setup"}
+    for number in calls.keys() - _reached(setups, uses):
+        calls[number] |= setups
+    return _Graph(hard, calls, later)
+
+
+def _edges(
+    pieces: list[Piece],
+    homes: dict[str, set[int]],
+    read: Callable[[Spelling], frozenset[str]],
+) -> _Edges:
+    edges: _Edges = {}
+    for number, piece in enumerate(pieces):
+        names = {name for spelling in piece.spellings for name in read(spelling)}
+        edges[number] = {home for name in names for home in homes.get(name, ())} - {number}
+    return edges
+
+
+def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
+    found: set[int] = set()
+    ahead = set(starts)
+    while ahead:
+        piece = ahead.pop()
+        found.add(piece)
+        ahead |= edges[piece] - found
+    return found
+
+
+def _next(graph: _Graph) -> int | None:
+    """Give the best piece that can stand next, or None where circles leave none."""
+    edges = graph.all_edges()
+    free = next((piece for piece, needs in edges.items() if not needs), None)
+    if free is not None:
+        return free
+    circling = _circling(edges)
+    blocks = (_united(graph.hard, graph.calls), graph.hard)
+    return next((piece for needs in blocks for piece in circling if not needs[piece]), None)
+
+
+def _circling(edges: _Edges) -> list[int]:
+    """List pieces that follow each other and no others."""
+    below: _Edges = {piece: set() for piece in edges}
+    for piece, needs in edges.items():
+        for need in needs:
+            below[need].add(piece)
+    piece = next(iter(edges))
+    while others := _reached([piece], edges) - _reached([piece], below):
+        piece = min(others)
+    return sorted(_reached([piece], edges))
+
+
+def _without_circle(pieces: list[Piece], graph: _Graph) -> list[Piece]:
+    """Take from one piece of a circle the spellings that close it."""
+    circle = _circling({piece: graph.hard[piece] for piece in _circling(graph.all_edges())})
+    names = {name for number in circle for name in pieces[number].names}
+    for number in circle:
+        piece = pieces[number]
+        spellings = tuple(way for way in piece.spellings if not way.now & names)
+        if spellings:
+            return [*pieces[:number], replace(piece, spellings=spellings), *pieces[number + 1 :]]
+    culprits = " and ".join(_words(pieces[number]) for number in circle)
+    raise ExportError(
+        f"cannot put {culprits} in an order: while a module is imported, what is read must stand "
+        "above what reads it, and these read each other; "
+        "look one of the names up inside a function"
+    )
+
+
+def _words(piece: Piece) -> str:
+    return piece.words or ", ".join(map(repr, piece.names))
+
+
+# -- Lint: what ruff says of a module, under rules that no configuration changes -------------------
+# User text is not rewritten: what ruff does not like there is excused where it stands.
+# ruff's own default selection grew more than once; a module is not to fail by it.
+COMMAND = ("check", "--isolated", "--select", "E4,E7,E9,F,I")
+_LIMIT_S = 30.0
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as ruff and Python count them
+_NOQA = re.compile(r"#\s*noqa\s*:\s*[A-Z]+\d+(?:[\s,]+[A-Z]+\d+)*", flags=re.IGNORECASE)
+_UNKNOWN = re.compile(r"Undefined name `(\w+)`")
+_OURS = re.compile(r"I\d+")  # the order of imports, which export itself writes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that ruff found.
+
+    Attributes:
+        code: its rule, as "E731"; empty for a syntax error.
+        line: where it is, from 1.
+        message: ruff's words.
+        fixable: ruff knows a fix that keeps the meaning.
+        comment_line: the line on which a comment excuses it: the last one of its statement
+            where that spans lines.
+    """
+
+    code: str
+    line: int
+    message: str
+    fixable: bool = False
+    comment_line: int = 0
+
+    @property
+    def excusable(self) -> bool:
+        """It lies in the user's text; another one is an error of export."""
+        return bool(self.code) and not _OURS.fullmatch(self.code)
+
+
+def linted(text: str, filename: str, *, folder: str | None = None) -> list[Finding]:
+    """Have ruff check a module.
+
+    Args:
+        text: the module.
+        filename: its name.
+        folder: where it will stand: modules that lie there are the user's own.
+
+    Returns:
+        What ruff found, in order; nothing where ruff is not installed.
+    """
+    ruff = _find_ruff()
+    if ruff is None:
+        return []
+    options = ("--no-cache", "--output-format", "json", "--stdin-filename", filename, "-")
+    try:
+        done = subprocess.run(  # noqa: S603  ruff, with options that stand here
+            [ruff, *COMMAND, *options],
+            input=text.encode("utf-8"),
+            capture_output=True,
+            cwd=folder,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):  # it does not work here
+        return []
+    return [_finding(entry) for entry in found]
+
+
+def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
+    """Give the names that ruff knows no binding of."""
+    matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
+    return frozenset(match[1] for match in matches if match is not None)
+
+
+def with_noqa(text: str, findings: Iterable[Finding]) -> str:
+    """Excuse findings with comments, and change nothing else; the order of imports is not excused.
+
+    Source: ruff's "Error suppression": a comment belongs on the last line of a string or of
+    lines that are continued.
+    """
+    wanted: dict[int, dict[str, None]] = {}
+    for finding in findings:
+        if finding.excusable:
+            row = finding.comment_line or finding.line
+            wanted.setdefault(row, {})[finding.code] = None
+    lines = _LINE.findall(text)
+    columns = _comment_columns(lines)
+    for row, codes in wanted.items():
+        lines[row - 1] = _excused(lines[row - 1], columns.get(row), sorted(codes))
+    return "".join(lines)
+
+
+def _excused(line: str, column: int | None, codes: Sequence[str]) -> str:
+    """Add codes to a line, whose comment begins at a column."""
+    body = line.rstrip("\r\n")
+    ending, listed = line[len(body) :], ", ".join(codes)
+    known = None if column is None else _NOQA.search(body, column)
+    if known is not None:
+        return f"{body[: known.end()]}, {listed}{body[known.end() :]}{ending}"
+    return f"{body.rstrip()}  # noqa: {listed}{ending}"
+
+
+def _comment_columns(lines: list[str]) -> dict[int, int]:
+    """Give where the comment of each line begins."""
+    columns: dict[int, int] = {}
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what was read so far counts
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type == tokenize.COMMENT:
+                columns[token.start[0]] = token.start[1]
+    return columns
+
+
+def _finding(entry: dict[str, Any]) -> Finding:
+    line = entry["location"]["row"]
+    code = entry["code"] or ""
+    return Finding(
+        code=code if re.fullmatch(r"[A-Z]+\d+", code) else "",
+        line=line,
+        message=entry["message"],
+        fixable=(entry.get("fix") or {}).get("applicability") == "safe",
+        comment_line=entry.get("noqa_row") or line,
+    )
+
+
+def _find_ruff() -> str | None:
+    """Give ruff's program: that of its package, one beside Python, or any."""
+    for module in ("ruff", "ruff.__main__"):
+        with contextlib.suppress(Exception):  # not installed, another version, no program in it
+            return str(importlib.import_module(module).find_ruff_bin())
+    beside = str(Path(sys.executable).parent) if sys.executable else ""
+    return shutil.which("ruff", path=beside) or shutil.which("ruff")
+
+
+# -- Render: the text of a module, from its model --------------------------------------------------
 _BUILD = "build_pipeline"
 
 

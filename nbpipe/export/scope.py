@@ -14,9 +14,9 @@ from typing import Any, final
 
 from ..executors.pickling import importable
 from .cells import Cells, Imported, Statement, of_file, recorded
-from .living import MODULE_NAMES, NOTEBOOK_NAMES
+from .handles import MODULE_NAMES, NOTEBOOK_NAMES
 from .model import Import
-from .reads import Reads, names_read
+from .names import Reads, names_read
 
 _KEPT = re.compile(r"_+|_i+|_i?\d+|_[iod]h")  # names under which IPython keeps input and output
 

@@ -2,23 +2,414 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import errno
+import json
+import keyword
 import os
+import re
 import secrets
 import shutil
+import site
 import stat
+import sys
+import sysconfig
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib.machinery import PathFinder
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from ..errors import ExportError, ModuleEditedError
-from .filename import module_path
-from .records import Record, hash_of, is_ours, keep, last_record
-from .retune import Moved, moved, retuned
+from ..errors import ArgumentError, ArgumentTypeError, ExportError, ModuleEditedError
 from .secrets import masked, scrubbed
 
+# -- File name: where a module may be written, so that it can be imported and hides no other -------
+_OWN = __name__.partition(".")[0]
+
+
+def module_path(path: str | os.PathLike[str]) -> Path:
+    """Check a path that a module is to be written to, and give it absolute, without `~`.
+
+    Raises:
+        ArgumentError: not the path of an importable module in a folder that exists, or it would
+            hide another module; the message gives one that would do.
+        ArgumentTypeError: not a path at all.
+    """
+    given: object = path
+    if not isinstance(given, str | os.PathLike):
+        raise ArgumentTypeError(
+            f'export path must be a str or a path, got {type(given).__name__}; as "loader.py"'
+        )
+    try:
+        module = Path(path).expanduser()
+        _check_folder(module)
+        _check_stem(path, module)
+        _check_place(path, module)
+    except (RuntimeError, ValueError, OSError, TypeError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"export path must be the path of a Python file, got {str(path)!r} ({error}); "
+            'as "loader.py"'
+        ) from error
+    return module.absolute()
+
+
+def _check_folder(module: Path) -> None:
+    """Refuse a relative path where there is no working folder."""
+    try:
+        module.absolute()
+    except FileNotFoundError as error:
+        raise ArgumentError(
+            f"export path must be absolute, got {str(module)!r}: the working folder was deleted; "
+            "change to one that exists with os.chdir(...)"
+        ) from error
+
+
+def _check_place(given: object, module: Path) -> None:
+    if not module.parent.is_dir():
+        raise ArgumentError(
+            f"export path must lie in a folder that exists, got {str(given)!r}; make "
+            f"{str(module.parent)!r} first, or export to another folder"
+        )
+    target = module.resolve()
+    if target.is_symlink():  # from Python 3.13 on, nobody else says so
+        raise ValueError("Symlink loop")
+    if not target.parent.is_dir():
+        raise ArgumentError(
+            f"export path must not be a link into a folder that does not exist, got "
+            f"{str(given)!r}, a link to {str(target)!r}; remove the link, or make the folder"
+        )
+    if target.exists() and not target.is_file():
+        folder = target.is_dir()
+        other = module / "loader.py" if folder else module.with_name("loader.py")
+        raise ArgumentError(
+            f"export path must be a file, got {str(given)!r}, which is "
+            f"{'a folder' if folder else 'no ordinary file'}; as {str(other)!r}"
+        )
+
+
+def _check_stem(given: object, module: Path) -> None:
+    stem = module.stem
+    if module.suffix != ".py":
+        raise ArgumentError(f"export path must end in .py, got {str(given)!r}; as {_as(module)}")
+    if not stem.isidentifier() or keyword.iskeyword(stem) or stem.startswith("__"):
+        raise ArgumentError(
+            f"export path must have the name of a module that can be imported, got {str(given)!r}; "
+            f"as {_as(module)}"
+        )
+    hidden = _hidden(stem, module)
+    if hidden is not None:
+        raise ArgumentError(
+            f"export path must not have the name of another module, got {str(given)!r}: `import "
+            f"{stem}` beside it would no longer find {hidden}; as {_as(module)}"
+        )
+    if (module.with_suffix("") / "__init__.py").exists():
+        raise ArgumentError(
+            f"export path must not have the name of a package beside it, got {str(given)!r}: "
+            f"`import {stem}` would find the package; as {_as(module)}"
+        )
+
+
+def _as(module: Path) -> str:
+    """Give a path like this one that would do."""
+    stem = module.stem if module.suffix in (".py", ".ipynb", "") else module.name
+    stem = "".join(c if c.isidentifier() or c.isdecimal() else "_" for c in stem).strip("_")
+    if not stem.isidentifier() or keyword.iskeyword(stem) or _hidden(stem, module):
+        stem = f"{stem}_loader" if stem.isidentifier() else "loader"
+    return repr(str(module.with_name(f"{stem}.py")))
+
+
+def _hidden(stem: str, module: Path) -> str | None:
+    """Name what a module of this name would hide, or None."""
+    if stem == _OWN:
+        return _OWN
+    if stem in sys.stdlib_module_names:
+        return "that of Python"
+    found = PathFinder.find_spec(stem, list(_installed()))
+    if found is None or (found.origin and Path(found.origin).resolve() == module.resolve()):
+        return None
+    return "the installed one"
+
+
+def _installed() -> Iterator[str]:
+    """Give the folders that packages are installed in."""
+    yield from dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    folders = {*site.getsitepackages(), site.getusersitepackages()}
+    yield from (entry for entry in map(str, sys.path) if entry in folders or "-packages" in entry)
+
+
+# -- Records: what export wrote last, in the user's cache folder, so that edits are seen -----------
+FOLDER_VARIABLE = "NBPIPE_CACHE_DIR"
+
+_FORMAT = 1
+_KEPT = 256  # records
+_KEPT_BYTES = 1 << 24  # of all records
+_LARGEST_BYTES = 1 << 20  # a longer text is known by its hash alone
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A module that was written.
+
+    Attributes:
+        content: hash of its bytes.
+        text: its text; None where it was very long.
+        assets: hashes of the files beside it, by name.
+    """
+
+    content: str
+    text: str | None
+    assets: Mapping[str, str] = field(default_factory=dict)
+
+
+def hash_of(data: bytes) -> str:
+    """Give the hash that bytes are known by."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def cache_folder() -> Path | None:
+    """Give the user's cache folder for nbpipe, which need not exist; None where none is known."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    try:
+        return _platform_folder() / "nbpipe"
+    except RuntimeError:  # nobody's home
+        return None
+
+
+def _platform_folder() -> Path:
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local) if local else Path.home() / "AppData" / "Local"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+
+
+def last_record(path: Path) -> Record | None:
+    """Give what was written last to a file, or None where nothing is known of it."""
+    found = _newest_first(f"{_place(path)}-*.json")
+    return next((record for record in map(_read_record, found) if record is not None), None)
+
+
+def is_ours(data: bytes) -> bool:
+    """Say whether a module of these bytes was written by export, whatever its path."""
+    content = hash_of(data)
+    found = map(_read_record, _newest_first(f"*-{content}.json"))
+    return any(record is not None and record.content == content for record in found)
+
+
+def keep(path: Path, record: Record) -> None:
+    """Remember what was written; a cache folder that cannot be written is done without."""
+    folder = _folder()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_record(folder / f"{_place(path)}-{record.content}.json", _as_bytes(record))
+        _prune()
+
+
+def _as_bytes(record: Record) -> bytes:
+    text = record.text
+    if text is not None and len(text.encode("utf-8")) > _LARGEST_BYTES:
+        text = None
+    values = {"content": record.content, "text": text, "assets": dict(record.assets)}
+    return json.dumps({"format": _FORMAT, **values}).encode("ascii")
+
+
+def _write_record(path: Path, data: bytes) -> None:
+    """Write a file that nobody sees half of; its time is exact, for the newest counts."""
+    part = path.with_name(f"{secrets.token_hex(8)}.tmp")
+    try:
+        part.touch(mode=0o600, exist_ok=False)
+        part.write_bytes(data)
+        now_ns = time.time_ns()
+        os.utime(part, ns=(now_ns, now_ns))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _prune() -> None:
+    """Remove the oldest records beyond what is kept."""
+    size_bytes = 0
+    for number, path in enumerate(_newest_first("*")):
+        with contextlib.suppress(OSError):
+            size_bytes += path.stat().st_size
+            if number >= _KEPT or size_bytes > _KEPT_BYTES:
+                path.unlink(missing_ok=True)
+
+
+def _read_record(path: Path) -> Record | None:
+    """Read a record; one that is damaged counts as none."""
+    try:
+        values: Any = json.loads(path.read_bytes())
+        if values["format"] != _FORMAT:
+            return None
+        text = values["text"]
+        return Record(
+            str(values["content"]), None if text is None else str(text), dict(values["assets"])
+        )
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _newest_first(pattern: str) -> Iterator[Path]:
+    """List the records that match, without those that another process is removing."""
+    folder, found = _folder(), []
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            found = [(-time_ns, path) for path in folder.glob(pattern) for time_ns in _times(path)]
+    return (path for _, path in sorted(found))
+
+
+def _times(path: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        yield path.stat().st_mtime_ns
+
+
+def _place(path: Path) -> str:
+    return hash_of(os.fsencode(path))
+
+
+def _folder() -> Path | None:
+    cache = cache_folder()
+    return None if cache is None else cache / "exports"
+
+
+# -- Retune: new defaults of `build_pipeline` in a file that was edited, and nothing else of it ----
+BUILD = "build_pipeline"
+
+_MARK = "\ufeff"  # a byte order mark, which the parser does not take
+_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what the parser counts as lines
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A parameter whose default moved.
+
+    Attributes:
+        name: name of the parameter.
+        old: its default before, as source.
+        new: its default after, as source.
+    """
+
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """A default as it stands in a text: bytes `start` to `end`, and what they mean."""
+
+    start: int
+    end: int
+    source: str
+    meaning: str
+
+
+def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
+    """List the parameters whose defaults differ between two texts of a module.
+
+    Returns:
+        The parameters in their order, or None where the texts differ in more than that.
+    """
+    old, new = _defaults(old_text), _defaults(new_text)
+    if old is None or new is None or list(old) != list(new):
+        return None
+    if _without(old_text, old) != _without(new_text, new):
+        return None
+    pairs = [(name, old[name].source, new[name].source) for name in new]
+    return tuple(Moved(*pair) for pair in pairs if pair[1] != pair[2])
+
+
+def retuned(old_text: str, new_text: str, disk_text: str) -> str | None:
+    """Write the defaults that moved between two texts into a third, which the user edited.
+
+    Args:
+        old_text: what export wrote last.
+        new_text: what it would write now.
+        disk_text: the file as it is.
+
+    Returns:
+        The third text with those defaults in it, the same to the last byte elsewhere. None where
+        the first two differ in more, a parameter that moved is gone, or the user moved it, too.
+    """
+    changes, found = moved(old_text, new_text), _defaults(disk_text)
+    if changes is None or (found is None and changes):
+        return None
+    spans: list[tuple[_Default, str]] = []
+    for change in changes:
+        default = (found or {}).get(change.name)
+        if default is None or default.meaning not in map(_meaning, (change.old, change.new)):
+            return None
+        if default.meaning != _meaning(change.new):
+            spans.append((default, change.new))
+    return _replaced(disk_text, spans)
+
+
+def _without(text: str, defaults: dict[str, _Default]) -> str:
+    """Give a text with its defaults blanked out."""
+    return _replaced(text, [(default, "") for default in defaults.values()])
+
+
+def _replaced(text: str, spans: list[tuple[_Default, str]]) -> str:
+    data = text.encode("utf-8")
+    for default, source in sorted(spans, key=lambda span: -span[0].start):
+        data = data[: default.start] + source.encode("utf-8") + data[default.end :]
+    return data.decode("utf-8")
+
+
+def _meaning(source: str) -> str:
+    return ast.dump(ast.parse(source, mode="eval").body)
+
+
+def _defaults(text: str) -> dict[str, _Default] | None:
+    """Find the defaults of the one function `build_pipeline`, by the names of its parameters."""
+    arguments = _parameters(text.removeprefix(_MARK))
+    if arguments is None:
+        return None
+    data = text.encode("utf-8")
+    offset = len(_MARK.encode()) if text.startswith(_MARK) else 0
+    lengths = (len(line) for line in _LINES.findall(data[offset:]))
+    starts = list(accumulate(lengths, initial=offset))
+    plain = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+    pairs += [
+        (argument, default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is not None
+    ]
+    return {argument.arg: _default(default, data, starts) for argument, default in pairs}
+
+
+def _default(node: ast.expr, data: bytes, starts: list[int]) -> _Default:
+    last = node.lineno if node.end_lineno is None else node.end_lineno
+    start = starts[node.lineno - 1] + node.col_offset
+    end = starts[last - 1] + (node.end_col_offset or 0)
+    return _Default(start, end, data[start:end].decode("utf-8"), ast.dump(node))
+
+
+def _parameters(text: str) -> ast.arguments | None:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file is being edited
+        return None
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == BUILD]
+    return found[0].args if len(found) == 1 else None
+
+
+# -- Store: a module and its assets become files, all or none; what the user edited is not lost ----
 _DIFF_LINES = 60  # of an error
 _DIFF_COLUMNS = 200
 _WAY_OUT = "pass overwrite=True to replace it, or export to another path"

@@ -8,8 +8,8 @@ import pytest
 
 import nbpipe
 from nbpipe.cli.run import telling_hangs
-from nbpipe.run import Run
-from nbpipe.tune import hang
+from nbpipe.run.run import Run
+from nbpipe.show import diagnose as hang
 from tests.cli.commands import COMMAND, command, environment, is_gone, run_in_terminal
 from tests.gates import HANG_S, Calls, Gate, drained, held, stage
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.threads import holds
+from nbpipe.base.threads import holds
 from tests.gates import Gate, delivered, finished, still_alive
 
 

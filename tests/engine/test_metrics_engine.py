@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine import look
-from nbpipe.engine.record import Consumer
-from nbpipe.stage import CONSUMER
-from nbpipe.threads import holds
+from nbpipe.base.threads import holds
+from nbpipe.engine import scheduler
+from nbpipe.engine.machine import Consumer
+from nbpipe.ops.stage import CONSUMER
 from tests.gates import HANG_S, Calls, Gate, drained, finished, held, quiet, stage
 
 LATER_S = 1000  # beside it, the time that a test takes is nothing
@@ -31,7 +31,7 @@ def later(run):
 
     finished(settle)
     now_ns = perf_counter_ns() + LATER_S * 10**9
-    rows = look.stats(run._scheduler, now_ns)
+    rows = scheduler.stats(run._scheduler, now_ns)
     rows[CONSUMER] = run._record.consumer.stats(now_ns)
     return rows
 

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.engine.context import EpochContext
-from nbpipe.engine.steps import Step
-from nbpipe.engine.task import Task, run_steps
+from nbpipe.engine.map import Step
+from nbpipe.engine.task import EpochContext, Task, run_steps
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 KINDS = ("thread", "coroutine", "inline")

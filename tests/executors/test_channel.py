@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ArgumentTypeError
-from nbpipe.executors import ring
+from nbpipe.executors import channel as ring
 from nbpipe.executors.channel import Channel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -247,9 +247,9 @@ def test_tensor_elsewhere_is_refused():
 
     class Elsewhere:
         def __reduce__(self):
-            from nbpipe.executors import pickles
+            from nbpipe.executors import pickling
 
-            return pickles._reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
+            return pickling._reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
 
     with two_ends() as (one, other):
         with pytest.raises(ArgumentTypeError, match=r"must be on the cpu.*tensor\.cpu\(\)"):
@@ -444,7 +444,7 @@ def test_slabs_are_used_again(copy):
 
 def size_of_slab():
     """Give the smallest size of a slab."""
-    from nbpipe.executors.slabs import size_class
+    from nbpipe.executors.memory import size_class
 
     return size_class(1)
 

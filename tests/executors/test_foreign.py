@@ -17,15 +17,8 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from nbpipe.errors import (
-    ExecutorBrokenError,
-    StageError,
-    StageTimeoutError,
-    UnpicklableError,
-)
-from nbpipe.executors.foreign import ForeignCaller
-from nbpipe.executors.payload import Payload
-from nbpipe.executors.shipped import Programs
+from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
+from nbpipe.executors.futures import ForeignCaller, Payload, Programs
 from nbpipe.executors.shipping import ship
 from tests.executors import programs
 from tests.executors.programs import Program, job, values_of
@@ -332,7 +325,7 @@ def test_process_without_the_program_is_sent_it(monkeypatch):
     caller = ForeignCaller(executor)
     program = Program(lambda value: value + weights.sum())
     caller.call(job(program, 0))
-    monkeypatch.setattr("nbpipe.executors.shipped.PROGRAMS", Programs())
+    monkeypatch.setattr("nbpipe.executors.futures.PROGRAMS", Programs())
     (value,) = values_of(caller.call(job(program, 1)))
     sizes = [size > 800_000 for size in executor.sent]
     assert (value, sizes) == (100_001.0, [True, False, True])

@@ -17,13 +17,7 @@ import pytest
 
 from nbpipe import ArgumentError
 from nbpipe.errors import WorkerStartError
-from nbpipe.executors.launch import (
-    METHOD_VARIABLE,
-    UNKNOWN_EXIT,
-    held_files,
-    launch,
-    stop_server,
-)
+from nbpipe.executors.launch import METHOD_VARIABLE, UNKNOWN_EXIT, held_files, launch, stop_server
 from tests.gates import HANG_S, finished
 
 ROOT = Path(__file__).absolute().parents[2]

@@ -23,7 +23,7 @@ from nbpipe.engine.program import Part, RegionProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
 from nbpipe.executors.shipping import captured, load, ship, warn_if_large
-from nbpipe.operations import Map
+from nbpipe.ops.operations import Map
 from tests import gates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,7 +309,7 @@ def test_modules_that_a_fresh_process_finds(tmp_path, monkeypatch, loose):
     (package / "inner" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     inner = importlib.import_module("package_of_test.inner")  # in a namespace package
-    known = ["json", "os.path", "numpy.linalg", "tests.gates", "nbpipe.run", inner.__name__]
+    known = ["json", "os.path", "numpy.linalg", "tests.gates", "nbpipe.run.run", inner.__name__]
     found = [importable(name) for name in known]
     monkeypatch.undo()
     assert ([*found, importable(inner.__name__)], importable(loose.__name__)) == (

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.executors.blocks import Blocks
-from nbpipe.executors.ring import IDLE_MESSAGES, Ring
-from nbpipe.executors.slabs import HEADER_BYTES, Lease, Slab, bytes_of, open_memory, size_class
+from nbpipe.executors.channel import IDLE_MESSAGES, Ring
+from nbpipe.executors.memory import (
+    HEADER_BYTES,
+    Blocks,
+    Lease,
+    Slab,
+    bytes_of,
+    open_memory,
+    size_class,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory as on Linux")
 MB = 1 << 20

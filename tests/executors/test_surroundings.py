@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbpipe.executors.surroundings import THREAD_VARIABLES, apply, capture, seed_item
+from nbpipe.executors.environment import THREAD_VARIABLES, apply, capture, seed_item
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2**32, 2**64 - 1, 0x123456789ABCDEF0)
@@ -43,7 +43,7 @@ def test_takes_over_from_the_parent(tmp_path, monkeypatch):
     got = child(
         """
         import json, os, subprocess
-        from nbpipe.executors.surroundings import apply
+        from nbpipe.executors.environment import apply
         apply(DATA)
         left = os.environ.get("NBPIPE_GONE")
         handed_on = subprocess.check_output(["printenv", "NBPIPE_TEST"]).decode("latin-1")
@@ -61,7 +61,7 @@ def test_finds_a_module_that_was_written_since(tmp_path):
         f"""
         import json
         from pathlib import Path
-        from nbpipe.executors.surroundings import apply, capture
+        from nbpipe.executors.environment import apply, capture
         sys.path.append({str(tmp_path)!r})
         try:
             import late_module
@@ -103,7 +103,7 @@ def test_library_threads():
     got = child(
         """
         import json, os
-        from nbpipe.executors.surroundings import THREAD_VARIABLES, apply, capture
+        from nbpipe.executors.environment import THREAD_VARIABLES, apply, capture
         apply(capture())
         print(json.dumps([os.environ[name] for name in THREAD_VARIABLES]))
         """,
@@ -119,7 +119,7 @@ def test_torch_gets_one_thread_and_no_gpu():
         """
         import json, torch
         torch.set_num_threads(2)
-        from nbpipe.executors.surroundings import hold_threads, seed_item
+        from nbpipe.executors.environment import hold_threads, seed_item
         hold_threads()
         hold_threads()
         seed_item(5)
@@ -136,7 +136,7 @@ def test_loaded_libraries_are_told_once():
         """
         import json
         from types import SimpleNamespace
-        from nbpipe.executors.surroundings import hold_threads
+        from nbpipe.executors.environment import hold_threads
         calls = []
         hold_threads()
         none = [name for name in ("torch", "cv2", "numba") if name in sys.modules]
@@ -231,7 +231,7 @@ def test_torch_depends_on_the_seed_alone():
     got = child(
         """
         import json, torch, numpy as np
-        from nbpipe.executors.surroundings import seed_item
+        from nbpipe.executors.environment import seed_item
         def drawn():
             seed_item(0x1234567800000005)
             return [torch.rand(1).item(), torch.randn(3).tolist(), torch.randperm(50).tolist()]

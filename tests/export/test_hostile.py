@@ -8,13 +8,12 @@ import pytest
 
 from nbpipe.errors import ArgumentError, ExportError
 from nbpipe.export import fresh
-from nbpipe.export.filename import module_path
+from nbpipe.export.difference import portrait, shows_order_of_set
 from nbpipe.export.fresh import Surroundings
-from nbpipe.export.hashes import shows_order_of_set
 from nbpipe.export.model import Piece, Spelling
-from nbpipe.export.portrait import portrait
+from nbpipe.export.proof import Choice, tried
 from nbpipe.export.secrets import secret_in, secret_in_text
-from nbpipe.export.trial import Choice, tried
+from nbpipe.export.store import module_path
 
 WORD = "horse9battery"
 TOLD = {

@@ -12,11 +12,10 @@ import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export.cells import Cell, Cells
-from nbpipe.export.effects import effects, note_of
-from nbpipe.export.gate import gate
-from nbpipe.export.portrait import difference, portrait
+from nbpipe.export.collect import effects, note_of
+from nbpipe.export.difference import difference, portrait
 from nbpipe.export.scope import Scope
-from nbpipe.export.secrets import masked, secret_in, secret_in_text
+from nbpipe.export.secrets import gate, masked, secret_in, secret_in_text
 from nbpipe.export.store import stored
 from tests.export.leaks import (
     IMPORTS,

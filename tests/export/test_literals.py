@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from nbpipe.export.difference import difference, portrait
 from nbpipe.export.literals import NoLiteral, literal
-from nbpipe.export.portrait import difference, portrait
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 OTHERS = (

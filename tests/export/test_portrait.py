@@ -20,19 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.portrait import difference, portrait
+from nbpipe.export.difference import difference, portrait
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = """
 import json, pickle, sys
-from nbpipe.export.portrait import portrait
+from nbpipe.export.difference import portrait
 values = pickle.load(sys.stdin.buffer)
 print(json.dumps([portrait(value) for value in values]))
 """
 IN_MODULE = """
 import importlib, json, sys
-from nbpipe.export.portrait import portrait
+from nbpipe.export.difference import portrait
 module = importlib.import_module(sys.argv[1]) if len(sys.argv) > 1 else sys.modules["__main__"]
 names = [name for name in vars(module) if name.startswith("v_")]
 """

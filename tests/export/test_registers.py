@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbpipe.export.lint import linted, unknown_names
-from nbpipe.export.reads import names_unbound
+from nbpipe.export.names import names_unbound
+from nbpipe.export.render import linted, unknown_names
 from tests.export.notebooks import Notebook
 
 FRAME = """

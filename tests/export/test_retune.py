@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.export.retune import Moved, moved, retuned
+from nbpipe.export.store import Moved, moved, retuned
 
 OLD = '''"""Loader."""
 

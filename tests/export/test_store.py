@@ -15,10 +15,8 @@ import pytest
 
 from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.errors import ExportError, ModuleEditedError
-from nbpipe.export import records
-from nbpipe.export.records import cache_folder
-from nbpipe.export.retune import Moved
-from nbpipe.export.store import stored
+from nbpipe.export import store
+from nbpipe.export.store import Moved, cache_folder, stored
 from tests.export.test_retune import NEW, OLD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -400,9 +398,9 @@ def test_the_cache_holds_the_module_and_no_more(path, cache):
     write(path)
     path.write_text(OLD.replace("SIZE = 8", "SIZE = 'my own secret'"))
     write(path, NEW)
-    records = [json.loads(one.read_text()) for one in (cache / "exports").iterdir()]
-    assert sorted(one["text"] for one in records) == sorted([OLD, NEW])
-    assert {key for one in records for key in one} == {"format", "content", "text", "assets"}
+    store = [json.loads(one.read_text()) for one in (cache / "exports").iterdir()]
+    assert sorted(one["text"] for one in store) == sorted([OLD, NEW])
+    assert {key for one in store for key in one} == {"format", "content", "text", "assets"}
     everything = b"".join(one.read_bytes() for one in (cache / "exports").iterdir())
     assert (b"my own" in everything, str(path.parent).encode() in everything) == (False, False)
 
@@ -440,7 +438,7 @@ def test_a_cache_folder_that_cannot_be_made(path, cache):
 
 def test_the_cache_is_bounded(path, cache, monkeypatch):
     """The oldest records go."""
-    monkeypatch.setattr(records, "_KEPT", 3)
+    monkeypatch.setattr(store, "_KEPT", 3)
     for number in range(6):
         write(path, f"x = {number}\n")
     texts = [json.loads(one.read_text())["text"] for one in (cache / "exports").iterdir()]
@@ -449,8 +447,8 @@ def test_the_cache_is_bounded(path, cache, monkeypatch):
 
 def test_the_cache_is_bounded_in_bytes(path, cache, monkeypatch):
     """A very long module is known by its hash alone, and long ones make others go."""
-    monkeypatch.setattr(records, "_LARGEST_BYTES", 1000)
-    monkeypatch.setattr(records, "_KEPT_BYTES", 1500)
+    monkeypatch.setattr(store, "_LARGEST_BYTES", 1000)
+    monkeypatch.setattr(store, "_KEPT_BYTES", 1500)
     for text in ("x = 1\n" * 150, "y = 1\n" * 150, "z = 1\n" * 999):
         write(path, text)
     kept = [json.loads(one.read_text())["text"] for one in (cache / "exports").iterdir()]

@@ -14,10 +14,10 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
+from nbpipe.export.difference import portrait
 from nbpipe.export.fresh import MARK, Surroundings, ask
 from nbpipe.export.model import Piece, Spelling
-from nbpipe.export.portrait import portrait
-from nbpipe.export.trial import Choice, Failure, tried
+from nbpipe.export.proof import Choice, Failure, tried
 from tests.gates import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -390,7 +390,7 @@ SCRIPT = '''
 import sys
 from nbpipe.export.fresh import Surroundings
 from nbpipe.export.model import Piece, Spelling
-from nbpipe.export.trial import tried
+from nbpipe.export.proof import tried
 text = """
 import subprocess
 subprocess.Popen(["sleep", "{LENGTH}"], start_new_session=True)

@@ -10,9 +10,9 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
+from nbpipe.export.difference import portrait
 from nbpipe.export.fresh import Surroundings
-from nbpipe.export.portrait import portrait
-from nbpipe.export.verify import Report, verified
+from nbpipe.export.proof import Report, verified
 
 MODULE = """import nbpipe
 
@@ -354,7 +354,7 @@ def test_an_interrupt_closes_the_notebooks_pipeline(monkeypatch):
         def close(self):
             closed.set()
 
-    monkeypatch.setattr("nbpipe.export.sample._Taking.result", _interrupted)
+    monkeypatch.setattr("nbpipe.export.proof._Taking.result", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         verify(MODULE, items=Waiting)
     assert closed.is_set()

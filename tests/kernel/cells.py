@@ -5,7 +5,7 @@ import time
 import comm
 from IPython import get_ipython
 
-from nbpipe.kernel import Pump, cure
+from nbpipe.jupyter.kernel import Pump, cure
 from tests.gates import HANG_S
 
 LONGEST_S = 2.5 * HANG_S  # longer than the client bears silence

@@ -74,7 +74,7 @@ def test_what_a_cell_shows_of_the_run(notebook):
     """The snapshot that the panel draws has the stages and their numbers."""
     notebook.run("run = start(lambda n: n); _ = list(run)")
     printed = notebook.run(
-        "from nbpipe.view.snapshot import snapshot\n"
+        "from nbpipe.show.snapshot import snapshot\n"
         "shown = snapshot(run); print(shown['state'], [s['address'] for s in shown['stages']])"
     )
     assert printed == "finished ['source', 'fn']\n"

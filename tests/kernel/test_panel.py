@@ -8,7 +8,7 @@ from tests.kernel.client import is_status, parent
 START = """
 import threading
 import nbpipe
-from nbpipe.widgets import panel
+from nbpipe.jupyter import panel
 panel.front_end = lambda: ("export default {}", "")
 barrier = threading.Barrier(4)
 def meet(number):

@@ -7,7 +7,10 @@ import threading
 
 import pytest
 
-from nbpipe.kernel import Pump, cure, inbox, interrupts, pump
+from nbpipe.jupyter import kernel as inbox
+from nbpipe.jupyter import kernel as interrupts
+from nbpipe.jupyter import kernel as pump
+from nbpipe.jupyter.kernel import Pump, cure
 from tests.kernel.fakes import FakeKernel, in_loop, message
 
 

@@ -11,7 +11,7 @@ import numpy as np  # noqa: E402
 from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 import nbpipe  # noqa: E402
-from nbpipe.mapped import Packer, unpack  # noqa: E402
+from nbpipe.executors.memory import Packer, unpack  # noqa: E402
 from tests.loader.same import same  # noqa: E402
 
 pytestmark = [

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import nbpipe  # noqa: E402
-from nbpipe.display import WIDGET_VIEW, RunDisplay  # noqa: E402
-from nbpipe.remote import Remote  # noqa: E402
-from nbpipe.view.snapshot import snapshot  # noqa: E402
+from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay  # noqa: E402
+from nbpipe.show.messages import Remote  # noqa: E402
+from nbpipe.show.snapshot import snapshot  # noqa: E402
 from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Made, Numbers  # noqa: E402
 from tests.test_display import Outputs  # noqa: E402

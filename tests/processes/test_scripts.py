@@ -322,7 +322,7 @@ def test_what_is_dropped_last_of_all(tmp_path):
         last = sys.modules["last"] = types.ModuleType("last")  # the first one is emptied last
         import numpy as np
         import nbpipe
-        from nbpipe.mapped import Packer
+        from nbpipe.executors.memory import Packer
 
         numbers = nbpipe.source(range(9))
         run = numbers.map(str).start()

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 import nbpipe
-from nbpipe.executors import slot
+from nbpipe.executors import process
 from tests.gates import HANG_S, delivered, drained, finished, quiet
 
 LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
@@ -125,7 +125,7 @@ class Clock:
 def clock(monkeypatch):
     """Give a clock that calls are held against; what workers print must be redirected to it."""
     clock = Clock()
-    monkeypatch.setattr(slot, "monotonic", clock)
+    monkeypatch.setattr(process, "monotonic", clock)
     return clock
 
 

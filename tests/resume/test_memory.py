@@ -1,15 +1,14 @@
 """Memory: what a run remembers of the way of its items stays bounded."""
 
 import nbpipe
-from nbpipe.engine import logs
-from nbpipe.engine.batching import BatchByCost
-from nbpipe.engine.shuffling import Shuffling
-from nbpipe.engine.standing import _upstream_first
+from nbpipe.engine import node
+from nbpipe.engine.fold import BatchByCost, Shuffling
+from nbpipe.engine.node import _upstream_first
 
 COUNT = 100_000
 AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
-LOGS = (logs.Drops, logs.Arrivals, logs.Children, logs.Draws, BatchByCost, Shuffling)
+LOGS = (node.Drops, node.Arrivals, node.Children, node.Draws, BatchByCost, Shuffling)
 
 
 def entries(run):

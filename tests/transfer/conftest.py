@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbpipe import transfer
+from nbpipe.executors import device
 from tests.transfer.fake import World
 
 
@@ -10,5 +10,5 @@ from tests.transfer.fake import World
 def world(monkeypatch):
     """Give a machine with two fake devices, whose streams stand still until they are told."""
     made = World()
-    monkeypatch.setitem(transfer.BACKENDS, "fake", made)
+    monkeypatch.setitem(device.BACKENDS, "fake", made)
     return made

@@ -13,7 +13,7 @@ from collections import deque
 import numpy as np
 
 from nbpipe.errors import ArgumentError
-from nbpipe.executors.inflight import Backend
+from nbpipe.executors.device import Backend
 
 
 class Place(str):

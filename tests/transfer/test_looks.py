@@ -3,9 +3,9 @@
 import pytest
 
 import nbpipe
-from nbpipe.stage import addresses
-from nbpipe.tune.rules import decide
-from nbpipe.view.words import knob_words, worker_words
+from nbpipe.ops.stage import addresses
+from nbpipe.show.rules import decide
+from nbpipe.show.words import knob_words, worker_words
 from tests.test_tune import case
 from tests.transfer.fake import host
 
@@ -25,7 +25,7 @@ def test_the_panel_shows_depth_and_no_workers(world):
     pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
     with pipe.start() as run:
         list(run)
-        from nbpipe.view.snapshot import snapshot
+        from nbpipe.show.snapshot import snapshot
 
         copy, after = snapshot(run)["stages"][2:4]
     assert (copy["workers"], copy["unit"], knob_words(copy)) == (None, "items", "depth 2")

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import ArgumentError, StageError, transfer
+from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
-from nbpipe.executors.holdings import Holdings
+from nbpipe.executors import device
+from nbpipe.executors.device import Holdings
 from tests.gates import finished
 from tests.transfer.fake import World, host
 
@@ -20,7 +21,7 @@ ITEMS = 12
 def machine(monkeypatch, **options):
     """Install another machine with fake devices."""
     made = World(**options)
-    monkeypatch.setitem(transfer.BACKENDS, "fake", made)
+    monkeypatch.setitem(device.BACKENDS, "fake", made)
     return made
 
 
@@ -451,7 +452,7 @@ def test_any_schedule_gives_every_batch_whole(seed):
     """Whenever streams go on, whatever is kept, however depth is turned: nothing is mixed up."""
     rng = random.Random(seed)
     world = World(eager_copies=rng.random() < 0.5)
-    transfer.BACKENDS["fake"] = world
+    device.BACKENDS["fake"] = world
     pipe = (
         numbers(20, pinned=rng.random() < 0.5)
         .to_device("fake", depth=rng.randint(1, 16))
@@ -472,7 +473,7 @@ def test_any_schedule_gives_every_batch_whole(seed):
             if rng.random() < 0.2:
                 pipe["one"].depth = rng.randint(1, 16)
         world.finish()
-    del transfer.BACKENDS["fake"]
+    del device.BACKENDS["fake"]
     assert (world.seen, world.wrong, bool(leaks(run))) == (list(range(2, 22)), [], False)
 
 

@@ -84,7 +84,7 @@ class Part:
 @pytest.fixture
 def backend():
     """Give the backend over the stand-ins."""
-    from nbpipe.executors.torch_streams import TorchBackend
+    from nbpipe.executors.device import TorchBackend
 
     return TorchBackend(Torch(), "cuda")
 

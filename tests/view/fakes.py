@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbpipe
-from nbpipe.exported import mark
-from nbpipe.failure import Failure
-from nbpipe.knobs import KnobChange
-from nbpipe.metrics import StageStats
-from nbpipe.stage import addresses
-from nbpipe.watch import Status
+from nbpipe.base.knobs import KnobChange
+from nbpipe.engine.failures import Failure
+from nbpipe.engine.stats import StageStats, Status
+from nbpipe.ops.stage import addresses
+from nbpipe.show.watch import mark
 
 NOW_S = 1_763_700_000.0
 BEGUN_S = NOW_S - 40

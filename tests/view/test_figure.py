@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe.knobs import KnobChange
-from nbpipe.view.figure import _filled, _labels, figure
+from nbpipe.base.knobs import KnobChange
+from nbpipe.show.figure import _filled, _labels, figure
 from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")

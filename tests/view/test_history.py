@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.stage import CONSUMER
-from nbpipe.view import history
-from nbpipe.view.history import spread
+from nbpipe.ops.stage import CONSUMER
+from nbpipe.show.history import history, spread
 from tests.view.fakes import BEGUN_S, NOW_S, FakeWatched, past_of, photographs
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.view.links import page_link
+from nbpipe.show.snapshot import page_link
 
 
 @pytest.mark.parametrize(

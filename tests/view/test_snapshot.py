@@ -12,15 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe.exported import mark
-from nbpipe.knobs import KnobChange
-from nbpipe.metrics import StageStats
-from nbpipe.stage import CONSUMER
-from nbpipe.tune import case
-from nbpipe.view import Snapshot, snapshot, snapshot_key
-from nbpipe.view.bounded import rounded
-from nbpipe.view.since import ExportPart, TurnedPart
-from nbpipe.view.snapshot import VERSION, FailurePart, KnobPart, StagePart, WorkersPart
+from nbpipe.base.knobs import KnobChange
+from nbpipe.engine.stats import StageStats
+from nbpipe.ops.stage import CONSUMER
+from nbpipe.show import case
+from nbpipe.show.snapshot import (
+    VERSION,
+    ExportPart,
+    FailurePart,
+    KnobPart,
+    Snapshot,
+    StagePart,
+    TurnedPart,
+    WorkersPart,
+    rounded,
+    snapshot,
+    snapshot_key,
+)
+from nbpipe.show.watch import mark
 from tests.gates import finished
 from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 

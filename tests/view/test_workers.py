@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 import nbpipe
-from nbpipe.metrics import StageStats
-from nbpipe.stage import addresses
-from nbpipe.stats import worker_count
-from nbpipe.view import snapshot
-from nbpipe.view.picture import picture_html
-from nbpipe.view.words import picture_text, worker_words
+from nbpipe.engine.stats import StageStats, worker_count
+from nbpipe.ops.stage import addresses
+from nbpipe.show.html import picture_html
+from nbpipe.show.snapshot import snapshot
+from nbpipe.show.words import picture_text, worker_words
 from tests.gates import finished
 from tests.view.fakes import FakeWatched, photographs
 from tests.view.test_picture import Reader

@@ -152,7 +152,7 @@ def test_missing_extra_is_named(run, monkeypatch):
     """Without ipywidgets, the error holds the line to type."""
     import sys
 
-    monkeypatch.setitem(sys.modules, "nbpipe.widgets.controls", None)
+    monkeypatch.setitem(sys.modules, "nbpipe.jupyter.controls", None)
     with pytest.raises(MissingExtraError, match=r"jupyter-nbpipe\[jupyter\]") as caught:
         run.controls()
     assert "ipywidgets" in str(caught.value)

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("anywidget")
 
 import nbpipe
-from nbpipe.exported import mark
-from nbpipe.widgets import panel as panel_module
-from nbpipe.widgets import panel_of
-from nbpipe.widgets.publisher import Publisher
+from nbpipe.jupyter import panel as panel_module
+from nbpipe.jupyter import panel_of
+from nbpipe.jupyter.publisher import Publisher
+from nbpipe.show.watch import mark
 from tests.gates import HANG_S, still_alive
 from tests.view.fakes import Report
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nbpipe.widgets.publisher import Publisher
+from nbpipe.jupyter.publisher import Publisher
 from tests.gates import finished
 
 

@@ -1,0 +1,1 @@
+"""What every room stands on: knobs, trees, threads, words. Nothing here knows a stage."""

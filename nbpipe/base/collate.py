@@ -1,0 +1,409 @@
+"""Stack samples into a batch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentError, ArgumentTypeError
+from .tree import MAX_DEPTH, children, is_tensor, rebuild
+
+_WAY_OUT = "collate=fn gathers a list of samples your way (collate=list keeps it as it is)"
+_SHOWN = 8  # names shown in a message
+
+
+def collate(
+    samples: Sequence[Any],
+    *,
+    names: Sequence[str] | None = None,
+    dtype: Any = None,
+    pad: Any = None,
+) -> Any:
+    """Stack B samples of one nesting into a batch of the same nesting.
+
+    | in each sample | in the batch |
+    |---|---|
+    | numpy array (...) | numpy array (B, ...) |
+    | torch tensor (...) | torch tensor (B, ...), on the same device |
+    | number, bool | numpy array (B,): int64, float64, bool; numpy scalars keep their dtype |
+    | number, bool in a sample that holds a tensor | torch tensor (B,) on the CPU, same dtypes |
+    | dict, tuple, named tuple, list, dataclass | the same, of batches |
+    | str, bytes, None and everything else | list of B |
+
+    A batch shares no memory with the arrays and tensors of its samples. Arrays stay arrays beside
+    tensors, and so do numbers of a dtype that torch does not have.
+
+    Args:
+        samples: B samples, at least one.
+        names: makes a dict of the fields of samples that are tuples.
+        dtype: floating dtype to which all that is floating is cast: "float32", a numpy or a
+            torch dtype; integers and bools stay as they are.
+        pad: value with which arrays and tensors of different shapes, but as many dimensions,
+            are filled at the end of every axis on which they differ.
+
+    Raises:
+        ArgumentError: the samples do not fit together; the message names the field.
+        ArgumentTypeError: an option of a wrong type.
+    """
+    if not isinstance(samples, list):
+        samples = list(samples)
+    if not samples:
+        raise ArgumentError("a batch must have at least 1 sample, got none")
+    check_options(names, pad=pad)
+    how = _How(_floating(dtype), pad, _holds_tensor(samples[0], 0))
+    if names is None:
+        return _gather(samples, how, "sample", 0)
+    columns = _columns(samples, tuple(names))
+    return {
+        name: _gather(column, how, f"field {name!r}", 1)
+        for name, column in zip(names, columns, strict=True)
+    }
+
+
+def check_options(names: Any = None, dtype: Any = None, pad: Any = None) -> None:
+    """Check the options of `collate` before there are samples.
+
+    Raises:
+        ArgumentError: names that are equal, or none; a dtype that is not floating.
+        ArgumentTypeError: names that are no strings, a `pad` that is no number.
+    """
+    if names is not None:
+        _check_names(names)
+    if pad is not None and not isinstance(pad, int | float | complex | np.generic):
+        raise ArgumentTypeError(f"pad must be a number, got {pad!r}; {_WAY_OUT}")
+    _floating(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    floating: str | None  # name of the dtype of all that is floating
+    pad: Any
+    tensors: bool  # numbers become tensors
+
+
+def _holds_tensor(sample: Any, depth: int) -> bool:
+    """Tell whether a leaf of a sample is a torch tensor."""
+    if depth > MAX_DEPTH or sys.modules.get("torch") is None:
+        return False
+    kind = _kind(sample)
+    if kind in ("mapping", "sequence", "dataclass"):
+        return any(_holds_tensor(value, depth + 1) for _, value in children(sample) or ())
+    return kind == "tensor"
+
+
+def _gather(samples: list[Any], how: _How, where: str, depth: int) -> Any:
+    kinds = set(map(type, samples))
+    kind = _kind(samples[0])
+    if len(kinds) > 1:
+        _check_alike(samples, kind, where)
+    if kind == "array":
+        _refuse_masks(kinds, where)
+        return _stack_arrays(samples, how, where)
+    if kind in ("number", "bool"):
+        return _stack_numbers(samples, kinds, how, where)
+    if kind == "tensor":
+        return _stack_tensors(samples, how, where)
+    return samples.copy() if kind == "leaf" else _gather_nodes(samples, how, where, depth)
+
+
+def _kind(value: Any) -> str:
+    known = _KINDS.get(type(value))
+    if known is not None:
+        return known
+    if is_tensor(value):
+        return "tensor"
+    for kind, name in _FAMILIES:
+        if isinstance(value, kind):
+            return name
+    return "leaf" if children(value) is None else "dataclass"
+
+
+def _check_alike(samples: list[Any], kind: str, where: str) -> None:
+    for number, sample in enumerate(samples):
+        if _kind(sample) != kind or (kind == "dataclass" and type(sample) is not type(samples[0])):
+            raise ArgumentError(
+                f"{where}: samples must be of one type to be stacked, got "
+                f"{type(samples[0]).__name__} in sample 0 and {type(sample).__name__} in sample "
+                f"{number}; convert them alike before, or {_WAY_OUT}"
+            )
+
+
+_FAMILIES: tuple[tuple[type, str], ...] = (  # the first that fits
+    (str, "leaf"),
+    (bytes, "leaf"),
+    (np.ndarray, "array"),
+    (np.bool_, "bool"),
+    (int, "number"),
+    (float, "number"),
+    (complex, "number"),
+    (np.generic, "number"),
+    (Mapping, "mapping"),
+    (list, "sequence"),
+    (tuple, "sequence"),
+)
+_KINDS: dict[type, str] = {
+    bool: "bool",
+    type(None): "leaf",
+    dict: "mapping",
+    **{kind: name for kind, name in _FAMILIES if kind is not Mapping},
+}
+
+
+# -- numbers, arrays, tensors -----------------------------------------------------------
+
+
+def _stack_numbers(numbers: list[Any], kinds: set[type], how: _How, where: str) -> Any:
+    dtype: Any = None  # numpy's own scalars say it themselves
+    if kinds <= {int, float}:
+        dtype = np.int64 if kinds == {int} else np.float64
+    batch = _array_of_numbers(numbers, dtype, where)
+    floating = how.floating is not None and batch.dtype.kind == "f"
+    tensor = _tensor_or_none(batch) if how.tensors else None
+    if tensor is not None:
+        return tensor.to(_torch_floating(how, sys.modules["torch"])) if floating else tensor
+    return batch.astype(_numpy_floating(how), copy=False) if floating else batch
+
+
+def _array_of_numbers(numbers: list[Any], dtype: Any, where: str) -> NDArray[Any]:
+    try:
+        batch = np.array(numbers, dtype=dtype)
+    except OverflowError as error:
+        raise _too_large(numbers, where) from error
+    if batch.dtype.kind == "O":
+        raise _too_large(numbers, where)
+    return batch
+
+
+def _tensor_or_none(batch: NDArray[Any]) -> Any:
+    """Return a tensor with the memory of `batch`; None: torch has no such dtype."""
+    torch: Any = sys.modules["torch"]
+    try:
+        return torch.from_numpy(batch)
+    except TypeError:
+        return None
+
+
+def _too_large(numbers: list[Any], where: str) -> ArgumentError:
+    return ArgumentError(
+        f"{where}: ints must fit int64 to be stacked, got {max(numbers, key=abs)!r}; "
+        f"give float(value) or str(value) instead, or {_WAY_OUT}"
+    )
+
+
+def _stack_arrays(arrays: list[Any], how: _How, where: str) -> NDArray[Any]:
+    dtype = _common_dtype(arrays, where)
+    if how.floating is not None and dtype.kind == "f":
+        dtype = _numpy_floating(how)
+    shapes = [array.shape for array in arrays]
+    if shapes.count(shapes[0]) == len(shapes):
+        return np.array(arrays, dtype=dtype)
+    shape = _padded_shape(shapes, how, where)
+    batch = np.full((len(arrays), *shape), _fitting(how.pad, dtype, where), dtype)
+    for row, array in zip(batch, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return batch
+
+
+def _refuse_masks(kinds: set[type], where: str) -> None:
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        raise ArgumentError(
+            f"{where}: arrays must be without masks to be stacked, got a MaskedArray; give data "
+            "and mask as two fields, or collate=np.ma.stack"
+        )
+
+
+def _stack_tensors(tensors: list[Any], how: _How, where: str) -> Any:
+    torch: Any = sys.modules["torch"]
+    dtype = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors})
+    if how.floating is not None and dtype.is_floating_point:
+        dtype = _torch_floating(how, torch)
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    if shapes.count(shapes[0]) == len(shapes):
+        return torch.stack(tensors).to(dtype)
+    shape = _padded_shape(shapes, how, where)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        _fitting(how.pad, np.dtype(str(dtype).removeprefix("torch.")), where)
+    batch = tensors[0].new_full((len(tensors), *shape), how.pad, dtype=dtype)
+    for row, tensor in zip(batch, tensors, strict=True):
+        row[tuple(map(slice, tensor.shape))] = tensor
+    return batch
+
+
+def _common_dtype(arrays: list[Any], where: str) -> np.dtype[Any]:
+    dtypes = [array.dtype for array in arrays]
+    first: np.dtype[Any] = dtypes[0]
+    if dtypes.count(first) == len(dtypes):
+        if first.kind == "O":
+            raise _not_numbers("an object array", where)
+        return first
+    families = {"number" if dtype.kind in "biufc" else dtype.kind for dtype in dtypes}
+    if len(families) > 1 or "O" in families:
+        other = next(i for i, dtype in enumerate(dtypes) if dtype != first)
+        raise _not_numbers(f"{first} in sample 0 and {dtypes[other]} in sample {other}", where)
+    return np.result_type(*dtypes)
+
+
+def _not_numbers(got: str, where: str) -> ArgumentError:
+    return ArgumentError(
+        f"{where}: arrays must have one kind of dtype, and not object, to be stacked, got {got}; "
+        f"build them with a dtype, or {_WAY_OUT}"
+    )
+
+
+def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple[int, ...]:
+    """Give the shape that holds all; refuse where nothing is said about padding."""
+    ndims = set(map(len, shapes))
+    if how.pad is not None and len(ndims) == 1:
+        return tuple(map(max, zip(*shapes, strict=True)))
+    first = shapes[0]
+    other = next(i for i, shape in enumerate(shapes) if shape != first)
+    pad = "pad=value fills them up, " if len(ndims) == 1 else ""
+    raise ArgumentError(
+        f"{where}: samples must have one {'shape' if len(ndims) == 1 else 'number of axes'} to "
+        f"be stacked, got {first} in sample 0 and {shapes[other]} in sample {other}; "
+        f"{pad}{_WAY_OUT}"
+    )
+
+
+def _fitting(pad: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Give the pad value as a `dtype`; refuse where that would change it."""
+    given = np.asarray(pad)
+    if dtype.kind in "biu":
+        with np.errstate(all="ignore"):
+            fits = np.isfinite(given) and given == given.astype(dtype)
+        if not fits or (dtype.kind == "u" and given < 0):
+            raise ArgumentError(
+                f"{where}: pad must be a value of {dtype}, the samples' dtype, got {pad!r}; "
+                "convert the samples to a dtype that holds it"
+            )
+    return given.astype(dtype)
+
+
+# -- nodes ------------------------------------------------------------------------------
+
+
+def _gather_nodes(samples: list[Any], how: _How, where: str, depth: int) -> Any:
+    if depth >= MAX_DEPTH:
+        raise ArgumentError(
+            f"samples must be nested at most {MAX_DEPTH} levels deep, got more; does a container "
+            f"contain itself? {_WAY_OUT}"
+        )
+    first = samples[0]
+    keys = [key for key, _ in children(first) or ()]
+    if isinstance(first, Mapping):
+        columns = _mapping_columns(samples, where)
+    elif isinstance(first, list | tuple):
+        columns = _sequence_columns(samples, where)
+    else:
+        columns = [[getattr(sample, name) for sample in samples] for name in keys]
+    named = not isinstance(first, Mapping) and isinstance(next(iter(keys), 0), str)
+    fields = [f"{where}.{key}" if named else f"{where}[{key!r}]" for key in keys]
+    parts = zip(columns, fields, strict=True)
+    return rebuild(first, [_gather(column, how, field, depth + 1) for column, field in parts])
+
+
+def _mapping_columns(samples: list[Any], where: str) -> list[list[Any]]:
+    """Give the values of each key, in the order of the first sample's keys."""
+    first = samples[0].keys()
+    for number, sample in enumerate(samples):
+        if sample.keys() != first:
+            missing, more = first - sample.keys(), sample.keys() - first
+            said = [f"no {_listed(missing)}"] if missing else []
+            said += [f"{_listed(more)} too"] if more else []
+            raise ArgumentError(
+                f"{where}: dicts must have the same keys to be stacked, got {_listed(first)} in "
+                f"sample 0 and {', '.join(said)} in sample {number}; give every sample the same "
+                f"keys, or {_WAY_OUT}"
+            )
+    return [[sample[key] for sample in samples] for key in first]
+
+
+def _sequence_columns(samples: list[Any], where: str) -> list[list[Any]]:
+    try:
+        return list(map(list, zip(*samples, strict=True)))
+    except ValueError as error:
+        first = samples[0]
+        number = next(i for i, sample in enumerate(samples) if len(sample) != len(first))
+        raise ArgumentError(
+            f"{where}: samples must have one length to be stacked, got {_count(first)} in "
+            f"sample 0 and {_count(samples[number])} in sample {number}; make arrays of them and "
+            f"give pad=value, or {_WAY_OUT}"
+        ) from error
+
+
+def _count(sample: list[Any] | tuple[Any, ...]) -> str:
+    return f"{type(sample).__name__} of {len(sample)}"
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    names = sorted(map(repr, keys))
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _columns(samples: list[Any], names: tuple[str, ...]) -> list[list[Any]]:
+    """Take tuples apart into one column for each name."""
+    for number, sample in enumerate(samples):
+        if not isinstance(sample, tuple | list) or len(sample) != len(names):
+            got = type(sample).__name__
+            got = f"{got} of {len(sample)}" if isinstance(sample, tuple | list) else got
+            raise ArgumentError(
+                f"with names={names!r} each sample must be a tuple of {len(names)} fields, got "
+                f"{got} in sample {number}; dicts keep the names of their fields by themselves"
+            )
+    return [list(column) for column in zip(*samples, strict=True)]
+
+
+# -- options ----------------------------------------------------------------------------
+
+
+def _check_names(names: Any) -> None:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise ArgumentTypeError(
+            f"names must be a tuple of field names, got {names!r}; as names=('input', 'target')"
+        )
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(f"names must be strings, got {names!r}")
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"names must differ from one another, got {names!r}")
+
+
+def _floating(dtype: Any) -> str | None:
+    """Give the name of a floating dtype of numpy or torch."""
+    if dtype is None:
+        return None
+    name = str(dtype) if type(dtype).__module__ == "torch" else dtype
+    name = name.removeprefix("torch.") if isinstance(name, str) else name
+    if isinstance(name, str) and name == "bfloat16":  # torch has it, numpy has not
+        return name
+    try:
+        known = np.dtype(name)
+    except (TypeError, ValueError):
+        known = None
+    if known is None or known.kind != "f":
+        raise ArgumentError(
+            f"dtype must be a floating dtype such as 'float32', got {dtype!r}; it casts what is "
+            "floating only, other types are converted with map"
+        )
+    return known.name
+
+
+def _numpy_floating(how: _How) -> np.dtype[Any]:
+    if how.floating == "bfloat16":
+        raise ArgumentError(
+            "dtype must be one that numpy has where samples are arrays or floats, got 'bfloat16'; "
+            "turn them into torch tensors before, or cast on the device"
+        )
+    return np.dtype(how.floating or "float64")
+
+
+def _torch_floating(how: _How, torch: Any) -> Any:
+    dtype = getattr(torch, how.floating or "", None)
+    if dtype is None:
+        raise ArgumentError(f"dtype must be one that torch has, got {how.floating!r}")
+    return dtype

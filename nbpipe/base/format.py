@@ -1,0 +1,241 @@
+"""Text for people: numbers with their units, and tables."""
+
+from __future__ import annotations
+
+import html
+import math
+import operator
+import re
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+# -- Tables as plain text and as HTML; everything that goes into them is text from outside ---------
+_STYLE = (
+    "<style>.nbpipe-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left!important;"
+    "border-bottom:1px solid var(--jp-border-color2,#ccc);white-space:nowrap}"
+    ".nbpipe-table th{font-weight:600}.nbpipe-table img{display:block;max-height:64px;"
+    "image-rendering:pixelated}.nbpipe-wrap{overflow-x:auto}"
+    ".nbpipe-caption{opacity:.75;margin:2px 0 6px}</style>"
+)
+_LONGEST = 60
+
+
+def shortened(text: str, limit: int = _LONGEST) -> str:
+    """Give `text` in at most `limit` characters, in one line, an ellipsis where it was cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a table in columns of plain text."""
+    cells = [[shortened(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
+
+
+def html_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str = "",
+    pictures: Sequence[bytes | None] = (),
+) -> str:
+    """Lay out a table as HTML; every cell is escaped.
+
+    Args:
+        head: column titles.
+        rows: cells of each row.
+        caption: line above the table.
+        pictures: PNG bytes for each row, shown in a last column.
+    """
+    shows = any(pictures)
+    titles = "".join(f"<th>{html.escape(title)}</th>" for title in head)
+    lines = []
+    for number, row in enumerate(rows):
+        cells = "".join(
+            f'<td title="{html.escape(cell, quote=True)}">{html.escape(shortened(cell))}</td>'
+            for cell in row
+        )
+        if shows:
+            cells += f"<td>{_picture(pictures[number])}</td>"
+        lines.append(f"<tr>{cells}</tr>")
+    above = f'<div class="nbpipe-caption">{html.escape(caption)}</div>' if caption else ""
+    last = "<th></th>" if shows else ""
+    return (
+        f'<div class="nbpipe-wrap">{_STYLE}{above}<table class="nbpipe-table">'
+        f"<thead><tr>{titles}{last}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _picture(png: bytes | None) -> str:
+    import base64
+
+    if not png:
+        return ""
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode("ascii")}">'
+
+
+# -- Numbers with their units, as people read and type them ----------------------------------------
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_STEP = 1000
+_WHOLE_FROM = 100  # amounts from here on need no decimals
+_ALMOST = 0.95  # rounds to 1
+_MINUTE_S = 60
+_HOUR_S = 3600
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", re.ASCII)
+_WAY_OUT = 'give an int of bytes or a text such as "500 MB", "2 GB", "1.5 GiB"'
+
+
+def format_count(count: float) -> str:
+    """Give a count with three digits and a decimal prefix.
+
+    Examples:
+        >>> format_count(12345.0)
+        '12.3 k'
+        >>> format_count(7)
+        '7'
+    """
+    amount, prefix = _scaled(float(count))
+    return f"{amount} {prefix}" if prefix else amount
+
+
+def format_rate(items_per_s: float, unit: str = "items") -> str:
+    """Give a rate, `unit` being the plural of what is counted.
+
+    Examples:
+        >>> format_rate(12345.0)
+        '12.3 k items/s'
+    """
+    return f"{format_count(items_per_s)} {unit}/s"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Give a size in decimal units (1 kB is 1,000 bytes).
+
+    Examples:
+        >>> format_bytes(1_300_000_000)
+        '1.3 GB'
+    """
+    amount, prefix = _scaled(float(size_bytes))
+    return f"{amount} {prefix}B"
+
+
+def format_seconds(time_s: float) -> str:
+    """Give a time in the unit that suits it, from ns to hours.
+
+    Examples:
+        >>> format_seconds(0.0042)
+        '4.2 ms'
+        >>> format_seconds(3725)
+        '1 h 2 min'
+    """
+    time_s = float(time_s)
+    if math.isfinite(time_s) and round(abs(time_s), 1) >= _MINUTE_S:
+        return _long_time(time_s)
+    for factor, unit in _TIMES:
+        if abs(time_s) >= factor * _ALMOST:
+            return f"{_digits(time_s / factor)} {unit}"
+    return f"{_digits(time_s * 1e9)} ns" if time_s else "0 s"
+
+
+def format_share(share: float) -> str:
+    """Give a share of 1 in percent, without hiding a small one.
+
+    Examples:
+        >>> format_share(0.97)
+        '97 %'
+        >>> format_share(0.001)
+        '0.1 %'
+    """
+    percent = float(share) * 100
+    if not 0 < percent < _ALMOST:
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %" if round(percent, 1) else "<0.1 %"
+
+
+def parse_bytes(size: str | SupportsIndex, *, what: str = "memory") -> int:
+    """Read a number of bytes.
+
+    Args:
+        size: an int [bytes], or a text with a unit: B, kB, MB, GB, TB (powers of 1,000),
+            KiB, MiB, GiB, TiB (powers of 1,024); case does not matter.
+        what: name of the argument, for the message.
+
+    Raises:
+        ArgumentError: a text that is no size, or a size below 0.
+        ArgumentTypeError: neither an int nor a text.
+
+    Examples:
+        >>> parse_bytes("2 GB")
+        2000000000
+    """
+    if isinstance(size, str):
+        return _parse_text(size, what)
+    if not isinstance(size, bool):
+        try:
+            count = operator.index(size)
+        except TypeError:
+            pass
+        else:
+            if count < 0:
+                raise ArgumentError(f"{what} must be at least 0 bytes, got {size!r}; {_WAY_OUT}")
+            return count
+    raise ArgumentTypeError(f"{what} must be an int or a text [bytes], got {size!r}; {_WAY_OUT}")
+
+
+def _parse_text(text: str, what: str) -> int:
+    match = _AMOUNT.fullmatch(text)
+    factor = _BYTES.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ArgumentError(f"{what} must be a size in bytes, got {text!r}; {_WAY_OUT}")
+    amount = match[1]
+    return int(amount) * factor if amount.isdigit() else round(float(amount) * factor)
+
+
+def _scaled(amount: float) -> tuple[str, str]:
+    """Give the digits of an amount and its decimal prefix."""
+    step = 0
+    while math.isfinite(amount) and round(abs(amount)) >= _STEP and step < len(_PREFIXES) - 1:
+        amount /= _STEP
+        step += 1
+    return _digits(amount), _PREFIXES[step]
+
+
+def _digits(amount: float) -> str:
+    """Give at most three digits, without a zero after the point at the end."""
+    if not math.isfinite(amount):
+        return str(amount)
+    if round(abs(amount), 1) >= _WHOLE_FROM:
+        return f"{amount:.0f}"
+    small = 0 < abs(amount) < _ALMOST
+    return f"{amount:.2g}" if small else f"{amount:.1f}".removesuffix(".0")
+
+
+def _long_time(time_s: float) -> str:
+    sign = "-" if time_s < 0 else ""
+    whole_s = round(abs(time_s))
+    if whole_s < _HOUR_S:
+        return f"{sign}{whole_s // _MINUTE_S} min {whole_s % _MINUTE_S} s"
+    minutes = round(whole_s / _MINUTE_S)
+    return f"{sign}{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,241 @@
+"""Threads and the interpreter: starts, calls at exit, the switch interval."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import functools
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+from ..errors import WorkerStartError
+
+
+# -- Threads that an interrupt cannot half start ---------------------------------------------------
+# An interrupt reaches the main thread between any two calls, those inside `threading.Thread.start`
+# included: it can leave a thread that nobody knows, or a lock that nobody opens.
+def uninterrupted(function: Callable[[], object]) -> None:
+    """Call a function where no interrupt comes in, and wait; an interrupt ends only the wait.
+
+    Args:
+        function: it must not need a lock that the caller holds.
+
+    Raises:
+        BaseException: what the function raised.
+    """
+    if _thread.get_ident() != threading.main_thread().ident:
+        function()
+        return
+    ended = _thread.allocate_lock()
+    ended.acquire()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
+            errors.append(error)
+        finally:
+            ended.release()
+
+    try:
+        _thread.start_new_thread(call, ())
+    except RuntimeError:  # no more threads may be started: the interpreter is shutting down
+        call()
+    ended.acquire()
+    if errors:
+        raise errors[0]
+
+
+def in_new_thread(function: Callable[[], object]) -> None:
+    """Call a function where no lock of this thread is in its way.
+
+    `threading` starts the thread, so that it knows when it ends: of another one it would keep an
+    object for ever, once the function, or a line of a log, asks for the thread's name. But to start
+    it takes locks that may be held below us, so that is done in a thread of its own.
+    """
+
+    def begin() -> None:
+        thread = threading.Thread(target=function, name="nbpipe-aside", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads may be started
+            function()
+
+    try:
+        _thread.start_new_thread(begin, ())
+    except RuntimeError:  # the interpreter is shutting down
+        return
+
+
+def holds(lock: threading.RLock) -> bool:
+    """Tell whether this very thread is inside a lock: what garbage runs may be there, below us."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]
+
+
+def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
+    """Give the error to raise, from `error`, where the system gives no more threads."""
+    return WorkerStartError(
+        f"no thread could be started for {what}: {error}; end other threads and processes, or "
+        "raise the limit on them (`ulimit -u`)"
+    )
+
+
+class Latch:
+    """Opens once, for all who wait.
+
+    Unlike a `threading.Event` it bears an interrupt at any moment of a wait: an event would keep
+    its lock, and whoever sets it then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._gate = _thread.allocate_lock()
+        self._gate.acquire()
+        self.is_open = False
+
+    def open(self) -> None:
+        """Let all go on who wait, now and later."""
+        self.is_open = True
+        self._pass_on()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is open, at most so long [s]; say whether it is."""
+        if not self.is_open:
+            try:
+                self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+            finally:
+                if self.is_open:
+                    self._pass_on()
+        return self.is_open
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(RuntimeError):  # another one was quicker
+            self._gate.release()
+
+
+# -- Exit calls: what is done as the interpreter ends, whoever interrupts it -----------------------
+# An interrupt that came in just before comes up as an exit handler begins, where nothing in it can
+# catch it: Python tells of it, and the handler is not called at all. So the hook that would tell is
+# ours for that moment, and calls it. Nothing written in Python could do this in time: the hook is
+# kept and set by calls that run none.
+@final
+class ExitCall:
+    """A function that is called as the interpreter ends, and again if it was interrupted.
+
+    Args:
+        function: called with whether somebody interrupted, and is in a hurry.
+    """
+
+    def __init__(self, function: Callable[[bool], object]) -> None:
+        self._function = function
+        self._kept: dict[str, Any] = {}  # what stood in `sys`, the hook among it
+        self._calls = (
+            self._run,
+            functools.partial(setattr, sys, "unraisablehook", self._told),
+            functools.partial(self._kept.update, vars(sys)),
+        )
+
+    def register(self) -> None:
+        """Have it called before all that was registered up to now."""
+        for call in self._calls:  # the last one is the first to be called
+            atexit.unregister(call)
+            atexit.register(call)
+
+    def _run(self) -> None:
+        try:
+            self._function(False)  # noqa: FBT003
+        except KeyboardInterrupt:
+            self._run_again()
+        self._reset_hook()
+
+    def _run_again(self) -> None:
+        while True:
+            try:
+                self._function(True)  # noqa: FBT003
+            except KeyboardInterrupt:
+                continue
+            return
+
+    def _reset_hook(self) -> None:
+        sys.unraisablehook = self._before()
+        self._kept.clear()
+
+    def _before(self) -> Callable[[Any], object]:
+        hook: Callable[[Any], object] = self._kept.get("unraisablehook", sys.__unraisablehook__)
+        return hook
+
+    def _told(self, told: Any) -> None:
+        """Take the place of the hook that tells of exceptions that nobody can catch."""
+        ours = told.object == self._run or repr(self._run) in str(told.err_msg)
+        if ours and issubclass(told.exc_type, KeyboardInterrupt):
+            self._run_again()
+            self._reset_hook()
+        else:
+            self._before()(told)
+
+
+# -- The interpreter's switch interval while epochs are in progress --------------------------------
+# One loop of pure Python in the consuming cell adds about 5 ms to every wake-up of a worker, the
+# interpreter's default switch interval. While at least one epoch is in progress the interval is
+# lowered; when the last one ends, it is put back.
+INTERVAL_S = 0.0002
+SWITCH = "NBPIPE_SWITCH_INTERVAL"  # environment: "off", or another interval [s]
+
+
+class _Interval:
+    """Knows who has an epoch in progress, so that two runs do not undo each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holders: set[int] = set()
+        self._before_s: float | None = None
+
+    def lower(self, holder: object) -> None:
+        """Hear that `holder` has an epoch in progress; to say it again does nothing."""
+        with self._lock:
+            self._holders.add(id(holder))
+            wanted_s = _wanted_s()
+            if self._before_s is None and wanted_s is not None:
+                before_s = sys.getswitchinterval()
+                if before_s > wanted_s:
+                    self._before_s = before_s
+                    sys.setswitchinterval(wanted_s)
+
+    def restore(self, holder: object) -> None:
+        """Hear that it has none; after the last, put the interval back unless others changed it."""
+        with self._lock:
+            self._holders.discard(id(holder))
+            if self._holders or self._before_s is None:
+                return
+            wanted_s = _wanted_s()
+            if wanted_s is None or math.isclose(sys.getswitchinterval(), wanted_s, rel_tol=0.01):
+                sys.setswitchinterval(self._before_s)
+            self._before_s = None
+
+    def forget(self) -> None:
+        """Begin anew in a forked process: its epochs stayed in the other one."""
+        self._lock = threading.RLock()
+        self._holders = set()
+
+
+def _wanted_s() -> float | None:
+    text = os.environ.get(SWITCH, "")
+    if text.lower() in ("off", "0"):
+        return None
+    try:
+        return float(text) if text else INTERVAL_S
+    except ValueError:
+        return INTERVAL_S
+
+
+_interval = _Interval()
+lower = _interval.lower
+restore = _interval.restore
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_interval.forget)

@@ -1,0 +1,1 @@
+"""nbpipe.DataLoader: the constructor of torch's loader over a pipeline."""

@@ -1,0 +1,861 @@
+"""The chain of a `DataLoader`: what gives indices, what makes batches, and who its workers are."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import heapq
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, repeat
+from types import ModuleType
+from typing import Any, final
+
+from ..base.knobs import Knob
+from ..base.worker import NUMBER, worker_info
+from ..executors.environment import seed_item
+from ..executors.memory import Packer, unpack
+from ..ops.index import Rest
+from ..ops.stage import Stage, addresses
+from ..pipeline import Pipeline
+from ..sources import interleave, source
+from .order import Samples, Seeds, checked_state, has_state, is_alike, only_seeds, state_of
+
+# -- Who the workers of a `DataLoader` are, and how their code asks --------------------------------
+# torch's `get_worker_info()` knows one worker in each process. Here workers may be threads, so it
+# is taught to look in the calling thread first; code that imported it long ago is taught too.
+_UNKNOWN = object()  # this thread is no worker of ours
+
+
+class WantsWorkersError(BaseException):
+    """A dataset that is being read once asked which worker it is: it wants to be split.
+
+    It passes the dataset's own handlers of exceptions.
+    """
+
+
+class _Here(threading.local):
+    """What `get_worker_info()` is to say in this thread."""
+
+    info: Any = _UNKNOWN
+    watched = False
+    asked = False
+
+
+HERE = _Here()
+
+
+def teach(torch_worker: ModuleType) -> None:
+    """Have `get_worker_info()` of this process look in the calling thread first.
+
+    Its code is replaced, not the name: modules hold the function itself.
+
+    Args:
+        torch_worker: `torch.utils.data._utils.worker`.
+    """
+    known: Any = torch_worker
+    if not hasattr(known, "_nbpipe_info"):
+        known._nbpipe_info = lambda: _info_here(torch_worker)
+        known.get_worker_info.__code__ = _taught.__code__
+
+
+def _taught() -> Any:
+    return _nbpipe_info()  # type: ignore[name-defined]  # noqa: F821  in torch's own module
+
+
+def _info_here(torch_worker: Any) -> Any:
+    if HERE.watched:
+        HERE.asked = True
+        raise WantsWorkersError
+    return torch_worker._worker_info if HERE.info is _UNKNOWN else HERE.info
+
+
+@contextmanager
+def shown(info: Any) -> Iterator[None]:
+    """Let `get_worker_info()` say this in the calling thread."""
+    before, HERE.info = HERE.info, info
+    try:
+        yield
+    finally:
+        HERE.info = before
+
+
+@final
+class Workers:
+    """The workers of one loader, as far as they are in this process.
+
+    Where each worker is a process, its number is that of the process; in threads a call takes
+    the lowest number that is free.
+
+    Args:
+        torch_worker: `torch.utils.data._utils.worker`; with it, torch is loaded in workers.
+        seed: of worker 0; the others' follow it.
+        count: number of workers, as they are told.
+        init: called with its number in each worker before its first item, or None.
+        executor: where the workers are: "process", "thread" or "other".
+        fixed: each of them has its part from the beginning, whoever is free.
+    """
+
+    def __init__(
+        self,
+        torch_worker: ModuleType,
+        *,
+        seed: int,
+        count: int,
+        init: Callable[[int], object] | None,
+        executor: str,
+        fixed: bool = False,
+    ) -> None:
+        self._torch_worker = torch_worker
+        self._seed = seed
+        self._count = count
+        self._init = init
+        self._executor = executor
+        alike = init is not None and (fixed or is_alike(init))
+        self._as_first = init is not None and not alike and only_seeds(init)
+        self._holds = alike or self._as_first
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[int] = []
+        self._numbers = 0
+        self._infos: dict[int, Any] = {}
+        self._seeds: Seeds | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        own = ("_lock", "_free", "_numbers", "_infos", "_seeds")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def are_processes(self) -> bool:
+        """Whether each of them is a process of this machine."""
+        return self._executor == "process"
+
+    @contextmanager
+    def one(self, dataset: object) -> Iterator[None]:
+        """Be one worker, with this dataset, for one call."""
+        number = self._take()
+        try:
+            with self.at(number, dataset):
+                self.seed_call()
+                yield
+        finally:
+            self._give_back(number)
+
+    @contextmanager
+    def at(self, number: int, dataset: object) -> Iterator[None]:
+        """Be the worker of this number."""
+        info = self._infos.get(number)
+        with shown(info or self._made(number, dataset)):
+            if info is None:
+                self._started(number)
+            yield
+
+    def dataset_of(self, number: int, dataset: Any) -> Any:
+        """Give a worker's own dataset: it may be told to read a part of it."""
+        info = self._infos.get(number)
+        if info is not None:
+            return info.dataset
+        return dataset if self._executor == "process" else copy.copy(dataset)
+
+    def _take(self) -> int:
+        if self._executor == "process":
+            return NUMBER[0]
+        with self._lock:
+            if self._free:
+                return heapq.heappop(self._free)
+            self._numbers += 1
+            return self._numbers - 1
+
+    def _give_back(self, number: int) -> None:
+        if self._executor != "process":
+            with self._lock:
+                heapq.heappush(self._free, number)
+
+    def _made(self, number: int, dataset: object) -> Any:
+        teach(self._torch_worker)
+        kind: Any = self._torch_worker.WorkerInfo
+        known = {field.name for field in dataclasses.fields(kind)} if _has_fields(kind) else ()
+        method = {"worker_method": "thread"} if self._executor == "thread" else {}
+        about = {name: value for name, value in method.items() if name in known}
+        seed = self._seed + number
+        return kind(id=number, num_workers=self._count, seed=seed, dataset=dataset, **about)
+
+    def _started(self, number: int) -> None:
+        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
+        info = HERE.info
+        alone = self._executor == "process"
+        if alone:
+            known: Any = self._torch_worker
+            known._worker_info = info  # for threads that the dataset starts
+            seed_item(info.seed)
+        if self._init is not None:
+            self._call(self._init, number, alone=alone)
+        self._infos[number] = info
+        call = worker_info()
+        if alone and call is not None:
+            seed_item(call.seed)  # no item is to depend on its worker
+
+    def _call(self, init: Callable[[int], object], number: int, *, alone: bool) -> None:
+        if not alone or not self._holds:
+            init(number)
+            return
+        seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
+        if number and self._as_first:
+            self._rehearse(init, seeds)
+            init(number)
+        else:
+            with seeds.watched():
+                init(number)
+        self._seeds = seeds
+
+    def _rehearse(self, init: Callable[[int], object], seeds: Seeds) -> None:
+        """Call the user's function as the first worker does: its seeds hold in all of them."""
+        info = HERE.info
+        seed_item(self._seed)
+        with shown(self._made(0, info.dataset)), seeds.watched():
+            init(0)
+        seed_item(info.seed)
+
+    def seed_call(self) -> None:
+        """Seed what the user's function seeded, for the call in progress."""
+        if self._seeds is not None:
+            self._seeds.apply()
+
+
+def _has_fields(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+# -- Fetching: what the workers of a `DataLoader` do: read samples, and make batches of them -------
+END = object()  # in the place of what would come next: there is nothing
+
+
+class _Sent:
+    """Something that is sent to workers.
+
+    Attributes:
+        mapped: they are processes, and map the large arrays that it holds into their memory.
+    """
+
+    mapped = False
+    _packer: Packer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
+        if self.mapped:
+            self._packer = self._packer or Packer()
+            try:
+                return _unpacked, (type(self), *self._packer.pack(state))
+            except Exception:  # noqa: BLE001  raised again for the part that is to blame
+                self._packer.release()
+        return _blank, (type(self),), state
+
+    def release(self) -> None:
+        """Hear that there are no workers any more."""
+        if self._packer is not None:
+            self._packer.release()
+
+
+def _blank(kind: type[Any]) -> Any:
+    return object.__new__(kind)
+
+
+def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> Any:
+    made = _blank(kind)
+    made.__dict__.update(unpack(head, where))
+    return made
+
+
+@final
+class Collate:
+    """Makes a batch of samples.
+
+    Args:
+        function: of a list of samples, or of one sample.
+        plain: it is torch's own, which in a worker would put the batch into shared memory by
+            itself; batches travel through our own.
+        workers: who does it; None: the caller itself.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], *, plain: bool, workers: Workers | None = None
+    ) -> None:
+        self._function = function
+        self._plain = plain
+        self._workers = workers
+
+    def __call__(self, samples: Any) -> Any:
+        """Make one batch."""
+        if self._workers is None:
+            return self.apply(samples)
+        with self._workers.one(None):
+            return self.apply(samples)
+
+    def apply(self, samples: Any) -> Any:
+        """Make one batch in a worker that is known already."""
+        if not self._plain:
+            return self._function(samples)
+        with shown(None):
+            return self._function(samples)
+
+
+@final
+class Fetch(_Sent):
+    """Reads samples of a map-style dataset by index, and makes a batch of them.
+
+    Args:
+        dataset: with `__getitem__`; where it has `__getitems__`, that gets all indices at once.
+        collate: makes the batch.
+        batched: an item is a list of indices; else one index.
+        workers: who does it; None: the caller itself.
+    """
+
+    def __init__(
+        self, dataset: Any, collate: Collate, *, batched: bool, workers: Workers | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._batched = batched
+        self._workers = workers
+        self.mapped = workers is not None and workers.are_processes
+
+    def __call__(self, indices: Any) -> Any:
+        """Fetch one batch."""
+        if self._workers is None:
+            return self._collate.apply(self._samples(indices))
+        with self._workers.one(self._dataset):
+            return self._collate.apply(self._samples(indices))
+
+    def _samples(self, indices: Any) -> Any:
+        dataset = self._dataset
+        if not self._batched:
+            return dataset[indices]
+        if getattr(dataset, "__getitems__", None):
+            return dataset.__getitems__(indices)
+        return [dataset[index] for index in indices]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where an iterable dataset goes on.
+
+    Attributes:
+        epoch: number of the epoch that goes on.
+        had: lists of samples that the loop has had of it.
+        dataset: what the dataset is told, or None.
+        iterator: what its iterator is told, or None.
+        ended: it had given all: nothing is left of the epoch.
+    """
+
+    epoch: int
+    had: int
+    dataset: Any = None
+    iterator: Any = None
+    ended: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether anybody is told a state; else all is read again, and dropped."""
+        return self.dataset is not None or self.iterator is not None
+
+
+@final
+class Batches(_Sent):
+    """The samples of an iterable dataset in lists; without a size one by one.
+
+    Args:
+        dataset: read anew by every iteration.
+        size: samples in a list, or None.
+        drop_last: leave out a last list that is not full.
+        watch: `torch.utils.data._utils.worker`; end with `WantsWorkersError` where the dataset
+            asks there which worker it is, before its first sample. None: let it ask.
+        place: where it is read: "here", in a "thread", which has a copy, or in a "process".
+        resumed: where it goes on; None: it is read from its beginning.
+
+    Attributes:
+        ended: the dataset has come to its end.
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        *,
+        size: int | None,
+        drop_last: bool,
+        watch: ModuleType | None,
+        place: str = "here",
+        resumed: Resumed | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._size = size
+        self._drop_last = drop_last
+        self._watch = watch
+        self._place = place
+        self._resumed = resumed
+        self._iterator: Any = None
+        self.ended = False
+        self.mapped = place == "process"
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        return self._lists(resumed if resumed is not None and resumed.tells else None)
+
+    @property
+    def state_of_iterator(self) -> Any:
+        """The state of the dataset's iterator, where it has one of its own; or None."""
+        iterator = self._iterator
+        if iterator is self._dataset or not has_state(iterator):
+            return None
+        return state_of(iterator)
+
+    def __call__(self, _: object) -> Iterator[Any]:
+        """Read in a worker; None stands for each list that the loop has had."""
+        resumed, call = self._resumed, worker_info()
+        if resumed is None or call is None or call.epoch != resumed.epoch:
+            return self._lists(None)
+        if resumed.tells:
+            return self._lists(resumed)
+        lists = enumerate(self._lists(None))
+        return (None if number < resumed.had else one for number, one in lists)
+
+    def _lists(self, resumed: Resumed | None) -> Iterator[Any]:
+        """Give the lists; None for each that the loop has had, where a state stands for them.
+
+        The dataset's `iter` is called at once: its state may be asked for before a sample is.
+        """
+        if resumed is not None and resumed.ended:
+            if self._place == "here":
+                _tell_end(self._dataset, resumed)
+            return repeat(None, resumed.had)
+        dataset = self._dataset if self._place != "thread" else own_copy(self._dataset)
+        samples = self._samples(dataset, resumed)
+        lists = listed(samples, self._size, drop_last=self._drop_last, at_end=self._end)
+        return lists if resumed is None else chain(repeat(None, resumed.had), lists)
+
+    def _end(self) -> None:
+        self.ended = True
+
+    def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+        if self._watch is not None:
+            teach(self._watch)
+            return _watched(dataset, resumed)
+        samples = begun_at(dataset, resumed)
+        self._iterator = samples
+        return samples if resumed is None or resumed.had else _read_anew(dataset, samples)
+
+
+def own_copy(dataset: Any) -> Any:
+    """Give a thread a dataset of its own, as far as it can be copied."""
+    try:
+        return copy.copy(dataset)
+    except TypeError:  # what it holds cannot be
+        return dataset
+
+
+def begun_at(dataset: Any, resumed: Resumed | None) -> Iterator[Any]:
+    """Begin to iterate a dataset, where a state says.
+
+    A dataset that is its own iterator may go back to its beginning when it is iterated: it is
+    told its state again.
+
+    Raises:
+        StateError: the state is of an iterator that had one.
+    """
+    state = None if resumed is None else resumed.dataset
+    if state is not None:
+        dataset.load_state_dict(state)
+    samples: Any = iter(dataset)
+    if state is not None and samples is dataset:
+        dataset.load_state_dict(state)
+    if resumed is not None and resumed.iterator is not None:
+        checked_state(samples)
+        samples.load_state_dict(resumed.iterator)
+    return samples  # type: ignore[no-any-return]
+
+
+def _tell_end(dataset: Any, resumed: Resumed) -> None:
+    """Tell a dataset the state of its end: the next time it is iterated, it gives all.
+
+    There are those that go back behind their last sample, and those that do so in `iter`.
+    """
+    if resumed.dataset is not None and next(begun_at(dataset, resumed), END) is not END:
+        dataset.load_state_dict(resumed.dataset)
+
+
+def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
+    """Give the samples; where nothing comes the state was that of an end, and all is read."""
+    first = next(samples, END)
+    if first is END:
+        yield from following(iter(dataset))
+        return
+    yield from following(samples, first)
+
+
+def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
+    """Give some items, and what follows; `iter` is never called on it, it might begin anew."""
+    yield from first
+    while (item := next(items, END)) is not END:
+        yield item
+
+
+def listed(
+    samples: Iterator[Any],
+    size: int | None,
+    *,
+    drop_last: bool,
+    at_end: Callable[[], object] = lambda: None,
+) -> Iterator[Any]:
+    """Gather samples in lists; without a size, give them. After its end none is asked for.
+
+    Args:
+        samples: from the first on.
+        size: samples in a list, or None.
+        drop_last: leave out a last list that is not full.
+        at_end: called where a list is not full, before it is given.
+    """
+    if size is None:
+        yield from following(samples)
+        return
+    full = True
+    while full:
+        batch: list[Any] = []
+        while full and len(batch) < size:
+            sample = next(samples, END)
+            full = sample is not END
+            if full:
+                batch.append(sample)
+            else:
+                at_end()
+        if batch and (full or not drop_last):
+            yield batch
+
+
+def _watched(dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+    HERE.watched, HERE.asked = True, False
+    try:
+        samples = begun_at(dataset, resumed)
+        if resumed is not None and not resumed.had:
+            samples = _read_anew(dataset, samples)
+        first = next(samples, END)
+    finally:
+        HERE.watched = False
+    if HERE.asked:  # and took no notice of our exception
+        raise WantsWorkersError
+    return iter(()) if first is END else following(samples, first)
+
+
+@final
+class Read(_Sent):
+    """Reads one worker's part of an iterable dataset, and makes batches of it.
+
+    Args:
+        dataset: asks `get_worker_info()` which part is meant.
+        collate: makes the batch.
+        size: samples in a batch; None: a batch is one sample.
+        drop_last: leave out a last batch that is not full.
+        workers: who does it.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        *,
+        size: int | None,
+        drop_last: bool,
+        workers: Workers,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._size = size
+        self._drop_last = drop_last
+        self._workers = workers
+        self.mapped = workers.are_processes
+
+    def __call__(self, number: int) -> Iterator[Any]:
+        """Give the batches of the worker of this number."""
+        dataset = self._workers.dataset_of(number, self._dataset)
+        with self._workers.at(number, dataset):
+            self._workers.seed_call()
+            samples = iter(dataset)
+        lists = listed(samples, self._size, drop_last=self._drop_last)
+        while (batch := self._next(lists, number, dataset)) is not END:
+            yield batch
+
+    def _next(self, lists: Iterator[Any], number: int, dataset: Any) -> Any:
+        with self._workers.at(number, dataset):
+            batch = next(lists, END)
+            return END if batch is END else self._collate.apply(batch)
+
+
+# -- The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them ----
+READ = "read"
+READER = "reader"
+SAMPLES = "samples"  # lists of them, of an iterable dataset that is read once
+_AHEAD = 2  # lists of indices, or of samples that were read once, ready for the workers
+
+
+@final
+class Order:
+    """Gives the indices of an epoch, in lists where there are batches.
+
+    Attributes:
+        prepared: what the next iteration gives; None: what the sampler does.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler = sampler
+        self.prepared: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        prepared, self.prepared = self.prepared, None
+        return following(iter(self._sampler)) if prepared is None else prepared
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]  # TypeError says that it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the chain of one run is made of.
+
+    Attributes:
+        dataset: by index, or iterable.
+        samples: which samples make which batch.
+        order: gives the indices; None where the dataset is iterable.
+        collate_fn: makes a batch.
+        plain: that is torch's own.
+        pin: copies a batch to pinned memory, or None.
+        torch_worker: `torch.utils.data._utils.worker`.
+        seed: of worker 0.
+        init: called with its number in each worker, or None.
+        executor: where batches are made.
+        in_order: in the order of the samples.
+        count: workers [calls]; 0: the calling thread.
+        prefetch: batches held ready.
+        factor: those for each worker.
+        knobs: those of the last chain, or None.
+        resumed: where an iterable dataset goes on, or None.
+    """
+
+    dataset: Any
+    samples: Samples
+    order: Order | None
+    collate_fn: Callable[[Any], Any]
+    plain: bool
+    pin: Callable[[Any], Any] | None
+    torch_worker: ModuleType
+    seed: int
+    init: Callable[[int], object] | None
+    executor: object
+    in_order: bool
+    count: int
+    prefetch: int
+    factor: int
+    knobs: Mapping[str, Knob] | None
+    resumed: Resumed | None = None
+
+    @property
+    def workers(self) -> Workers | None:
+        """Who makes the batches; None: the calling thread."""
+        return self.team(fixed=False)
+
+    def team(self, *, fixed: bool) -> Workers | None:
+        """Return who makes the batches; `fixed`: each has a part of its own."""
+        if not self.count:
+            return None
+        kind = self.executor if self.executor in ("process", "thread") else "other"
+        return Workers(
+            self.torch_worker,
+            seed=self.seed,
+            count=self.count,
+            init=self.init,
+            executor=str(kind),
+            fixed=fixed,
+        )
+
+    def collate(self, workers: Workers | None = None) -> Collate:
+        """Make what makes a batch of samples."""
+        return Collate(self.collate_fn, plain=self.plain, workers=workers)
+
+    @property
+    def splittable(self) -> bool:
+        """Whether workers here could read parts of an iterable dataset."""
+        return self.count > 0 and self.executor in ("process", "thread")
+
+    @property
+    def reads_in(self) -> str:
+        """Where an iterable dataset is read once: "here", in a "thread" or in a "process"."""
+        if not self.count:
+            return "here"
+        threads = self.executor == "thread" or isinstance(self.executor, ThreadPoolExecutor)
+        return "thread" if threads else "process"
+
+    def batches(self) -> Batches:
+        """Make what reads an iterable dataset once."""
+        return Batches(
+            self.dataset,
+            size=self.samples.batch_size,
+            drop_last=self.samples.drop_last,
+            watch=self.torch_worker if self.splittable else None,
+            place=self.reads_in,
+            resumed=self.resumed,
+        )
+
+    def fetch(self) -> Fetch:
+        """Make what reads samples by index."""
+        batched, workers = self.samples.batched, self.workers
+        return Fetch(self.dataset, self.collate(), batched=batched, workers=workers)
+
+
+def chain_of(recipe: Recipe) -> Pipeline:
+    """Build the chain of a dataset that is read by index, or once; its stage is "fetch"."""
+    if recipe.order is not None:
+        given = source(recipe.order, name="indices", prefetch=_AHEAD)
+        return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
+    return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers)))
+
+
+def _read_once(recipe: Recipe) -> Pipeline:
+    """Begin the chain of an iterable dataset that is read once.
+
+    Outside threads a process reads it: what it draws from global generators is its own then.
+    """
+    if recipe.reads_in != "process":
+        return source(recipe.batches(), name=SAMPLES, prefetch=_AHEAD)
+    reader = source([0], name=READER, prefetch=1)
+    pipe = reader.flat_map(
+        recipe.batches(), name=SAMPLES, executor="process", concurrency=1, prefetch=_AHEAD
+    )
+    alone = Knob("concurrency", 1, minimum=1, maximum=1, unit="calls")  # there is one to read
+    return with_knobs(pipe, {SAMPLES: {"concurrency": alone}})
+
+
+def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:
+    """Add the stage that makes batches, with the knobs that the last one had."""
+    if not recipe.count:
+        return given.map(fn, name="fetch", executor="inline")
+    pipe = given.map(
+        fn,
+        name="fetch",
+        executor=recipe.executor,
+        concurrency=recipe.count,
+        prefetch=recipe.prefetch,
+        ordered=recipe.in_order,
+    )
+    if recipe.knobs is None:
+        return pipe
+    *above, last = pipe.chain
+    again = Stage(
+        last.spec,
+        name=last.name,
+        named=True,
+        executor=last.executor,
+        placement=last.placement,
+        shared=recipe.knobs,
+        given=last.given,
+    )
+    return Pipeline((*above, again))
+
+
+def split_chain(recipe: Recipe) -> Pipeline:
+    """Build the chain of an iterable dataset that each worker reads a part of, in turn."""
+    readers = range(recipe.count)
+    if not recipe.in_order:
+        numbers = source(readers, name="readers")
+        return _pinned(recipe, _read(recipe, numbers, len(readers), ordered=False))
+    pipes = [
+        _read(recipe, source([number], name=READER, prefetch=1), 1, ordered=True)
+        for number in readers
+    ]
+    joined = interleave(pipes, cycle=len(pipes), prefetch=1)
+    return _pinned(recipe, joined)
+
+
+def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
+    workers, samples = recipe.team(fixed=True), recipe.samples
+    assert workers is not None
+    read = Read(
+        recipe.dataset,
+        recipe.collate(),
+        size=samples.batch_size,
+        drop_last=samples.drop_last,
+        workers=workers,
+    )
+    return numbers.flat_map(
+        read,
+        name=READ,
+        executor=recipe.executor,
+        concurrency=count,
+        prefetch=recipe.factor,
+        ordered=ordered,
+    )
+
+
+def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
+    if recipe.pin is None:
+        return pipe
+    return pipe.map(recipe.pin, name="pin", prefetch=1)
+
+
+def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:
+    """Give the stages of a chain the knobs that those of the same address had before."""
+    book = {id(stage): address for address, stage in addresses(pipe.chain).items()}
+    return Pipeline(
+        tuple(_with_knobs(stage, known.get(book[id(stage)], {})) for stage in pipe.chain)
+    )
+
+
+def _with_knobs(stage: Stage, known: Mapping[str, Knob]) -> Stage:
+    shared = {name: known[name] for name in stage.knobs if name in known}
+    if all(stage.knobs[name] is knob for name, knob in shared.items()):
+        return stage
+    return Stage(
+        stage.spec,
+        name=stage.name,
+        named=stage.named,
+        executor=stage.executor,
+        inputs=stage.inputs,
+        placement=stage.placement,
+        shared={**stage.knobs, **shared},
+        given=stage.given,
+        made_at=stage.made_at,
+    )
+
+
+def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
+    """Draw the first of the indices now: samplers draw what is random before it."""
+    if indices is None:
+        return None
+    first = next(indices, END)
+    return iter(()) if first is END else following(indices, first)
+
+
+def batches_here(
+    recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Rest
+) -> Iterator[Any]:
+    """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""
+    if isinstance(given, Batches):
+        return _made(recipe, recipe.collate(), iter(given), rest)
+    return _made(recipe, recipe.fetch(), given or iter(()), rest)
+
+
+def _made(
+    recipe: Recipe, make: Callable[[Any], Any], given: Iterator[Any], rest: Rest
+) -> Iterator[Any]:
+    for number, each in enumerate(given):
+        if number in rest:
+            batch = make(each)
+            yield batch if recipe.pin is None else recipe.pin(batch)

@@ -1,0 +1,564 @@
+"""LoaderRun: all epochs of a `DataLoader` as one run, from the moment that the loader is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import weakref
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter_ns, time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+
+from ..base.knobs import Knob, KnobChange
+from ..engine.failures import KEPT, Failure
+from ..engine.machine import EVENTS_KEPT, TICKS_KEPT
+from ..engine.stats import Row, RunStats, StageStats, Status
+from ..errors import LengthUnknownError, RunClosedError
+from ..ops.order import length
+from ..ops.stage import CONSUMER, Stage, addresses, stage_at
+from ..pipeline import Pipeline
+from ..run.run import LiveStage, Run
+from .epoch import Here, HereEpoch
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+    from plotly.graph_objects import Figure
+
+    from ..export.exporting import Exported
+    from ..show.rules import Diagnosis
+
+made: list[Callable[[LoaderRun], None]] = []  # called with the run of every loader that is made
+_SETTABLE = ("hears_of", "between_waits", "shown")
+_ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
+_ELSEWHERE = {  # what a pipeline's run has
+    "train": "write the loop over the loader, in a thread of your own where it is not to wait",
+    "wait": "nothing runs in the background: an epoch is over when the loop over the loader is",
+    "iterate": _ORDERED,
+    "open_epoch": _ORDERED,
+    "set_epoch": "a sampler that wants the number is told it: loader.sampler.set_epoch(number)",
+    "seed": "torch's generator decides: torch.manual_seed(0), or DataLoader(..., generator=...)",
+    "panel": "the loader as the last line of a cell shows the panel",
+    "outcome": "status().state says how the last epoch ended",
+}
+_SUMS = ("items_in", "items_out", "errors", "retries", "bytes_out")  # since the run began
+
+
+class Epoch(Protocol):
+    """The iterator of an epoch, as far as its run knows it."""
+
+    over: bool
+    dropped: bool
+
+    def close(self) -> None:
+        """Leave it."""
+
+
+class Shown(Protocol):
+    """What shows a run."""
+
+    def rest(self) -> None:
+        """Hear that the run has come to rest."""
+
+
+class Loader(Protocol):
+    """A loader, as far as its run knows it."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def close(self) -> None:
+        """End its workers."""
+
+
+class _Leg(NamedTuple):
+    """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
+
+    And the thread that began it, by its number.
+    """
+
+    number: int
+    maker: Run | HereEpoch
+    epoch: weakref.ref[Any]
+    thread: int
+
+    @property
+    def going(self) -> bool:
+        """Whether more batches may come."""
+        epoch = self.epoch()
+        if epoch is None or epoch.over or epoch.dropped:
+            return False
+        return not (isinstance(self.maker, HereEpoch) and self.maker.over)
+
+
+@final
+class LoaderRun:
+    """The run of a loader: one for all of its epochs, whoever makes their batches.
+
+    There before the first epoch, and with other workers in each one. Of two iterators side by
+    side it shows the newest that is under way. A loader's `run` is displayed, and asked, as the
+    run of a pipeline is.
+
+    Args:
+        loader: whose run it is; it is held weakly.
+        in_batches: the loader gives batches, not samples.
+
+    Attributes:
+        hears_of: called with every run that makes batches for this one, or None.
+        between_waits: called before a batch is made in the calling thread, or None.
+        shown: what shows this run, and hears of the end of each epoch.
+    """
+
+    def __init__(self, loader: Loader, *, in_batches: bool) -> None:
+        self.hears_of: Callable[[Run], object] | None = None
+        self.between_waits: Callable[[], object] | None = None
+        self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
+        self._loader = weakref.ref(loader)
+        self._in_batches = in_batches
+        self._pipeline = Pipeline(())
+        self._here = Here()
+        self._legs: list[_Leg] = []
+        self._number = -1
+        self._lock = threading.RLock()
+        self._runs: list[tuple[Run, dict[int, int]]] = []  # each with the numbers of its epochs
+        self._past: list[Row] = []  # of runs that are closed, and let go
+        self._sums: dict[str, dict[str, int]] = {}
+        self._lost: deque[Failure] = deque(maxlen=KEPT)
+        self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
+        self._knobs: dict[str, dict[str, Knob]] = {}
+        self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
+        self._begun_s = time()
+        for hear in tuple(made):
+            hear(self)
+
+    # -- what the loader tells ---------------------------------------------------------------
+    def follow(self, pipeline: Pipeline) -> None:
+        """Hear that a chain was built; the changes of its knobs are events of this run."""
+        self._pipeline = pipeline
+        for address, stage in addresses(pipeline.chain).items():
+            self._knobs.setdefault(address, {}).update(stage.knobs)
+            for knob in stage.knobs.values():
+                if knob not in self._watched:
+                    self._watched.add(knob)
+                    knob.watch(_noting(self))
+
+    @property
+    def knobs(self) -> Mapping[str, Mapping[str, Knob]]:
+        """The knobs of all chains that there were, by address: tuned values stay."""
+        return self._knobs
+
+    def began(self, epoch: Epoch, run: Run | None, before: int) -> HereEpoch | None:
+        """Hear that an epoch begins.
+
+        Args:
+            epoch: its iterator; it is held weakly.
+            run: makes the batches; None: the calling thread does.
+            before: batches of it that the loop had before.
+
+        Returns:
+            What is to be told of an epoch in the calling thread.
+        """
+        with self._lock:
+            self._number += 1
+            self._let_go()
+            maker: Run | HereEpoch
+            if run is None:
+                self._here.between_waits = self.between_waits
+                chain = self._pipeline.chain
+                maker = self._here.begin(chain, self._number, before, self._total())
+            else:
+                maker = run
+                self._numbers_of(run)[run.epoch] = self._number
+            self._legs = [leg for leg in self._legs if leg.going]
+            self._legs.append(_Leg(self._number, maker, weakref.ref(epoch), get_ident()))
+        return maker if isinstance(maker, HereEpoch) else None
+
+    def ended(self) -> None:
+        """Hear that an epoch is over."""
+        for one in tuple(self.shown):
+            one.rest()
+
+    def moved(self, run: Run, other: Run) -> None:
+        """Hear that another run makes the batches of an epoch that has begun."""
+        with self._lock:
+            self._legs = [
+                leg._replace(maker=other) if leg.maker is run else leg for leg in self._legs
+            ]
+            self._numbers_of(other)[other.epoch] = self._number
+
+    def _numbers_of(self, run: Run) -> dict[int, int]:
+        for known, numbers in self._runs:
+            if known is run:
+                return numbers
+        self._runs.append((run, {}))
+        if self.hears_of is not None:
+            self.hears_of(run)
+        return self._runs[-1][1]
+
+    def _let_go(self) -> None:
+        """Keep of the runs that are closed what they counted, and no more."""
+        for run, numbers in [one for one in self._runs if one[0].closed]:
+            self._runs.remove((run, numbers))
+            self._past += self._placed(run.history(), numbers)
+            self._lost.extend(_renumbered(run.failures(), numbers))
+            for address, row in run.stats().items():
+                sums = self._sums.setdefault(address, dict.fromkeys(_SUMS, 0))
+                for name in _SUMS:
+                    sums[name] += getattr(row, name)
+        self._past = _thinned(self._past)
+
+    # -- looking in --------------------------------------------------------------------------
+    @property
+    def _leg(self) -> _Leg | None:
+        """The newest epoch that is under way, else the newest."""
+        legs = self._legs
+        return next((leg for leg in reversed(legs) if leg.going), legs[-1] if legs else None)
+
+    @property
+    def _run(self) -> Run | None:
+        """The run that makes, or made, the batches of the newest epoch."""
+        leg = self._leg
+        return leg.maker if leg is not None and isinstance(leg.maker, Run) else None
+
+    @property
+    def title(self) -> str:
+        """The addresses of the stages, in one line."""
+        return " > ".join(self.stages)
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages by address."""
+        run = self._run
+        return addresses(self._pipeline.chain) if run is None else run.stages
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch in progress, or of the last one; before the first, 0."""
+        leg = self._leg
+        return 0 if leg is None else leg.number
+
+    @property
+    def paused(self) -> bool:
+        """Whether the run is paused."""
+        run = self._run
+        return self._here.paused if run is None else run.paused
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop()` ended the last epoch."""
+        return self.status().state == "stopped"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loader is gone: until then, another epoch may always come."""
+        return self._loader() is None
+
+    @property
+    def events(self) -> tuple[KnobChange, ...]:
+        """Every knob change since the loader was made: when, who, from, to, why."""
+        return tuple(self._events.copy())
+
+    def status(self) -> Status:
+        """Say where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
+        leg = self._leg
+        if leg is None:
+            status = _ready(self._total(), by_loop=self._by_loop)
+        elif isinstance(leg.maker, HereEpoch):
+            status = leg.maker.status(going=leg.going)
+        else:
+            status = leg.maker.status()
+            state = status.state if leg.going else leg.maker.outcome
+            status = dataclasses.replace(status, state=state, epoch=leg.number)
+        if self.closed:
+            status = dataclasses.replace(status, state="closed")
+        units = dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
+        return dataclasses.replace(status, units=units, called="loader.run")
+
+    @property
+    def _by_loop(self) -> bool:
+        """Whether the loop is to make its batches itself: so the chain was built."""
+        made = addresses(self._pipeline.chain).get("fetch")
+        return made is not None and made.executor == "inline"
+
+    def _total(self) -> int | None:
+        try:
+            return length(self._pipeline.chain)
+        except LengthUnknownError:
+            return None
+
+    def stats(self) -> RunStats:
+        """Give frozen stats by stage address; the training loop's own row is "consumer".
+
+        Counts are those of all epochs. Between epochs, "the last seconds" are those of the last
+        epoch.
+        """
+        with self._lock:
+            leg = self._leg
+            rows = {name: _idle(stage) for name, stage in self.stages.items()}
+            rows[CONSUMER] = StageStats()
+            shown: Run | Here | None = None
+            if leg is not None and isinstance(leg.maker, Run):
+                shown = leg.maker
+                rows |= leg.maker.stats()
+            elif leg is not None and isinstance(leg.maker, HereEpoch):
+                shown = self._here
+                rows |= self._here.stats(leg.maker.now_ns(going=leg.going))
+            others: list[Mapping[str, StageStats]] = [
+                run.stats() for run, _ in self._runs if run is not shown
+            ]
+            if shown is not self._here:
+                others.append(self._here.stats(perf_counter_ns()))
+            return RunStats({name: self._summed(name, row, others) for name, row in rows.items()})
+
+    def _summed(
+        self, name: str, row: StageStats, others: list[Mapping[str, StageStats]]
+    ) -> StageStats:
+        """Add what others counted for the stage of this name."""
+        sums = {part: self._sums.get(name, {}).get(part, 0) for part in _SUMS}
+        for rows in others:
+            other = rows.get(name)
+            for part in _SUMS if other is not None else ():
+                sums[part] += getattr(other, part)
+        return dataclasses.replace(
+            row, **{part: getattr(row, part) + count for part, count in sums.items()}
+        )
+
+    def history(self) -> list[Row]:
+        """Give one row a second and stage, of all epochs; old times are thinned."""
+        with self._lock:
+            rows = [*self._past, *self._placed(self._here.history())]
+            for run, numbers in self._runs:
+                rows += self._placed(run.history(), numbers)
+        rows.sort(key=lambda row: row["time_s"])
+        return rows
+
+    def _placed(self, rows: list[Row], numbers: Mapping[int, int] | None = None) -> list[Row]:
+        """Have rows count their time from when the loader was made, and the loader's epochs."""
+        if not rows:
+            return rows
+        later_s = float(rows[0]["when_s"]) - float(rows[0]["time_s"]) - self._begun_s
+        known = numbers or {}
+        return [
+            {
+                **row,
+                "time_s": float(row["time_s"]) + later_s,
+                "epoch": known.get(int(row["epoch"]), row["epoch"]),
+            }
+            for row in rows
+        ]
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Give the last 100 items that failed, oldest first."""
+        with self._lock:
+            found = [*self._lost, *self._here.failures()]
+            for run, numbers in self._runs:
+                found += _renumbered(run.failures(), numbers)
+        found.sort(key=lambda one: one.when_s)
+        return tuple(found[-KEPT:])
+
+    def __getitem__(self, address: str) -> Stage | LiveStage:
+        """Give a stage; one with workers also tells how many, and their process ids.
+
+        Raises:
+            UnknownStageError: there is no such stage.
+        """
+        run = self._run
+        return stage_at(self.stages, address, "loader") if run is None else run[address]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.stages)
+
+    def __len__(self) -> int:
+        """Give the number of batches of an epoch, as the loader says it."""
+        return len(self._open_loader())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        leg = self._leg
+        state = "closed" if self.closed else "paused" if self.paused else "open"
+        if leg is not None and leg.going:
+            state += f", epoch {leg.number} in progress"
+        return f"LoaderRun({self.title}; {state})"
+
+    # -- reaching in -------------------------------------------------------------------------
+    def _open_loader(self) -> Loader:
+        loader = self._loader()
+        if loader is None:
+            raise RunClosedError("this run's loader is gone; make another one")
+        return loader
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the loader's next epoch.
+
+        Raises:
+            RunClosedError: the loader is gone.
+        """
+        return iter(self._open_loader())
+
+    def pause(self) -> None:
+        """Let no further batch be begun until `resume()`, in this epoch."""
+        run = self._run
+        if run is None:
+            self._here.pause()
+        elif not run.closed:
+            run.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause()`."""
+        run = self._run
+        self._here.resume()
+        if run is not None and not run.closed:
+            run.resume()
+
+    def stop(self) -> None:
+        """End the epoch in progress as if it were exhausted."""
+        leg = self._leg
+        if leg is not None and leg.going:
+            leg.maker.stop()
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """How far it is: epochs begun, batches delivered in all of them."""
+        return self._number, self.stats()[CONSUMER].items_out
+
+    def close_epochs(self) -> None:
+        """Leave the epochs that this thread began: the code that iterated them is gone."""
+        for leg in tuple(self._legs):
+            epoch = leg.epoch()
+            if epoch is not None and leg.thread == get_ident():
+                epoch.close()
+
+    def close(self, timeout_s: float = 5) -> None:
+        """End the epochs in progress and all workers; the loader's next epoch starts others.
+
+        Args:
+            timeout_s: how long to wait for calls in progress [s].
+        """
+        for run, _ in tuple(self._runs):
+            run.close(timeout_s)
+        for leg in tuple(self._legs):
+            epoch = leg.epoch()
+            if epoch is not None:
+                epoch.close()
+
+    def __enter__(self) -> LoaderRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what belongs to the loader ----------------------------------------------------------
+    def __getattr__(self, name: str) -> Any:
+        """Say where something is that this run has not.
+
+        Raises:
+            AttributeError: always; with the way out.
+        """
+        raise AttributeError(self._elsewhere(name), name=name, obj=self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and name not in _SETTABLE:
+            known = hasattr(type(self), name)
+            reason = f"{name} of a loader's run cannot be set" if known else self._elsewhere(name)
+            raise AttributeError(reason, name=name, obj=self)
+        object.__setattr__(self, name, value)
+
+    def _elsewhere(self, name: str) -> str:
+        if name.startswith("_"):
+            return f"{type(self).__name__!r} object has no attribute {name!r}"
+        way = _ELSEWHERE.get(name)
+        if way is None and hasattr(self._loader(), name):
+            way = f"that is the loader's: loader.{name}"
+        return f"a loader's run has no {name!r}" + (f"; {way}" if way else "")
+
+    # -- what others make of it --------------------------------------------------------------
+    def diagnose(self) -> Diagnosis:
+        """Name what limits the loader, from the last 5 s, and what to try; prints as a sentence."""
+        from ..show.diagnose import diagnose
+
+        return diagnose(self)
+
+    def plot(self) -> Figure:
+        """Draw the history of all epochs: a `plotly.graph_objects.Figure`.
+
+        Raises:
+            MissingExtraError: plotly is not installed.
+        """
+        from ..show.figure import figure
+
+        return figure(self)
+
+    def controls(self) -> VBox:
+        """Give sliders and buttons bound to the knobs: an `ipywidgets.VBox`.
+
+        Raises:
+            MissingExtraError: ipywidgets is not installed.
+        """
+        from ..jupyter import controls_of
+
+        return controls_of(self)
+
+    def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
+        """Write the loader's chain as a module: `Pipeline.export`."""
+        return self._pipeline.export(path, overwrite=overwrite)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from ..show.html import bundle
+
+        return bundle(self)
+
+
+def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
+    reference = weakref.ref(run)  # knobs may outlive it
+
+    def noted(change: KnobChange) -> None:
+        one = reference()
+        if one is not None:
+            one._events.append(change)
+
+    return noted
+
+
+def _ready(total: int | None, *, by_loop: bool) -> Status:
+    return Status(
+        state="ready",
+        epoch=0,
+        epochs=None,
+        epochs_begun=None,
+        delivered=0,
+        total=total,
+        units={},
+        elapsed_s=0.0,
+        waited_s=0.0,
+        cpu_cores=None,
+        error="",
+        held_bytes=None,
+        limit_bytes=None,
+        by_loop=by_loop,
+    )
+
+
+def _idle(stage: Stage) -> StageStats:
+    knobs = {name: knob.value for name, knob in stage.knobs.items()}
+    return StageStats(concurrency=knobs.get("concurrency", 1), prefetch=knobs.get("prefetch", 0))
+
+
+def _renumbered(failures: tuple[Failure, ...], numbers: Mapping[int, int]) -> list[Failure]:
+    return [dataclasses.replace(one, epoch=numbers.get(one.epoch, one.epoch)) for one in failures]
+
+
+def _thinned(rows: list[Row]) -> list[Row]:
+    """Leave out every second tick of the older half, where there are many."""
+    ticks: dict[float, list[Row]] = {}
+    for row in rows:
+        ticks.setdefault(float(row["time_s"]), []).append(row)
+    if len(ticks) <= TICKS_KEPT:
+        return rows
+    kept = list(ticks.values())
+    half = TICKS_KEPT // 2
+    return [row for tick in (*kept[:half:2], *kept[half:]) for row in tick]

@@ -1,0 +1,563 @@
+"""Indices that come from outside the pipeline, at once or pushed load by load."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from time import monotonic
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ..base.format import shortened
+from ..base.seeding import Path
+from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
+from ..executors.remote_errors import PackedError, pack_error
+from ..ops.index import Rest
+from ..ops.operations import Cache, Enumerate, Repeat, Skip, Source, as_int
+from ..ops.order import absorbed
+from ..ops.stage import Chain, Stage
+from .task import Entry
+
+# -- Indices that come from outside the pipeline, for one epoch ------------------------------------
+_BLOCK = 4096  # numbers of an array that are taken out at once
+
+
+@final
+class NotAnIndex:
+    """Takes the place of an index that was no int; the source refuses it when it comes to it.
+
+    Args:
+        value: what was given.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, value: object) -> None:
+        self.text = shortened(repr(value))
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@final
+class Broken:
+    """Takes the place of an index: whatever gave them raised; it may cross to another process.
+
+    Args:
+        error: what was raised.
+    """
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._packed: PackedError = pack_error(error)
+
+    @property
+    def error(self) -> BaseException:
+        """The exception, with its traceback as a note."""
+        return self._packed.unpack()
+
+
+class NothingReadyError(Exception):
+    """There is no index now, but there may be one later."""
+
+
+Index: TypeAlias = int | NotAnIndex | Broken
+
+
+class GivenOrder(ABC):
+    """The order of one epoch, as a list of indices that the source is to read."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int | None:
+        """Number of indices; None where it is not known before they are given."""
+
+    @abstractmethod
+    def draw(self) -> Iterator[Index]:
+        """Give the indices one by one; called once, in the thread that reads the source.
+
+        Raises:
+            NothingReadyError: there is none now; the iterator can be asked again.
+        """
+
+    @property
+    @abstractmethod
+    def inner(self) -> object:
+        """What is to be closed when the epoch is over and nothing draws any more."""
+
+    @abstractmethod
+    def close(self, error: BaseException | None) -> None:
+        """Hear that the epoch is over, and what ended it before its time; from any thread."""
+
+
+@final
+class Listed(GivenOrder):
+    """The indices of an iterable, drawn as the source comes to them.
+
+    Args:
+        indices: an iterable of ints.
+
+    Raises:
+        ArgumentTypeError: it cannot be iterated, has no order, or is a generator that was read.
+    """
+
+    def __init__(self, indices: Iterable[Any]) -> None:
+        self._indices = checked("iterate indices", indices)
+        self._inner: object = None
+
+    @property
+    def count(self) -> int | None:
+        """The length of the iterable, where it has one."""
+        try:
+            return len(self._indices)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def draw(self) -> Iterator[Index]:
+        """Iterate."""
+        indices = self._indices
+        if is_array(indices):
+            return _of_array(indices)
+        numbers = iter(indices)
+        if numbers is not indices:  # else it is the user's own, who may go on with it
+            self._inner = numbers
+        return map(as_index, numbers)
+
+    def draw_lots(self, size: int) -> Iterator[list[Index]]:
+        """Give `size` indices at once where that keeps nobody waiting, else one by one."""
+        ready = is_array(self._indices) or isinstance(self._indices, list | tuple | range)
+        lot: list[Index] = []
+        for index in self.draw():
+            lot.append(index)
+            if not ready or len(lot) == size:
+                yield lot
+                lot = []
+        if lot:
+            yield lot
+
+    @property
+    def inner(self) -> object:
+        """The iterator, where it was made here."""
+        return self._inner
+
+    def close(self, error: BaseException | None) -> None:
+        """Leave the iterator to whoever draws from it."""
+
+
+def checked(what: str, indices: Any) -> Any:
+    """Check that `indices` can be iterated, and in an order.
+
+    Raises:
+        ArgumentTypeError: it cannot; the message starts with `what`.
+    """
+    orderly = hasattr(indices, "__iter__") or hasattr(indices, "__getitem__")
+    if isinstance(indices, str | bytes | Mapping | AbstractSet) or not orderly:
+        raise ArgumentTypeError(
+            f"{what} must be an iterable of ints in an order, got {shortened(repr(indices))}; "
+            "give a list, an array, or anything that yields ints"
+        )
+    if getattr(indices, "shape", None) == ():
+        raise ArgumentTypeError(
+            f"{what} must be an iterable of ints in an order, got the number {indices!r}; give "
+            "a list of it"
+        )
+    if inspect.isgenerator(indices) and inspect.getgeneratorstate(indices) == inspect.GEN_CLOSED:
+        raise ArgumentTypeError(
+            f"{what} must be something that was not read yet, got a generator that was read to "
+            "its end before; make a new one for each epoch"
+        )
+    return indices
+
+
+def is_array(indices: object) -> bool:
+    """Say whether the numbers lie in an array or a tensor."""
+    torch = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)
+    return isinstance(indices, np.ndarray) or (tensor is not None and isinstance(indices, tensor))
+
+
+def as_index(value: object) -> Index:
+    """Give an int as it is, or what stands for anything else."""
+    number = as_int(value)
+    return NotAnIndex(value) if number is None else number
+
+
+def lot_of(indices: Any) -> Sequence[Index]:
+    """Give all of some indices.
+
+    Raises:
+        ArgumentTypeError: they cannot be iterated, or have no order.
+    """
+    found = checked("load indices", indices)
+    return list(_of_array(found) if is_array(found) else map(as_index, found))
+
+
+def _of_array(numbers: Any) -> Iterator[Index]:
+    """Take the numbers out block by block: one by one costs ten times as much."""
+    for start in range(0, len(numbers), _BLOCK):
+        yield from map(as_index, numbers[start : start + _BLOCK].tolist())
+
+
+def index_error(ordinal: int, index: object, length: int, source: str) -> ArgumentError:
+    """Make the error for an index that the source does not have."""
+    rule = f"an int in [0, {length - 1}]" if length else "absent"
+    return ArgumentError(
+        f"index number {ordinal} of the epoch must be {rule}, got {index!r}: source {source!r} "
+        f"has {length} items, counted from 0"
+    )
+
+
+# -- Feed: indices that are pushed to an epoch while it runs, load by load -------------------------
+MAX_DEPTH = 65_536  # loads
+_END = object()
+_ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
+
+
+@final
+class Feed(GivenOrder):
+    """Loads of indices on their way to the source of one epoch; any thread may push.
+
+    Its lock is taken under the scheduler's, so nothing of the scheduler is called under it.
+
+    Args:
+        depth: loads that may wait for the source to begin them; None: any number [loads].
+
+    Attributes:
+        wake: called after there is more to draw, or nothing more comes.
+        hear: called with the number of loads when the source begins some, with 0 when it wants
+            no more.
+        pass_on: takes each load, and None for the end, in place of the source of this process.
+    """
+
+    count = None
+    inner = None
+
+    def __init__(self, depth: int | None) -> None:
+        self.wake: Callable[[], object] = _nothing
+        self.hear: Callable[[int], object] = _nothing
+        self.pass_on: Callable[[Sequence[Index] | None], object] | None = None
+        self._depth = depth
+        self._lock = threading.RLock()  # garbage may close it below us: reentrant
+        self._changed = threading.Condition(self._lock)
+        self._indices: deque[tuple[Index, int]] = deque()  # with the loads that it begins
+        self._waiting = 0
+        self._wanted = True
+        self._ended = self._closed = False
+        self._error: BaseException | None = None
+
+    # -- pushing --------------------------------------------------------------------------
+    def load(
+        self,
+        indices: Sequence[Index],
+        timeout_s: float | None = None,
+        between: Callable[[], object] | None = None,
+        *,
+        loads: int = 1,
+    ) -> bool:
+        """Push a load; wait until fewer than `depth` others wait.
+
+        Args:
+            indices: all of the load.
+            timeout_s: how long to wait at most [s], or None.
+            between: called again and again meanwhile, or None.
+            loads: loads that it stands for [loads].
+
+        Returns:
+            Whether it was taken: False where the time was over.
+
+        Raises:
+            EpochClosedError: the epoch is over, or its end was announced.
+        """
+        until_s = None if timeout_s is None else monotonic() + timeout_s
+        while not self._taken(indices, loads, _round_s(until_s, attends=between is not None)):
+            if until_s is not None and monotonic() >= until_s:
+                return False
+            if between is not None:
+                between()  # without the lock: it may do anything
+        self.wake()
+        return True
+
+    def _taken(self, indices: Sequence[Index], loads: int, wait_s: float | None) -> bool:
+        """Take a load, once there is room; say whether there was in time."""
+        with self._lock:
+            if indices and not self._changed.wait_for(self._admits, wait_s):
+                return False
+            self._check_open()
+            if self._wanted and indices:
+                self._put(indices, loads)
+            return True
+
+    def _admits(self) -> bool:
+        """Say whether there is nothing to wait for."""
+        full = self._depth is not None and self._waiting >= self._depth
+        return not full or not self._wanted or self._ended or self._closed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EpochClosedError(
+                "this epoch is over, so nothing can be loaded into it; begin another one with "
+                "run.open_epoch()"
+            ) from self._error
+        if self._ended:
+            raise EpochClosedError(
+                "end() was called for this epoch, so nothing can be loaded into it; begin "
+                "another one with run.open_epoch()"
+            )
+
+    def _put(self, indices: Sequence[Index], loads: int) -> None:
+        if self.pass_on is None:
+            self._indices.extend([(indices[0], loads), *((index, 0) for index in indices[1:])])
+        else:
+            self.pass_on(indices)
+        self._waiting += loads
+
+    def end(self) -> None:
+        """Say that no more loads come; again does nothing."""
+        with self._lock:
+            if self._ended or self._closed:
+                return
+            self._ended = True
+            if self.pass_on is not None:
+                self.pass_on(None)
+            self._changed.notify_all()
+        self.wake()
+
+    def close(self, error: BaseException | None) -> None:
+        """Refuse whatever else is pushed: the epoch is over."""
+        with self._lock:
+            if not self._closed:
+                self._closed, self._error = True, error
+            self._indices.clear()
+            self._changed.notify_all()
+
+    # -- drawing --------------------------------------------------------------------------
+    @property
+    def ready(self) -> int:
+        """Number of indices that can be drawn now."""
+        return len(self._indices)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes than what is ready."""
+        return self._ended or self._closed
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the source reads on: no stage failed, none has had enough."""
+        return self._wanted
+
+    def draw(self) -> Iterator[Index]:
+        """Give what was pushed; `NothingReadyError` where nothing is, until the end."""
+        return iter(self._draw, _END)
+
+    def _draw(self) -> Any:
+        over = self.ended or not self._wanted  # first: what was pushed before the end counts
+        try:
+            index, loads = self._indices.popleft()
+        except IndexError:
+            if over:
+                return _END
+            raise NothingReadyError from None
+        if loads:
+            self.began(loads)
+        return index
+
+    def began(self, loads: int) -> None:
+        """Hear that the source has begun some loads: there is room for others."""
+        with self._lock:
+            self._waiting = max(0, self._waiting - loads)
+            self._changed.notify_all()
+        self.hear(loads)
+
+    def cut(self) -> None:
+        """Hear that the source wants no more: what is pushed from now on is dropped."""
+        with self._lock:
+            if not self._wanted:
+                return
+            self._wanted = False
+            self._indices.clear()
+            self._changed.notify_all()
+            told = not self._ended
+        if told:
+            self.hear(0)
+
+
+def _round_s(until_s: float | None, *, attends: bool) -> float | None:
+    """Say how long to wait before one looks after other things [s]."""
+    most_s = _ATTEND_S if attends else None
+    if until_s is None:
+        return most_s
+    left_s = max(0.0, until_s - monotonic())
+    return left_s if most_s is None else min(left_s, most_s)
+
+
+def _nothing(*_: object) -> None:
+    """Tell nobody."""
+
+
+# -- A chain whose source reads the indices it is given, in the place of its own order -------------
+@final
+class GivenItems:
+    """The items of a source in a given order: what stands in the stage for one epoch.
+
+    The path of an item is (its place in the order, its index).
+
+    Args:
+        source: name of the source.
+        items: of the source; they have a length and take indices.
+        order: the indices.
+        numbers: for each `enumerate` at the head, whether it numbers the items of the source,
+            not those of the order.
+
+    Attributes:
+        path: of the item being read.
+    """
+
+    def __init__(
+        self, source: str, items: Any, order: GivenOrder, numbers: tuple[bool, ...]
+    ) -> None:
+        self.order = order
+        self.path: Path = 0
+        self._source = source
+        self._items = items
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        count = self.order.count
+        if count is None:
+            raise TypeError("the number of indices is not known before they are given")
+        return count
+
+    def set_epoch(self, number: int) -> None:
+        """Tell the source the number of the epoch."""
+        set_epoch = getattr(self._items, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(number)
+
+    def close(self) -> None:
+        """Close the iterator over the indices, where it is not the user's own."""
+        close = getattr(self.order.inner, "close", None)
+        if close is not None:
+            close()
+
+    def entries(self, rest: Rest) -> Iterator[Entry]:
+        """Read the items one by one, those at the places in the order that are wanted.
+
+        Raises:
+            ArgumentError: an index is no int, or out of range.
+            NothingReadyError: there is none now; the iterator can be asked again.
+            BaseException: what gave the indices, or the source, raised.
+        """
+        return _Reading(self, len(self._items), rest)
+
+    def read(self, ordinal: int, index: Index, length: int) -> Entry:
+        """Read one item of a source with `length` items; raises as `entries` does."""
+        if isinstance(index, Broken):
+            raise index.error
+        number = index if isinstance(index, int) else -1
+        self.path = path = (ordinal, number)
+        if not 0 <= number < length:
+            raise index_error(ordinal, index, length, self._source)
+        try:
+            return path, self._numbered(ordinal, number, self._items[number])
+        except StopIteration as error:  # it would look like the end of the order
+            raise RuntimeError(f"source {self._source!r} raised StopIteration") from error
+
+    def _numbered(self, ordinal: int, index: int, value: Any) -> Any:
+        for of_source in self._numbers:
+            value = (index if of_source else ordinal, value)
+        return value
+
+
+@final
+class _Reading(Iterator[Entry]):
+    """Reads on after an exception, which a generator would not."""
+
+    def __init__(self, items: GivenItems, length: int, rest: Rest) -> None:
+        self._items = items
+        self._length = length
+        self._rest = None if rest.is_all else rest
+        self._indices = items.order.draw()
+        self._ordinal = 0
+
+    def __next__(self) -> Entry:
+        items, rest = self._items, self._rest
+        while True:
+            items.path = ordinal = self._ordinal
+            index = next(self._indices)
+            self._ordinal = ordinal + 1
+            if rest is None or ordinal in rest:
+                return items.read(ordinal, index, self._length)
+
+
+def given_chain(chain: Chain, order: GivenOrder) -> Chain:
+    """Give the chain for an epoch in a given order; stages share their knobs with those of `chain`.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: as `check_head` does.
+    """
+    source, used = check_head(chain)
+    head = chain[0]
+    ahead = [stage.spec for stage in chain[1:used]]
+    ordered = [not isinstance(spec, Enumerate) for spec in ahead]
+    numbers = tuple(not any(ordered[:place]) for place, orders in enumerate(ordered) if not orders)
+    items = GivenItems(head.name, source.items, order, numbers)
+    return _with(head, Source(items)), *map(_passed_by, chain[used:])
+
+
+def _passed_by(stage: Stage) -> Stage:
+    """Let a cache neither keep nor give items: it holds those of the chain's own order."""
+    return _with(stage, Skip(0)) if isinstance(stage.spec, Cache) else stage
+
+
+def _with(stage: Stage, spec: Source | Skip) -> Stage:
+    return Stage(
+        spec, name=stage.name, named=stage.named, shared=stage.knobs, made_at=stage.made_at
+    )
+
+
+def check_head(chain: Chain) -> tuple[Source, int]:
+    """Give the source of a chain that can be read in a given order, and the stages of its head.
+
+    Raises:
+        ArgumentTypeError: the chain does not begin with items that have a length and an index.
+        ArgumentError: a `repeat` behind the head passes over the source again.
+    """
+    head = chain[0]
+    source = head.spec
+    if not isinstance(source, Source) or source.plan is None:
+        raise ArgumentTypeError(
+            "an order can be given to a pipeline that begins with one source with __len__ and "
+            f"__getitem__, got {_what_is(head)}; {_way_out(head)}"
+        )
+    used = absorbed(chain)[1]
+    again = next((stage for stage in chain[used:] if isinstance(stage.spec, Repeat)), None)
+    if again is not None:
+        raise ArgumentError(
+            f"an order can be given to a pipeline that reads its source once, got {again.name!r} "
+            "(repeat); give the indices as often as they are wanted, and leave repeat out"
+        )
+    return source, used
+
+
+def _what_is(head: Stage) -> str:
+    if not isinstance(head.spec, Source):
+        return f"{head.name!r}, which joins {len(head.inputs)} pipelines ({head.op})"
+    if head.inputs:
+        return f"source {head.name!r}, which is another pipeline"
+    return f"source {head.name!r} ({type(head.spec.items).__name__})"
+
+
+def _way_out(head: Stage) -> str:
+    if not isinstance(head.spec, Source):
+        return "join the datasets before, as one source, or start a run for each pipeline"
+    if head.inputs:
+        return "add the stages to that pipeline itself"
+    return "give a list or a dataset"

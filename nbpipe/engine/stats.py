@@ -1,0 +1,396 @@
+"""Stats: the counters of a stage, what is read from them, and the state of a run."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple
+
+from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
+from ..errors import UnknownStageError, near_match
+
+# -- Counters of a stage, and the frozen `StageStats` that are read from them ----------------------
+# The engine changes counters under its lock; this file only knows the arithmetic.
+WINDOW_NS = 5_000_000_000
+SAMPLE_NS = 250_000_000
+Row = dict[str, int | float | str]  # one stage at one second, for a DataFrame
+_BUCKETS = 4 * 64
+_LEAST_RANK = 1e-9  # the smallest duration has a bucket that is not empty
+_SMALL_BITS = 3  # durations of so few bits have no quarters
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """What one stage did, as plain values that no longer change.
+
+    Attributes:
+        items_in: items taken since the run started.
+        items_out: items handed on since the run started.
+        errors: items that failed for good.
+        retries: calls that were tried again.
+        items_per_s: rate over the last seconds [items/s].
+        mean_per_s: rate since the first item of the run [items/s].
+        busy: share of slot-time inside the stage's function over the last 5 s.
+        starved: share with no input.
+        blocked: share with no room for a result.
+        waiting: share in which a call could have run, but no thread was free yet, or the
+            run was paused. busy + starved + blocked + waiting = 1.
+        running: calls in progress now.
+        concurrency: limit in force [calls].
+        queued: results that wait for the next stage [items].
+        prefetch: limit in force [items].
+        latency_p50_s: median time of one call over the last 5 to 10 s [s].
+        latency_p95_s: 95th percentile [s].
+        latency_p99_s: 99th percentile [s].
+        bytes_out: bytes handed on, measured on one item of each task [bytes].
+        workers: processes, or Dask workers, that do this stage's calls; stages that share
+            theirs have them in the row of the first.
+        starting: those of them that have not done anything yet.
+        memory_bytes: resident memory of these processes [bytes]; what they share is counted
+            in each; 0 where it is not known.
+        oldest_s: time that the oldest call in progress has been running for [s]; 0 where none
+            is. Of stages that share workers, in the row of the last.
+        oldest_item: the item that this call works on, as messages name it, or "first to last"
+            of several; empty where that is not known.
+    """
+
+    items_in: int = 0
+    items_out: int = 0
+    errors: int = 0
+    retries: int = 0
+    items_per_s: float = 0.0
+    mean_per_s: float = 0.0
+    busy: float = 0.0
+    starved: float = 0.0
+    blocked: float = 0.0
+    waiting: float = 1.0
+    running: int = 0
+    concurrency: int = 1
+    queued: int = 0
+    prefetch: int = 0
+    latency_p50_s: float = 0.0
+    latency_p95_s: float = 0.0
+    latency_p99_s: float = 0.0
+    bytes_out: int = 0
+    workers: int = 0
+    starting: int = 0
+    memory_bytes: int = 0
+    oldest_s: float = 0.0
+    oldest_item: str = ""
+
+    def as_dict(self) -> dict[str, int | float | str]:
+        """Give the fields as a dict, in their order."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def table(self) -> list[list[str]]:
+        """Give the rows of a table: name and value of each field, with its unit."""
+        return [[name, _worded(name, value)] for name, value in self.as_dict().items()]
+
+    def _repr_html_(self) -> str:
+        return html_table(("", ""), self.table())
+
+
+def _worded(name: str, value: int | float | str) -> str:
+    if isinstance(value, str):
+        return value
+    if name.endswith("_per_s"):
+        return format_rate(value)
+    if name.endswith("_s"):
+        return format_seconds(value)
+    if name in ("bytes_out", "memory_bytes"):
+        return format_bytes(value)
+    return format_share(value) if isinstance(value, float) else f"{value:,}"
+
+
+class Reading(NamedTuple):
+    """Cumulated counters at one moment; rates are differences of two of them."""
+
+    at_ns: int
+    items_out: int
+    busy_ns: int
+    starved_ns: int
+    blocked_ns: int
+    slot_ns: int
+
+
+class Histogram:
+    """Counts of durations in buckets a quarter of an octave wide; forgets after 5 to 10 s."""
+
+    __slots__ = ("_new", "_old", "_turn_ns")
+
+    def __init__(self) -> None:
+        self._new = [0] * _BUCKETS
+        self._old = self._new
+        self._turn_ns = 0
+
+    def add(self, duration_ns: int, count: int, now_ns: int) -> None:
+        """Count `count` calls of `duration_ns` each."""
+        since_ns = now_ns - self._turn_ns
+        if since_ns > WINDOW_NS:
+            self._old = self._new if since_ns <= 2 * WINDOW_NS else [0] * _BUCKETS
+            self._new = [0] * _BUCKETS
+            self._turn_ns = now_ns
+        bits = duration_ns.bit_length()
+        if bits > _SMALL_BITS:
+            self._new[(bits << 2) | ((duration_ns >> (bits - _SMALL_BITS)) & 3)] += count
+        else:
+            self._new[bits << 2] += count
+
+    def quantiles_s(self, *shares: float) -> list[float]:
+        """Give the durations below which `shares` of the calls lie [s]."""
+        counts = self._new if self._old is self._new else list(map(add, self._new, self._old))
+        below = list(accumulate(counts))  # calls in each bucket and those before it
+        total = below[-1]
+        if not total:
+            return [0.0 for _ in shares]
+        return [_quantile_ns(counts, below, share * total) / 1e9 for share in shares]
+
+
+def _quantile_ns(counts: list[int], below: list[int], rank: float) -> float:
+    bucket = bisect_left(below, max(rank, _LEAST_RANK))
+    bits, quarter = bucket >> 2, bucket & 3
+    low = 1 << (bits - 1) if bits else 0
+    count = counts[bucket]
+    return low + low / 4 * (quarter + (rank - below[bucket] + count) / count)
+
+
+class Counters:
+    """Everything counted for one stage of one run."""
+
+    __slots__ = (
+        "blocked_ns",
+        "busy_ns",
+        "bytes_out",
+        "errors",
+        "first_ns",
+        "histogram",
+        "items_in",
+        "items_out",
+        "readings",
+        "retries",
+        "slot_ns",
+        "starved_ns",
+    )
+
+    def __init__(self) -> None:
+        self.items_in = self.items_out = self.errors = self.retries = 0
+        self.bytes_out = 0.0  # an estimate: one result of each task is measured
+        self.busy_ns = self.starved_ns = self.blocked_ns = self.slot_ns = self.first_ns = 0
+        self.histogram = Histogram()
+        self.readings: deque[Reading] = deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
+
+    def read(self, now_ns: int, running_ns: int) -> Reading:
+        """Take a reading; `running_ns` is the time spent so far in calls still running."""
+        return Reading(
+            now_ns,
+            self.items_out,
+            self.busy_ns + running_ns,
+            self.starved_ns,
+            self.blocked_ns,
+            self.slot_ns,
+        )
+
+    def sample(self, now_ns: int, running_ns: int) -> None:
+        """Keep a reading for later rates."""
+        self.readings.append(self.read(now_ns, running_ns))
+
+    def window_start(self, now_ns: int) -> Reading | None:
+        """Give the latest reading that is at least 5 s old, else the oldest."""
+        chosen = None
+        for reading in self.readings:
+            if chosen is not None and now_ns - reading.at_ns < WINDOW_NS:
+                break
+            chosen = reading
+        return chosen
+
+
+def stats_of(
+    counters: Counters,
+    now_ns: int,
+    *,
+    running_ns: int,
+    running: int,
+    concurrency: int,
+    queued: int,
+    prefetch: int,
+) -> StageStats:
+    """Turn counters into frozen stats, with shares and rates over the last 5 s."""
+    new = counters.read(now_ns, running_ns)
+    old = counters.window_start(now_ns) or Reading(counters.first_ns or now_ns, 0, 0, 0, 0, 0)
+    elapsed_s = max(now_ns - old.at_ns, 1) / 1e9
+    since_first_s = max(now_ns - (counters.first_ns or now_ns), 1) / 1e9
+    busy, starved, blocked = shares_between(old, new)
+    p50, p95, p99 = counters.histogram.quantiles_s(0.5, 0.95, 0.99)
+    return StageStats(
+        items_in=counters.items_in,
+        items_out=counters.items_out,
+        errors=counters.errors,
+        retries=counters.retries,
+        items_per_s=(new.items_out - old.items_out) / elapsed_s if new.items_out else 0.0,
+        mean_per_s=counters.items_out / since_first_s if counters.items_out else 0.0,
+        busy=busy,
+        starved=starved,
+        blocked=blocked,
+        waiting=max(0.0, 1.0 - busy - starved - blocked),
+        running=running,
+        concurrency=concurrency,
+        queued=queued,
+        prefetch=prefetch,
+        latency_p50_s=p50,
+        latency_p95_s=p95,
+        latency_p99_s=p99,
+        bytes_out=int(counters.bytes_out),
+    )
+
+
+def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
+    """Give busy, starved and blocked as shares of slot-time; their sum is at most 1."""
+    slot_ns = new.slot_ns - old.slot_ns
+    parts = (  # what was booked for running calls may be taken back: none falls below 0
+        max(0, new.busy_ns - old.busy_ns),
+        max(0, new.starved_ns - old.starved_ns),
+        max(0, new.blocked_ns - old.blocked_ns),
+    )
+    whole = max(slot_ns, sum(parts), 1)
+    busy, starved, blocked = (part / whole for part in parts)
+    return busy, starved, blocked
+
+
+# -- RunStats: the stats of all stages at one moment, by address -----------------------------------
+def worker_count(count: int, starting: int, memory_bytes: int) -> str:
+    """Say how many workers there are, how many of them only start, and what memory they take.
+
+    Examples:
+        >>> worker_count(4, 0, 1_200_000_000)
+        '4 workers, 1.2 GB'
+        >>> worker_count(2, 2, 0)
+        'starting 2 workers'
+    """
+    if starting >= count:
+        return f"starting {_workers(starting)}" if starting else "no workers"
+    if starting:
+        return f"{_workers(count)}, {starting} starting"
+    return f"{_workers(count)}, {format_bytes(memory_bytes)}" if memory_bytes else _workers(count)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
+
+
+class RunStats(Mapping[str, StageStats]):
+    """Frozen stats by stage address; prints as a table."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[str, StageStats]) -> None:
+        self._rows = dict(rows)
+
+    def __getitem__(self, stage: str) -> StageStats:
+        """Give the stats of a stage.
+
+        Raises:
+            UnknownStageError: there is no row of this name.
+        """
+        found = self._rows.get(stage)
+        if found is None:
+            raise UnknownStageError(
+                f"no stats of {stage!r}{near_match(str(stage), self._rows)}; there are rows for "
+                + ", ".join(map(repr, self._rows))
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._rows)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Give the head and the rows of a table, as text."""
+        head = ["stage", "items", "now", "busy", "starved", "blocked", "calls", "ready", "p50"]
+        rows = [
+            [
+                name,
+                str(row.items_out),
+                format_rate(row.items_per_s),
+                format_share(row.busy),
+                format_share(row.starved),
+                format_share(row.blocked),
+                f"{row.running}/{row.concurrency}",
+                f"{row.queued}/{row.prefetch}",
+                format_seconds(row.latency_p50_s) if row.latency_p50_s else "",
+            ]
+            for name, row in self._rows.items()
+        ]
+        crews = [worker_count(*_crew(row)) if any(_crew(row)) else "" for row in self.values()]
+        if any(crews):
+            head = [*head, "workers"]
+            rows = [[*row, crew] for row, crew in zip(rows, crews, strict=True)]
+        return head, rows
+
+    def __repr__(self) -> str:
+        from ..base.format import text_table
+
+        return text_table(*self.table())
+
+    def _repr_html_(self) -> str:
+        from ..base.format import html_table
+
+        return html_table(*self.table())
+
+
+def _crew(row: StageStats) -> tuple[int, int, int]:
+    return row.workers, row.starting, row.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run is.
+
+    Attributes:
+        state: "ready" before the first epoch; "running" or "paused" during one; "finished",
+            "stopped", "cancelled" or "failed" after it; "closed".
+        epoch: number of the epoch in progress, or of the last one.
+        epochs: epochs that `train` was asked for [epochs]; None in a loop of the user's own.
+        epochs_begun: those of them that have begun [epochs].
+        delivered: items handed to the loop in this epoch.
+        resumed: those of them that the loop had before this run went on from a state.
+        total: items of an epoch; None where it is not known before they are made.
+        units: what each stage hands on, by address: "items" or "batches".
+        elapsed_s: time since the epoch began, or that it took [s].
+        waited_s: time that the loop waited for items in this epoch [s].
+        cpu_cores: processor time of the whole process over the last seconds [cores]; None
+            where that is not known yet.
+        error: why the last epoch failed, in one line, else empty.
+        held_bytes: bytes in all buffers, where there is a budget for them [bytes].
+        limit_bytes: the budget [bytes].
+        links: by address of a stage, the page that shows its workers; what is not known here is
+            not there.
+        by_loop: the loop makes its items itself: no knob has an effect.
+        called: what the code that iterates calls it: "run", or "loader.run".
+    """
+
+    state: str
+    epoch: int
+    epochs: int | None
+    epochs_begun: int | None
+    delivered: int
+    total: int | None
+    units: Mapping[str, str]
+    elapsed_s: float
+    waited_s: float
+    cpu_cores: float | None
+    error: str
+    held_bytes: int | None
+    limit_bytes: int | None
+    links: Mapping[str, str] = field(default_factory=dict)
+    resumed: int = 0
+    by_loop: bool = False
+    called: str = "run"

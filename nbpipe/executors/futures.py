@@ -1,0 +1,437 @@
+"""Any `concurrent.futures.Executor`: work through an executor that the user made."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from pickle import PickleBuffer
+from typing import Any
+
+from ..errors import ExecutorBrokenError, UnpicklableError
+from .base import Answer, Call, Caller, Calls, Job, Program
+from .pickling import PROTOCOL, Classes, dumps_message
+from .pickling import dumps as dumps_by_value
+from .remote_errors import PackedError, pack_error
+from .shipping import Shipped, load, ship
+
+
+# -- Payload: items and answers as they travel through an executor that somebody else wrote --------
+# They are pickled here, and not by the executor, so that what cannot be pickled is named.
+class Payload:
+    """A pickled value; large buffers stand apart, where whoever sends it can send them as such."""
+
+    __slots__ = ("_buffers", "_head")
+
+    def __init__(self, head: bytes, buffers: tuple[Any, ...] = ()) -> None:
+        self._head = head
+        self._buffers = buffers
+
+    @classmethod
+    def of(cls, value: object) -> Payload:
+        """Pickle a value; what only a notebook has is pickled by value."""
+        pickled = dumps_message(value, Classes())
+        if pickled.defines:  # classes of a notebook go along, whole
+            return cls(dumps_by_value(value))
+        return cls(b"".join(pickled.parts), tuple(pickled.buffers))
+
+    def open(self) -> Any:
+        """Give the value; its arrays use the memory of the buffers."""
+        return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301  our own workers'
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Offer the buffers as such; older protocols know no such thing."""
+        wrap = PickleBuffer if protocol >= PROTOCOL else bytearray
+        return type(self), (self._head, tuple(map(wrap, self._buffers)))
+
+
+def packed(values: Sequence[Any], stage: str, what: str) -> Payload:
+    """Pickle entries or results; where that fails, say which one it is.
+
+    Args:
+        values: pairs of path and value, or what stands for one.
+        stage: what they belong to.
+        what: "item" or "result".
+
+    Raises:
+        UnpicklableError: one of them cannot be pickled.
+    """
+    try:
+        return Payload.of(values)
+    except Exception as error:
+        culprit = next((value for value in values if not _is_picklable(value)), None)
+        raise _unpicklable(culprit, stage, what, error) from error
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        Payload.of(value)
+    except Exception:
+        return False
+    return True
+
+
+def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> UnpicklableError:
+    pair = culprit if isinstance(culprit, tuple) and len(culprit) > 1 else ("?", culprit)
+    kind = type(pair[1])
+    return UnpicklableError(
+        f"the {what} of stage {stage!r} must be picklable to cross to another process, got for "
+        f"item {pair[0]} a {kind.__module__}.{kind.__qualname__} "
+        f"({type(error).__name__}: {error}); "
+        "pass what it is made from (a path, bytes, an array), or use executor='thread'"
+    )
+
+
+# -- Shipped: programs in processes that somebody else started -------------------------------------
+# A program travels as bytes with its digest; a process that was given it keeps it for a while.
+KEPT_PROGRAMS = 4
+
+
+class Own(threading.local):
+    """A program of its own for each thread: one run of a program keeps its state there."""
+
+    def __init__(self) -> None:
+        self._copies: weakref.WeakKeyDictionary[Program, Program] = weakref.WeakKeyDictionary()
+
+    def of(self, program: Program) -> Program:
+        """Give this thread's copy; it shares functions and data with the original."""
+        own = self._copies.get(program)
+        if own is None:
+            own = self._copies[program] = copy.copy(program)
+        return own
+
+
+class Programs:
+    """The programs that this process has done work for last; threads share them."""
+
+    def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
+        self._kept = kept
+        self._loaded: OrderedDict[str, Program] = OrderedDict()
+        self._prepared: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        self._own = Own()
+
+    def get(self, digest: str, data: bytes | None) -> Program | None:
+        """Give the program; None: it is not here, and `data` was not given."""
+        with self._lock:  # two threads that need the same large program load it once
+            program = self._loaded.get(digest)
+            if program is None and data is not None:
+                program = self._loaded[digest] = load(data)
+            if program is not None:
+                self._loaded.move_to_end(digest)
+            while len(self._loaded) > self._kept:
+                self._loaded.popitem(last=False)
+        return program
+
+    def ready(self, program: Program) -> Program:
+        """Give what this thread is to run; the first time here, `worker_init` is called."""
+        with self._preparing:
+            if program not in self._prepared:
+                prepare = getattr(program, "prepare", None)
+                if prepare is not None:
+                    prepare()
+                self._prepared.add(program)
+        return self._own.of(program)
+
+
+PROGRAMS = Programs()
+
+
+class Children:
+    """What a function made of one item: all of it, in order, and how it ended.
+
+    Attributes:
+        values: the children.
+        error: what was raised after the last of them, or None.
+    """
+
+    def __init__(self, values: list[Any], error: PackedError | None) -> None:
+        self.values = values
+        self.error = error
+
+    def draw(self) -> Iterator[Any]:
+        """Give an iterator over the children; what was raised before the first is raised here."""
+        if self.error is not None and not self.values:
+            raise self.error.unpack()
+        return self._drawn()
+
+    def _drawn(self) -> Iterator[Any]:
+        yield from self.values
+        if self.error is not None:
+            raise self.error.unpack()
+
+
+def expand(program: Any, entry: Any, epoch: int) -> Children:
+    """Call a program's function on one entry, and draw all of its children."""
+    path, value = entry
+    values: list[Any] = []
+    try:
+        values.extend(program.open(value, path, epoch))
+    except BaseException as error:
+        return Children(values, pack_error(error))
+    return Children(values, None)
+
+
+def run_here(job: Job, begun: Callable[[int], object], *, expands: bool) -> Answer | Children:
+    """Do a job in the process it comes from."""
+    program = PROGRAMS.ready(job.program)
+    if expands:
+        begun(0)
+        return expand(program, job.entries[0], job.epoch)
+    return program.run(job.entries, job.epoch, begun)
+
+
+def run_shipped(
+    digest: str,
+    data: bytes | None,
+    entries: Payload,
+    epoch: int,
+    *,
+    expands: bool = False,
+    begun: Callable[[int], object] | None = None,
+) -> Payload | None:
+    """Do the work of a shipped program in this process; called on workers.
+
+    Args:
+        digest: of the program.
+        data: the program, as far as it has to be sent.
+        entries: what it is to work on.
+        epoch: number of the epoch.
+        expands: the program's function gives many items for the one entry.
+        begun: called before each call of a function.
+
+    Returns:
+        What `opened` takes; None where the program is not here and `data` was not given.
+
+    Raises:
+        UnpicklableError: a result cannot be sent back.
+    """
+    program = PROGRAMS.get(digest, data)
+    if program is None:
+        return None
+    given = entries.open()
+    program = PROGRAMS.ready(program)
+    if expands:
+        if begun is not None:
+            begun(0)
+        children = expand(program, given[0], epoch)
+        pairs = [(given[0][0], child) for child in children.values]
+        return packed((*pairs, children.error), program.label, "result")
+    answer = program.run(given, epoch, begun)
+    return packed((*answer.results, (answer.tally, answer.retried)), program.label, "result")
+
+
+def opened(payload: Payload, *, expands: bool) -> Answer | Children:
+    """Give what came of a job that was run by `run_shipped`."""
+    *results, rest = payload.open()
+    if expands:
+        return Children([child for _, child in results], rest)
+    return Answer(results, *rest)
+
+
+class Cargo:
+    """The program of a caller, pickled once, and again when it may have changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._program: Program | None = None
+        self._shipped: Shipped | None = None
+
+    def of(self, program: Program) -> Shipped:
+        """Give the shipped program.
+
+        Raises:
+            UnpicklableError: something that it captures cannot be pickled.
+        """
+        with self._lock:
+            if self._shipped is None or self._program is not program:
+                self._shipped = ship(program, stage=program.label, afar=True)
+                self._program = program
+            return self._shipped
+
+    def renew(self) -> None:
+        """Pickle the program again when it is needed next: its functions may have changed."""
+        with self._lock:
+            self._shipped = None
+
+
+# -- Any `concurrent.futures.Executor`: work through an executor that the user made ----------------
+# A program up to this size travels with every call; a larger one to who has not got it.
+_SMALL_BYTES = 32_768
+
+
+class Delivery:
+    """A job on its way: run where it is; where it is pickled, the program goes along by value.
+
+    Whether an executor has its work done in this process need not be asked: it shows.
+
+    Args:
+        seen: digest of the program that workers have got already.
+        expands: the function gives many items for one.
+
+    Attributes:
+        digest: of the program, once it was pickled.
+        problem: what kept it from being pickled; executors report that in their own ways.
+    """
+
+    def __init__(self, call: Call, cargo: Cargo, seen: str, *, expands: bool) -> None:
+        self._call = call
+        self._cargo = cargo
+        self._seen = seen
+        self._expands = expands
+        self.digest = ""
+        self.problem: UnpicklableError | None = None
+
+    def __call__(self) -> Answer | Children:
+        """Do the job in this process."""
+        return run_here(self._call.job, lambda _: self._call.begin(), expands=self._expands)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave for another process: the time of the call counts from now."""
+        try:
+            parts = self._parts()
+        except UnpicklableError as error:
+            self.problem = error
+            raise
+        self._call.begin(self._call.functions)
+        return Delivered, parts
+
+    def _parts(self) -> tuple[Any, ...]:
+        job = self._call.job
+        shipped = self._cargo.of(job.program)
+        self.digest = shipped.digest
+        spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
+        entries = packed(job.entries, job.program.label, "item")
+        data = None if spared else shipped.data
+        return shipped.digest, data, entries, job.epoch, self._expands
+
+
+class Delivered:
+    """A job that has arrived in another process; its parts are arguments of `run_shipped`."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __call__(self) -> Payload | None:
+        """Do the job; None: the program is not here yet."""
+        *parts, expands = self._parts
+        return run_shipped(*parts, expands=expands)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel on: some executors unpickle on the way."""
+        return type(self), self._parts
+
+
+class ForeignCaller(Caller):
+    """Has jobs done by an executor that the user made, and that stays the user's.
+
+    Args:
+        executor: what does the work; it is never shut down here.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._name = type(executor).__name__
+        self._calls = Calls(self._name)
+        self._cargo = Cargo()
+        self._seen = ""  # digest of the program that some worker has
+
+    @property
+    def workers(self) -> int:
+        """Workers there are, as far as the executor says."""
+        workers = getattr(self._executor, "_max_workers", 0)
+        return workers if isinstance(workers, int) else 0
+
+    def call(self, job: Job) -> Answer:
+        """Have a job done, and wait for it in this thread.
+
+        Raises:
+            StageTimeoutError: the call took longer than the job's `timeout_s`. It cannot be
+                stopped: if it has begun, it goes on in the executor.
+            ExecutorBrokenError: the executor does no more work.
+            UnpicklableError: the program, an item or a result cannot be pickled.
+        """
+        answer = self._done(job, expands=False)
+        assert isinstance(answer, Answer)
+        return answer
+
+    def expand(self, job: Job) -> Iterator[Any]:
+        """Have all children of the job's one entry made; then give an iterator over them."""
+        children = self._done(job, expands=True)
+        assert isinstance(children, Children)
+        return children.draw()
+
+    def _done(self, job: Job, *, expands: bool) -> Answer | Children:
+        done = self._deliver(job, self._seen, expands=expands)
+        if done is None:  # this worker has not got the program yet
+            done = self._deliver(job, seen="", expands=expands)
+        if isinstance(done, Payload):
+            return opened(done, expands=expands)
+        assert done is not None
+        return done
+
+    def _deliver(self, job: Job, seen: str, *, expands: bool) -> Answer | Children | Payload | None:
+        with self._calls.open(job) as call:
+            delivery = Delivery(call, self._cargo, seen, expands=expands)
+            future = self._submit(delivery, call)
+            self._calls.follow(call, future)
+            try:
+                call.wait()
+            except BaseException:
+                future.cancel()
+                raise
+            self._seen = delivery.digest
+            done: Answer | Children | Payload | None = self._outcome(future, delivery, call)
+            return done
+
+    def _submit(self, delivery: Delivery, call: Call) -> Future[Any]:
+        try:
+            return self._executor.submit(delivery)
+        except Exception as error:
+            raise delivery.problem or self._broken(call, error) from error
+
+    def _outcome(self, future: Future[Any], delivery: Delivery, call: Call) -> Any:
+        error = CancelledError() if future.cancelled() else future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, UnpicklableError):
+            raise delivery.problem or error
+        raise delivery.problem or self._broken(call, error) from error
+
+    def _broken(self, call: Call, error: BaseException) -> ExecutorBrokenError:
+        what = f"was not done: {type(error).__name__}: {error}".rstrip(": ")
+        broken = call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
+        assert isinstance(broken, ExecutorBrokenError)
+        return broken
+
+    def renew(self) -> None:
+        """Hear that functions may have changed: they are pickled again."""
+        self._cargo.renew()
+
+    def cancel(self) -> None:
+        """Take back the calls that have not begun; those that have are waited for."""
+        for future in self._calls.futures():
+            future.cancel()
+
+    def close(self, timeout_s: float) -> list[str]:
+        """Wait for the calls in progress; the executor is the user's to shut down."""
+        self.cancel()
+        return self._calls.close(timeout_s)
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, BrokenExecutor):
+        return (
+            "make a new executor, or use executor='process', where a worker that dies costs "
+            "its own item at most"
+        )
+    if isinstance(error, CancelledError):
+        return "keep the executor open, and its work uncancelled, for as long as the run lasts"
+    if isinstance(error, ImportError):
+        return "install what is missing where the executor's workers run"
+    return "keep the executor open for as long as the run lasts"

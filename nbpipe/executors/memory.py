@@ -1,0 +1,610 @@
+"""Memory that outlives a message: used again, shared without a name, mapped, or torch's own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import io
+import itertools
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from os import getpid
+from pathlib import Path
+from pickle import PickleBuffer
+from typing import Any, NamedTuple, cast, final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ..errors import UnpicklableError
+from . import pickling
+from .pickling import PROTOCOL, Pickler
+
+# -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+KEPT_BYTES = 1 << 26
+
+_FROM_BYTES = 1 << 19  # smaller ones `malloc` keeps itself
+_CLEARED_BYTES = 1 << 15  # so few are cleared before numpy has made an array
+
+
+@final
+class Blocks:
+    """Copies memory into blocks, each used again once nobody holds what was copied into it.
+
+    Args:
+        kept_bytes: most memory in blocks that wait to be used again [bytes].
+    """
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._returned: deque[_Bytes] = deque()  # filled by whoever collects garbage
+        self._free: list[_Bytes] = []
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory in blocks that wait to be used again [bytes]."""
+        return sum(map(len, [*self._free, *self._returned]))
+
+    def copy(self, source: memoryview) -> memoryview:
+        """Copy some bytes."""
+        size = len(source)
+        if size < _FROM_BYTES:
+            target = empty(size)
+        else:
+            loan = _Loan(self._block(size), self._returned)
+            target = memoryview(cast(Any, np.asarray(loan)))[:size]
+        copy_bytes(target, source)
+        return target
+
+    def _block(self, size_bytes: int) -> _Bytes:
+        size_bytes = size_class(size_bytes)
+        with self._lock:
+            while self._returned:
+                self._free.append(self._returned.popleft())
+            found = next((b for b in reversed(self._free) if len(b) == size_bytes), None)
+            if found is not None:
+                self._free = [block for block in self._free if block is not found]
+            while sum(map(len, self._free)) > self._kept_bytes:
+                self._free.pop(0)
+        return np.empty(size_bytes, np.uint8) if found is None else found
+
+
+def empty(size_bytes: int) -> memoryview:
+    """Give fresh memory to write to."""
+    if size_bytes < _CLEARED_BYTES:
+        return memoryview(bytearray(size_bytes))
+    return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
+
+
+@final
+class _Loan:
+    """Hands a block back when the last array over it is gone."""
+
+    __slots__ = ("__array_interface__", "_block", "_returned")
+
+    def __init__(self, block: _Bytes, returned: deque[_Bytes]) -> None:
+        self._returned = returned
+        self.__array_interface__: dict[str, Any] = block.__array_interface__
+        self._block = block
+
+    def __del__(self) -> None:
+        self._returned.append(self._block)
+
+
+# -- Shared memory without a name ------------------------------------------------------------------
+# A slab belongs to the process that made it. Its first byte says whether a message lies in it: the
+# owner sets it, the other process clears it when the last view of the message is gone. No message
+# is needed to give a slab back, and no lock: the garbage collector may do it anywhere.
+ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
+HEADER_BYTES = ALIGNED  # the flag, with a line of its own
+LINUX = sys.platform == "linux"
+POSIX = os.name == "posix"
+
+_SMALLEST_BYTES = 1 << 18
+_STEPS = 3  # sizes between two powers of two, as a power of two
+_ZEROS = bytes(1 << 20)
+_COPIED_BYTES = 1 << 19  # so few are copied sooner than the GIL comes back
+_FAILED = ctypes.c_void_p(-1).value
+_FLAGS = 0 if not POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+
+
+def _system() -> Any:
+    system = ctypes.CDLL(None, use_errno=True)
+    system.mmap.restype = ctypes.c_void_p
+    system.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t),
+        *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+    )
+    system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return system
+
+
+# Python's own `mmap` keeps a file descriptor open for each: too many with many workers.
+_SYSTEM = _system() if POSIX else None
+
+
+@final
+class Mapping:
+    """Shared memory in this process, until the last array over it is gone.
+
+    Args:
+        fd: file descriptor; the caller may close it afterwards.
+        size_bytes: how much of it [bytes].
+
+    Raises:
+        OSError: there is no memory or no address space for it.
+    """
+
+    __slots__ = ("_address", "size_bytes")
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        assert _SYSTEM is not None
+        self.size_bytes = 0
+        how = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _SYSTEM.mmap(None, size_bytes, how, _FLAGS, fd, 0)
+        if address == _FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self._address = address
+        self.size_bytes = size_bytes
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {
+            "data": (self._address, False),
+            "shape": (self.size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self, system: Any = _SYSTEM) -> None:
+        if self.size_bytes:  # modules may be empty by now, arguments are not
+            system.munmap(self._address, self.size_bytes)
+
+
+@final
+class Slab:
+    """Shared memory that holds one message at a time.
+
+    Attributes:
+        number: its name between the two processes.
+        memory: all its bytes.
+        interface: where they are, in numpy's words.
+        flag: its first byte: 1 while a message lies in it.
+        size_bytes: its size, flag included [bytes].
+        used: when the owner last wrote it, counted in messages.
+    """
+
+    __slots__ = ("flag", "interface", "memory", "number", "size_bytes", "used")
+
+    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
+        self.number = number
+        mapping = Mapping(fd, size_bytes)
+        self.interface = mapping.__array_interface__
+        self.memory = bytes_of(mapping)
+        self.flag = self.memory[:1]
+        self.size_bytes = size_bytes
+        self.used = 0
+
+
+@final
+class Lease:
+    """Holds a message in its slab as long as any view of it lives.
+
+    `bytes_of(lease)` gives the bytes of the slab; every array, memoryview and tensor made of
+    them keeps the lease alive.
+    """
+
+    __slots__ = ("__array_interface__", "_flag", "_memory", "_pid")
+
+    def __init__(self, slab: Slab) -> None:
+        self._pid = getpid()
+        self._memory = slab.memory
+        self.__array_interface__ = slab.interface
+        self._flag = slab.flag
+
+    def __del__(self, getpid: Callable[[], int] = getpid) -> None:
+        if self._pid == getpid():  # a forked copy of a view says nothing about the view
+            self._flag[0] = 0
+
+
+def bytes_of(owner: Mapping | Lease) -> memoryview:
+    """Give the bytes of shared memory; `owner` lives as long as any view of them."""
+    return memoryview(cast(Any, np.asarray(owner)))
+
+
+def copy_bytes(target: memoryview, source: bytes | memoryview) -> None:
+    """Copy `source` to a place of the same size; much of it without the GIL."""
+    if len(source) < _COPIED_BYTES:
+        target[:] = source
+    else:
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def size_class(need_bytes: int) -> int:
+    """Round a size up, so that items of nearly the same size fit into the same slabs.
+
+    Examples:
+        >>> size_class(4_000_100)
+        4194304
+    """
+    need_bytes = max(need_bytes, _SMALLEST_BYTES)
+    step = 1 << max(need_bytes.bit_length() - 1 - _STEPS, 12)
+    return -(-need_bytes // step) * step
+
+
+def open_memory(size_bytes: int) -> int:
+    """Give the descriptor of shared memory without a name, every page of it allocated.
+
+    Raises:
+        OSError: memory, a disk or a limit does not allow it; nothing is left of it.
+    """
+    fd = os.memfd_create("nbpipe", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _open_file()
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size_bytes)  # a page that is missing later kills a process
+        else:
+            _fill(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open_file() -> int:
+    fd, path = tempfile.mkstemp(prefix="nbpipe-")
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # noqa: PTH108  while it is open it needs no name
+    return fd
+
+
+def _fill(fd: int, size_bytes: int) -> None:
+    for start in range(0, size_bytes, len(_ZEROS)):
+        os.write(fd, _ZEROS[: size_bytes - start])
+
+
+# -- Storages: the memory of torch tensors that is shared stays shared in other processes ----------
+# What `tensor.share_memory_()` or `torch.from_file(shared=True)` made goes to a worker as the place
+# where it is found: the file that the memory belongs to, which has a name or is held open by this
+# process. Nothing is counted and nothing is named for it, so nothing is left behind, however a
+# worker ends. Where the system does not tell (it is not Linux), torch's own names are used.
+_DELETED = " (deleted)"
+_FIELDS = 6  # of a line of /proc/<pid>/maps: span, rights, offset, device, inode, path
+_open_storages: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()  # by address
+
+
+class Place(NamedTuple):
+    """Where shared memory is found on this machine.
+
+    Attributes:
+        path: of its file, which may be one that only an open descriptor leads to.
+        inode: number of that file: another one may have taken its place.
+        start_bytes: where in the file it begins [bytes].
+        size_bytes: how long it is [bytes].
+    """
+
+    path: str
+    inode: int
+    start_bytes: int
+    size_bytes: int
+
+
+def is_shared(value: Any) -> bool:
+    """Tell whether a tensor, or a storage of torch, lies in memory that processes share."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False
+    try:
+        storage = value.untyped_storage() if isinstance(value, torch.Tensor) else value
+        if storage.device.type != "cpu" or not storage.nbytes():
+            return False
+        return bool(storage.is_shared()) or storage.data_ptr() in _open_storages
+    except (AttributeError, NotImplementedError, RuntimeError):  # sparse, or without memory
+        return False
+
+
+class SharingPickler(Pickler):
+    """Pickles programs: of shared memory only the place goes along.
+
+    Args:
+        by_place: without, shared memory is pickled as any other.
+
+    Attributes:
+        storages: the shared storages that it met; the places hold as long as they live.
+    """
+
+    def __init__(
+        self,
+        file: object,
+        protocol: int = PROTOCOL,
+        buffer_callback: Any = None,
+        *,
+        by_place: bool = True,
+    ) -> None:
+        super().__init__(file, protocol, buffer_callback)
+        self.storages: dict[int, Any] = {}
+        self._by_place = by_place
+        self._places = _Places()
+
+    def dump(self, obj: object) -> None:
+        """Pickle an object; with it what multiprocessing shares, as its own processes get it."""
+        with pickling.starting() if self._by_place else contextlib.nullcontext():
+            super().dump(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is pickled."""
+        shared = pickling.reduced(obj) if self._by_place else None
+        if shared is not None:
+            return shared
+        storage = _storage_of(obj)
+        if storage is None or not is_shared(storage):
+            return super().reducer_override(obj)
+        storage = self.storages.setdefault(storage.data_ptr(), storage)
+        reduced = self._reduced(storage) if self._by_place else None
+        if reduced is None:
+            return super().reducer_override(obj)
+        if type(storage) is type(obj):
+            return reduced
+        return _typed, (storage, obj.dtype)  # one object for all views: it is sent once
+
+    def _reduced(self, storage: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        if sys.platform != "linux":
+            return _named, (type(storage), *storage._share_filename_cpu_())
+        place = self._places.of(storage)
+        return None if place is None else (_at, (type(storage), *place))
+
+
+def _storage_of(obj: Any) -> Any:
+    """Return the memory of what is a storage of torch; None for all else."""
+    torch: Any = sys.modules.get("torch")
+    kinds: Any = (getattr(torch, "UntypedStorage", ()), getattr(torch, "TypedStorage", ()))
+    return getattr(obj, "_untyped_storage", obj) if isinstance(obj, kinds) else None
+
+
+class _Places:
+    """What this process has mapped and opened, read once."""
+
+    @functools.cached_property
+    def _mapped(self) -> list[tuple[int, int, int, int, str]]:
+        found = []
+        for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+            fields = line.split(None, _FIELDS - 1)
+            if len(fields) == _FIELDS and fields[1].endswith("s"):  # written for all to see
+                first, last = (int(number, 16) for number in fields[0].split("-"))
+                found.append((first, last, int(fields[2], 16), int(fields[4]), fields[5]))
+        return found
+
+    @functools.cached_property
+    def _files(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for entry in os.scandir("/proc/self/fd"):
+            try:
+                found[os.readlink(entry.path)] = int(entry.name)  # noqa: PTH115
+            except OSError:  # closed meanwhile, as the one that lists them
+                continue
+        return found
+
+    def of(self, storage: Any) -> Place | None:
+        """Return where the memory of a storage is found; None: what is written to it stays here.
+
+        Raises:
+            UnpicklableError: no other process can open it.
+        """
+        address = storage.data_ptr()
+        for first, last, offset, inode, path in self._mapped:
+            if first <= address < last:
+                start_bytes = address - first + offset
+                return Place(self._path(path, inode), inode, start_bytes, storage.nbytes())
+        return None
+
+    def _path(self, path: str, inode: int) -> str:
+        if not path.endswith(_DELETED):
+            return path
+        number = self._files.get(path)
+        if number is None or os.fstat(number).st_ino != inode:
+            raise UnpicklableError(f"a file of shared memory must be there, or open, got {path!r}")
+        return f"/proc/{os.getpid()}/fd/{number}"
+
+
+# -- in the other process -----------------------------------------------------------------
+
+
+def _at(kind: Any, path: str, inode: int, start_bytes: int, size_bytes: int) -> Any:
+    """Open a storage by its place."""
+    torch: Any = sys.modules["torch"]  # loaded: the pickle names the kind of storage
+    own = _open(path, inode)
+    try:
+        whole = kind._new_shared_fd_cpu(own, start_bytes + size_bytes)
+    finally:
+        os.close(own)
+    if not start_bytes:
+        return whole
+    part = torch.empty(0, dtype=torch.uint8).set_(whole).numpy()[start_bytes:]
+    _open_storages[part.ctypes.data] = part
+    return torch.from_numpy(part).untyped_storage()
+
+
+def _open(path: str, inode: int) -> int:
+    try:
+        own = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise _gone(path, str(error)) from error
+    if os.fstat(own).st_ino == inode:
+        return own
+    os.close(own)
+    raise _gone(path, "another file has taken its place")
+
+
+def _gone(path: str, reason: str) -> UnpicklableError:
+    return UnpicklableError(
+        f"a tensor in shared memory must stay where it was when it was sent, got nothing at "
+        f"{path}: {reason}; keep it for as long as workers run"
+    )
+
+
+def _named(kind: Any, manager: bytes, name: bytes, size_bytes: int) -> Any:
+    """Open a storage by the name that torch gave it."""
+    return kind._new_shared_filename_cpu(manager, name, size_bytes)
+
+
+def _typed(storage: Any, dtype: Any) -> Any:
+    """Build what torch pickles in a tensor."""
+    torch: Any = sys.modules["torch"]
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+# -- Mapped: objects whose large arrays worker processes map into their memory, and do not copy ----
+# A dataset that lies in memory would otherwise be pickled and sent to each worker anew. Its large
+# arrays are written once to memory without a name, which workers on this machine open through their
+# parent; nothing is left of it when the parent is gone, however it ends. Each worker may write to
+# its arrays: it then has that page for itself.
+LARGE_BYTES = 1 << 20  # smaller arrays go along with the rest
+_ALIGNED = 64
+_tokens = itertools.count()  # a number of a file is used again, a token is not
+
+
+class _Pickler(SharingPickler):
+    """Offers the memory of tensors, as numpy does that of arrays; of a view only what it shows."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Say how an object is pickled."""
+        torch: Any = sys.modules.get("torch")
+        if (
+            torch is not None
+            and type(obj) is torch.Tensor
+            and _is_plain(torch, obj)
+            and not is_shared(obj)
+        ):
+            flat = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
+            return _tensor, (PickleBuffer(flat), obj.dtype, tuple(obj.shape), obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    return bool(
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.device.type == "cpu"
+        and tensor.numel()
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and tensor.is_leaf
+        and not tensor.__dict__
+    )
+
+
+def _tensor(raw: Any, dtype: Any, shape: tuple[int, ...], wants_grad: bool) -> Any:  # noqa: FBT001
+    torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
+    return torch.frombuffer(raw, dtype=dtype).view(shape).requires_grad_(wants_grad)
+
+
+@final
+class Memory:
+    """Memory without a name that holds some buffers; closed when it is collected.
+
+    Args:
+        buffers: what is copied to it.
+    """
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._fd = -1
+        lengths = [-(-len(buffer) // _ALIGNED) * _ALIGNED for buffer in buffers]
+        starts = [0, *itertools.accumulate(lengths)]
+        self._spans = [(at, len(buffer)) for at, buffer in zip(starts, buffers, strict=False)]
+        self._size_bytes = starts[-1]
+        self._token = next(_tokens)
+        self._fd = os.memfd_create("nbpipe", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, self._size_bytes)
+        for (at, _), buffer in zip(self._spans, buffers, strict=True):
+            _write(self._fd, buffer, at)
+
+    @property
+    def where(self) -> tuple[Any, ...]:
+        """What `_opened` takes."""
+        return os.getpid(), self._fd, self._token, self._size_bytes, self._spans
+
+    def __del__(self, close: Callable[[int], object] = os.close) -> None:
+        if self._fd >= 0:  # modules may be empty by now, arguments are not
+            close(self._fd)
+
+
+def _write(fd: int, buffer: memoryview, at: int) -> None:
+    while buffer:
+        count = os.pwrite(fd, buffer, at)
+        buffer, at = buffer[count:], at + count
+
+
+def _mapped(pid: int, fd: int, _: int, size_bytes: int, spans: Any) -> list[memoryview]:
+    """Map the memory of another process; what is written to it here stays here."""
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        how = mmap.PROT_READ | mmap.PROT_WRITE
+        mapped = memoryview(mmap.mmap(own, size_bytes, mmap.MAP_PRIVATE, how))
+    finally:
+        os.close(own)
+    return [mapped[at : at + length] for at, length in spans]
+
+
+@final
+class Packer:
+    """Packs one object again and again; its large arrays are copied when others take their place.
+
+    What is written into an array that stays where it is goes unnoticed until `release`.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[memoryview] = []  # kept: another array must not get their address
+        self._kept: list[Memory] = []  # the one before, too: a worker may be opening it
+        self._storages: list[Any] = []  # shared with the workers, who look for them here
+
+    def pack(self, value: object) -> tuple[Any, ...]:
+        """Give what `unpack` takes."""
+        sink, buffers = io.BytesIO(), _Buffers()
+        pickler = _Pickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
+        pickler.dump(value)
+        self._storages = list(pickler.storages.values())
+        if not buffers.kept:
+            return (sink.getvalue(), None)
+        if not self._kept or _places(buffers.kept) != _places(self._buffers):
+            self._kept = [*self._kept[-1:], Memory(buffers.kept)]
+            self._buffers = buffers.kept
+        return (sink.getvalue(), self._kept[-1].where)
+
+    def release(self) -> None:
+        """Let go of the memory: no worker is left that could want it."""
+        self._buffers, self._kept, self._storages = [], [], []
+
+
+class _Buffers:
+    def __init__(self) -> None:
+        self.kept: list[memoryview] = []
+
+    def keep_inside(self, buffer: PickleBuffer) -> bool:
+        """Take a large buffer; leave a small one to the pickler."""
+        raw = buffer.raw()
+        if raw.nbytes < LARGE_BYTES:
+            return True
+        self.kept.append(raw)
+        return False
+
+
+def _places(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
+    return [(np.frombuffer(buffer, np.uint8).ctypes.data, len(buffer)) for buffer in buffers]
+
+
+def unpack(head: bytes, where: tuple[Any, ...] | None) -> Any:
+    """Build an object again in a worker."""
+    buffers = None if where is None else _mapped(*where)
+    return pickle.loads(head, buffers=buffers)  # noqa: S301  of the process that started this one
+
+
+_CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")

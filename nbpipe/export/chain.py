@@ -1,0 +1,997 @@
+"""A chain of live stages becomes the expression that builds it again."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    WrapperDescriptorType,
+)
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ..errors import ExportError
+from ..executors.pickling import by_reference
+from ..ops import operations as ops
+from ..ops.operations import Balance, Claim, Sample, Target, ToDevice
+from ..ops.sample import LocalStore
+from ..ops.stage import Chain as Stages
+from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
+from . import pieces
+from .cells import Statement
+from .collect import Collector
+from .definitions import Place, as_given, as_marked, is_defined, older, older_error, read
+from .difference import difference, portrait
+from .handles import handle_in, kind_of
+from .literals import NoLiteral, literal
+from .model import Chain, Parameter, Piece, Spelling, Step
+from .pieces import new_function, new_object, same_function
+from .scope import Scope
+from .secrets import secret_in, secret_in_text
+from .source import span_of
+from .uses import Called, Use, call_of, refusal, secret_refusal, stage_words
+
+# -- Expressions: a live value as source, in the place where a chain uses it -----------------------
+_BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
+_PLAIN = bool | int | float | complex | str | bytes | None
+
+
+def expression(value: Any, place: Place) -> str:
+    """Write a value as an expression; what it needs is collected.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    if isinstance(value, _PLAIN):
+        return _literal(value, place)
+    written = as_given(value, place)
+    if written is not None:
+        return written
+    if isinstance(value, functools.partial):
+        return _partial(value, place)
+    if isinstance(value, MethodType):
+        return f"{_object(value.__self__, place)}.{value.__func__.__name__}"
+    if isinstance(value, FunctionType):
+        return _function(value, place)
+    named = _named(value, place)
+    if named is not None:
+        return named
+    if isinstance(value, type):
+        return _class(value, place)
+    if isinstance(value, _BUILTINS) or by_reference(value):
+        return _builtin(value, place)
+    if isinstance(value, np.ufunc):
+        return f"{place.collector.spelled(place.scope, np, place.use)}.{value.__name__}"
+    return _object(value, place)
+
+
+def name_in_module(value: Any, text: str, place: Place) -> str:
+    """Give the name that a stage would take from an expression; empty for a lambda."""
+    known = place.collector.found.called.get(text)
+    return auto_name(value, "", 0).removesuffix("_0") if known is None else known
+
+
+def _literal(value: Any, place: Place) -> str:
+    if secret_in(place.name, value) is not None:
+        raise secret_refusal(f"an argument of {place.use.words}", place.use)
+    return _spelled(value, place)
+
+
+def _spelled(value: Any, place: Place) -> str:
+    try:
+        return literal(value, place.collector.spell(place.scope, place.use))
+    except NoLiteral as no:
+        raise refusal(
+            f"cannot write {place.name!r} into the module: {no.reason}", place.use
+        ) from None
+
+
+def _builtin(value: Any, place: Place) -> str:
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(value, type) and not inspect.ismodule(owner):
+        return f"{_object(owner, place)}.{value.__name__}"  # "text".join, rng.random
+    return _spelled(value, place)
+
+
+def _class(value: type, place: Place) -> str:
+    place_of = older(place.scope, value)
+    if place_of is not None:
+        raise older_error(value.__name__, place_of, place.use)
+    return place.collector.spelled(place.scope, value, place.use)
+
+
+# -- functions ----------------------------------------------------------------------------
+def _function(value: FunctionType, place: Place) -> str:
+    if by_reference(value):
+        return place.collector.spelled(place.scope, value, place.use)
+    named = place.scope.name_of(value)
+    if value.__name__ == "<lambda>" and not value.__closure__:
+        return new_function(value, place, place.name, [])
+    if named is not None and (
+        not value.__closure__ or is_defined(place.scope.newest(named), named)
+    ):
+        place.collector.need(place.scope, named, place.use)
+        return named
+    if named is None:
+        same = _member(value, place) or same_function(value, place)
+        if same is not None:
+            return same
+    if value.__closure__:
+        return _captured(value, place, named)
+    return new_function(value, place, value.__name__, [])
+
+
+def _member(value: FunctionType, place: Place) -> str | None:
+    """Spell a function that a class of the user holds, as a static method."""
+    first, *rest = value.__qualname__.split(".")
+    found = place.scope.namespace.get(first)
+    if not rest or not isinstance(found, type):
+        return None
+    for part in rest:
+        found = getattr(found, part, None)
+    if found is not value:
+        return None
+    place.collector.need(place.scope, first, place.use)
+    return ".".join((first, *rest))
+
+
+def _captured(value: FunctionType, place: Place, named: str | None) -> str:
+    """Write a closure as a function of more parameters; where that fails, as it was made."""
+    texts: list[str] = []
+    error = place.collector.attempt(lambda: texts.append(_closure(value, place, named)))
+    if error is None:
+        return texts[0]
+    if named is None or not _is_bound(place.scope, named):
+        raise error
+    place.collector.need(place.scope, named, place.use)
+    return named
+
+
+def _closure(value: FunctionType, place: Place, named: str | None) -> str:
+    """Turn what a closure captured into leading parameters, and give them by `partial`."""
+    collector = place.collector
+    free = list(value.__code__.co_freevars)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    used = place.use.then(f"{value.__name__}()")
+    inner = [
+        expression(one, Place(collector, place.scope, used, name))
+        for name, one in zip(free, cells, strict=True)
+    ]
+    own = place.name if value.__name__ == "<lambda>" else value.__name__
+    function = new_function(value, place, f"_{own.lstrip('_')}", free)
+    partial = collector.spelled(place.scope, functools.partial, place.use)
+    text = f"{partial}({', '.join([function, *inner])})"
+    collector.found.called[named or text] = function
+    if named is None:
+        return text
+    reads = frozenset({partial.partition(".")[0], function, *_names(inner)})
+    collector.found.owners[named] = place.scope
+    first = place.scope.first(named)
+    spelling = Spelling(f"{named} = {text}", reads)
+    collector.add(Piece((named,), (spelling,), {}, "constant", first, f"variable {named!r}"))
+    return named
+
+
+def _names(texts: list[str]) -> set[str]:
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text, mode="eval"))]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _partial(value: functools.partial[Any], place: Place) -> str:
+    named = place.scope.name_of(value)
+    if named is not None and _is_bound(place.scope, named):
+        place.collector.need(place.scope, named, place.use)
+        return named
+    if secret_in(place.name, value) is not None:
+        raise secret_refusal(f"the partial of {place.use.words}", place.use)
+    inner = Place(place.collector, place.scope, place.use, place.name)
+    parts = [expression(value.func, inner)]
+    parts += [expression(one, inner) for one in value.args]
+    parts += [f"{key}={expression(one, inner)}" for key, one in value.keywords.items()]
+    partial = place.collector.spelled(place.scope, functools.partial, place.use)
+    text = f"{partial}({', '.join(parts)})"
+    called = place.collector.found.called
+    if parts[0] in called:
+        called[text] = called[parts[0]]
+    return as_marked(value, text, frozenset(_names([text])), place)
+
+
+def _is_bound(scope: Scope, name: str) -> bool:
+    statement = scope.newest(name)
+    return statement is not None and pieces.is_assignment(statement.node)
+
+
+# -- objects ------------------------------------------------------------------------------
+def _named(value: Any, place: Place) -> str | None:
+    """Give the user's name for an object, and collect what it stands for."""
+    named = place.scope.name_of(value)
+    if named is not None:
+        place.collector.need(place.scope, named, place.use)
+    return named
+
+
+def _refuse_handle(value: Any, place: Place) -> None:
+    plain = isinstance(value, dict | list | tuple | set)
+    handle = handle_in(place.name if plain else type(value).__name__, value)
+    if handle is not None:
+        kind, where = kind_of(handle.value), "" if handle.value is value else f", {handle.place}"
+        words = f"{place.use.words} uses a live {kind}{where}; {handle.way_out}"
+        raise refusal(words, place.use)
+
+
+def _object(value: Any, place: Place) -> str:
+    """Name an object: by the user's name, or by a new one for the call that made it."""
+    if isinstance(value, type):
+        return expression(value, place)
+    named = _named(value, place)
+    if named is not None:
+        return named
+    _refuse_handle(value, place)
+    kind = type(value)
+    if isinstance(value, list | tuple | dict | set | range | str | bytes):
+        return _literal(value, place)
+    if not by_reference(kind) and place.scope.name_of(kind) is None:
+        _class(kind, place)  # it was redefined since
+    return new_object(value, place)
+
+
+# -- Arguments: plain options of stages as source --------------------------------------------------
+def quoted(text: str) -> str:
+    """Write a text in double quotes where that needs no more escapes."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
+
+
+def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
+    """Write the arguments of a claim.
+
+    Raises:
+        ExportError: it has a store of this process.
+    """
+    arguments = [f"chunk={spec.chunk}"]
+    if isinstance(spec.store, LocalStore):
+        arguments.append("store=nbpipe.ranks.LocalStore()")
+    elif spec.store is not None:
+        raise refusal(
+            f"the store of {stage.name!r} is a live {type(spec.store).__name__}; leave store out, "
+            "and call torch.distributed.init_process_group before the first epoch",
+            use,
+        )
+    return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
+
+
+def target_of(stage: Stage, use: Use) -> Target:
+    """Give the device of a stage.
+
+    Raises:
+        ExportError: it uses a stream of this process.
+    """
+    assert stage.placement is not None
+    target = stage.placement.given
+    assert isinstance(target, Target)
+    if target.stream is not None:
+        raise refusal(
+            f"the stream of {stage.name!r} is a live {type(target.stream).__name__}; leave stream "
+            "out, and the run makes its own",
+            use,
+        )
+    return target
+
+
+def policy_arguments(policy: ops.FailurePolicy) -> list[str]:
+    """Write what happens to items whose call failed."""
+    retry, arguments = policy.retry, []
+    if retry is not None:
+        inner = [str(retry.times)]
+        inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
+        inner += [f"then={quoted(retry.then)}"] if retry.then != "raise" else []
+        arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
+    elif policy.skips:
+        arguments.append('on_error="skip"')
+    if policy.max_failures is not None:
+        arguments.append(f"max_failures={policy.max_failures!r}")
+    return arguments
+
+
+# -- Beginnings: stages that several chains of one pipeline have in common -------------------------
+def shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
+    """Give the longest beginnings that several chains have in common, as ids of stages."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for one in _chains(chain):
+        ids = tuple(map(id, one))
+        counts.update(ids[:count] for count in range(1, len(ids) + 1))
+    several = {key for key, count in counts.items() if count > 1}
+    return {key for key in several if not any(_extends(other, key, counts) for other in several)}
+
+
+def _extends(
+    other: tuple[int, ...], key: tuple[int, ...], counts: Counter[tuple[int, ...]]
+) -> bool:
+    longer = len(other) > len(key) and other[: len(key)] == key
+    return longer and counts[other] == counts[key]
+
+
+def _chains(chain: Stages) -> list[Stages]:
+    """Give a chain and all that it joins; branches of routes have no beginning of their own."""
+    found = [chain]
+    for stage in chain:
+        if not isinstance(stage.spec, ops.Route):
+            for one in stage.inputs:
+                found += _chains(one)
+    return found
+
+
+# -- Items: the source of a pipeline; the path that its files are found under is a parameter -------
+_METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
+_FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
+_MODULES = frozenset(("glob", "os"))
+_LAST = 2**31  # it stands behind all cells
+_ROOT, _PATTERN = "root", "pattern"
+_CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
+_MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
+
+
+class Items(NamedTuple):
+    """What a source is given.
+
+    Attributes:
+        text: the expression.
+        parameter: the path under which files are found.
+        check: where the trial decides how it is written: the ways, as a constant that bears
+            the name `text`.
+    """
+
+    text: str
+    parameter: Parameter | None = None
+    check: Piece | None = None
+
+
+class _Written(NamedTuple):
+    """An expression of the user's text."""
+
+    statement: Statement
+    node: ast.expr
+
+
+def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) -> Items:
+    """Write what a source was given.
+
+    Args:
+        stage: the source.
+        items: what it reads.
+        place: where it stands.
+        wanted: name for the parameter of a path.
+        mark: what stands for an expression that the trial decides on.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    handle = None if _is_named(items, place) else handle_in("items", items)
+    if handle is not None:
+        words = f"reads a live {kind_of(handle.value)}, {handle.place}; {handle.way_out}"
+        raise refusal(f"{place.use.words} {words}", place.use)
+    call = call_of(stage, place.scope.cells, "source")
+    written = None if call is None or not call.is_global else _argument(call)
+    written = _followed(written, items, place)
+    if written is not None:
+        found = _root(written.node, place)
+        if found is not None and _is_placed(written, found[0]):
+            return _searched(_Search(written, *found, wanted, mark), items, place)
+    if _is_named(items, place):
+        return Items(_item_name(items, place))
+    return _checked(written, items, place, mark)
+
+
+def _argument(call: Called) -> _Written | None:
+    node = call.argument()
+    return None if node is None else _Written(call.statement, node)
+
+
+def _followed(written: _Written | None, items: Any, place: Place) -> _Written | None:
+    """Go from a variable to the expression that it was assigned.
+
+    Raises:
+        ExportError: the variable has another value by now.
+    """
+    name = place.scope.name_of(items)
+    if written is not None and isinstance(written.node, ast.Name):
+        given = written.node.id
+        live = place.scope.namespace.get(given)
+        if live is not items and difference(portrait(items), portrait(live)) is not None:
+            raise refusal(
+                f"the pipeline still reads an older {given!r}; it was assigned anew since: rebuild "
+                "the pipeline, then export",
+                place.use,
+            )
+        name = given
+    elif written is not None:
+        return written
+    statement = None if name is None else place.scope.newest(name)
+    value = getattr(None if statement is None else statement.node, "value", None)
+    simple = statement is not None and isinstance(statement.node, ast.Assign | ast.AnnAssign)
+    if statement is None or not simple or not isinstance(value, ast.expr):
+        return None
+    return _Written(statement, value) if len(statement.binds) == 1 else None
+
+
+def _is_named(items: Any, place: Place) -> bool:
+    return place.scope.name_of(items) is not None or callable(items)
+
+
+def _item_name(items: Any, place: Place) -> str:
+    try:
+        return expression(items, place)
+    except ExportError as error:
+        many = isinstance(items, list | tuple) and "at most" in str(error)
+        if not many:
+            raise
+        first, _, rest = str(error).partition("\n")
+        fix = "" if "write a function" in first else f"; {_MAKE}"
+        raise ExportError(f"{first}{fix}\n{rest}") from None
+
+
+# -- files under a path -------------------------------------------------------------------
+def _searches(node: ast.expr) -> Iterator[ast.expr]:
+    """Give the paths that an expression looks for files under."""
+    for one in ast.walk(node):
+        if not isinstance(one, ast.Call) or not isinstance(one.func, ast.Attribute):
+            continue
+        owner, name = one.func.value, one.func.attr
+        is_module = isinstance(owner, ast.Name) and owner.id in _MODULES
+        if is_module and name in _FUNCTIONS and one.args:
+            yield one.args[0]
+        elif not is_module and name in _METHODS:
+            yield owner
+
+
+class _Search(NamedTuple):
+    """An expression that looks for files."""
+
+    written: _Written
+    root: ast.expr
+    base: ast.expr
+    wanted: str
+    mark: str
+
+
+def _searched(search: _Search, items: Any, place: Place) -> Items:
+    """Make a parameter of the path that files are looked for under."""
+    statement, node = search.written
+    root = search.root
+    source = statement.cell.text
+    whole = ast.get_source_segment(source, node) or ""
+    default = ast.get_source_segment(source, root) or ""
+    if secret_in_text(f"items = {whole}"):
+        raise secret_refusal("the source", place.use)
+    wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
+    name = place.collector.free_name(wanted) if default != wanted else wanted
+    parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
+    now, later = read(place.collector, place.scope, node, statement.cell.flags, place.use)
+    text = _replaced(source, node, _same(node, root), name)
+    if not isinstance(items, list | tuple | dict):
+        return Items(text, parameter)
+    found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
+    place.collector.found.reasons[search.mark] = _changed(items, statement, place)
+    return Items(search.mark, parameter, _check(search.mark, (found,), items, place))
+
+
+def _changed(items: Any, statement: Statement, place: Place) -> str:
+    """Say what to do about items that are not what their text finds."""
+    name = place.scope.name_of(items) or "files"
+    return (
+        f"{name!r} is not what its text in {statement.cell.place} finds by now: the list was "
+        f"changed afterwards, or the files were; make it in one expression, as {name} = "
+        "sorted(...), and rebuild the pipeline"
+    )
+
+
+def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
+    """Give the folder that an expression looks for files under, and the path that names it.
+
+    None where there are several folders, or the expression itself finds out where to look.
+    """
+    inner = {name for one in ast.walk(node) for name in _bound(one)}
+    found = [(_folder(base, inner, place), base) for base in _searches(node)]
+    outer = [(root, base) for root, base in found if inner.isdisjoint(_read(root))]
+    return outer[0] if len({ast.dump(root) for root, _ in outer}) == 1 else None
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Give the names that a part of an expression binds for others."""
+    if isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+
+
+def _read(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _folder(base: ast.expr, inner: set[str], place: Place) -> ast.expr:
+    """Give the part of a path that names a folder: a variable, else all of it."""
+    for node in ast.walk(base):
+        if isinstance(node, ast.Name) and node.id not in inner:
+            value = place.scope.namespace.get(node.id)
+            if isinstance(value, PurePath | str):
+                return node
+    return base
+
+
+def _annotation(root: ast.expr, base: ast.expr, place: Place) -> str:
+    value = place.scope.namespace.get(root.id) if isinstance(root, ast.Name) else None
+    if isinstance(value, str) or isinstance(root, ast.Constant | ast.JoinedStr):
+        return "str"
+    if root is base and value is None and _is_text(base):
+        return "str"
+    kind = type(value) if isinstance(value, PurePath) else None
+    if kind is None or kind.__name__.endswith(("PosixPath", "WindowsPath")):
+        from pathlib import Path
+
+        kind = Path
+    return place.collector.spelled(place.scope, kind, place.use)
+
+
+def _is_text(base: ast.expr) -> bool:
+    """Say whether a path is text: neither a path nor something that is joined to one."""
+    if isinstance(base, ast.BinOp):
+        return not isinstance(base.op, ast.Div)
+    return not (isinstance(base, ast.Call) and ast.unparse(base.func).endswith("Path"))
+
+
+def _same(whole: ast.expr, part: ast.expr) -> list[ast.expr]:
+    """Give all places of an expression where the same variable stands; only one of another part."""
+    if not isinstance(part, ast.Name):
+        return [part]
+    found = [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == part.id]
+    return sorted(found, key=lambda one: (one.lineno, one.col_offset))
+
+
+def _is_placed(written: _Written, part: ast.expr) -> bool:
+    """Say whether a variable stands where its tree says; in f-strings, Python 3.11 may be wrong."""
+    source = written.statement.cell.text
+    names = [one for one in _same(written.node, part) if isinstance(one, ast.Name)]
+    return all(ast.get_source_segment(source, one) == one.id for one in names)
+
+
+def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) -> str:
+    """Give an expression with parts of it, from first to last, replaced by a name."""
+    data = source.encode("utf-8")
+    at, end = span_of(data, whole)
+    text = b""
+    for begin, last in (span_of(data, part) for part in parts):
+        text += data[at:begin] + name.encode("utf-8")
+        at = last
+    return (text + data[at:end]).decode("utf-8")
+
+
+# -- what has no name ---------------------------------------------------------------------
+def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
+    """Write items that have no name: as they were given, or as a literal."""
+    if secret_in("items", items) is not None:
+        raise secret_refusal(place.use.words, place.use)
+    spellings = [] if written is None else _as_written(written, place, mark)
+    plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
+    if not spellings and not plain:
+        return Items(expression(items, place))
+    reason = "its text is not known"
+    try:
+        text = literal(items, place.collector.spell(place.scope, place.use))
+    except NoLiteral as no:
+        reason = no.reason
+    else:
+        spellings.append(Spelling(f"{mark} = {text}"))
+    if not spellings:
+        if not plain or not isinstance(items, list | tuple | range | dict):
+            return Items(expression(items, place))
+        fix = "" if "function" in reason else f"; {_MAKE}"
+        raise refusal(
+            f"cannot write the items of {place.use.words} into the module: {reason}{fix}", place.use
+        )
+    place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
+    return Items(mark, check=_check(mark, tuple(spellings), items, place))
+
+
+def _check(mark: str, spellings: tuple[Spelling, ...], items: Any, place: Place) -> Piece:
+    """Have the trial find the way to write items that gives those of the notebook."""
+    place.collector.found.uses[mark] = place.use
+    words = f"what {place.use.words} reads"
+    return Piece((mark,), spellings, {mark: portrait(items)}, "constant", (_LAST, 0), words)
+
+
+def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
+    source, flags = written.statement.cell.text, written.statement.cell.flags
+    text = ast.get_source_segment(source, written.node) or ""
+    if secret_in_text(f"items = {text}"):
+        raise secret_refusal("the source", place.use)
+    reads: list[frozenset[str]] = []
+
+    def collect() -> None:
+        now, later = read(place.collector, place.scope, written.node, flags, place.use)
+        reads.append(now | later)
+
+    if place.collector.attempt(collect) is not None:
+        return []
+    return [Spelling(f"{mark} = ({text})", reads[0])]
+
+
+def chosen_text(spelling: Spelling) -> str:
+    """Give the expression of a way that the trial chose."""
+    value = ast.parse(spelling.text).body[0].value  # type: ignore[attr-defined]
+    if spelling.text.partition(" = ")[2].startswith(_CALLED):
+        value = value.func.body
+    return ast.get_source_segment(spelling.text, value) or ""
+
+
+# -- Stages: a chain of live stages becomes the expression that builds it again --------------------
+_ROOT_PARAMETER = "root"
+_EXECUTORS = {  # what to give instead of an object
+    "dask": 'give executor="dask", which takes the client of the process it runs in',
+    "executor": 'give executor="thread" or executor="process"',
+}
+
+
+class Draft(NamedTuple):
+    """What `build_pipeline` is made of, before the trial.
+
+    Attributes:
+        parameters: in the order of the stages.
+        locals: shared beginnings of chains, by the name of the variable that holds each.
+        chain: what it returns.
+    """
+
+    parameters: tuple[Parameter, ...]
+    locals: tuple[tuple[str, Chain], ...]
+    chain: Chain
+
+
+def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
+    """Write a chain, and collect what it uses.
+
+    Args:
+        chain: the stages.
+        collector: takes what they use.
+        home: whose names stand for objects without a namespace of their own.
+
+    Raises:
+        ExportError: something cannot be written.
+    """
+    before = collector.found.copied()
+    writer = _Writer(chain, collector, home)
+    whole = writer.chain(chain)
+    hidden = writer.read & writer.parameters.keys()
+    if hidden:  # a parameter would stand before a global variable that the chain reads
+        collector.found = before
+        writer = _Writer(chain, collector, home, avoid=frozenset(hidden))
+        whole = writer.chain(chain)
+    parameters = tuple(writer.parameters.values())
+    return Draft(parameters, tuple(writer.locals.items()), whole)
+
+
+@final
+class _Writer:
+    def __init__(
+        self,
+        chain: Stages,
+        collector: Collector,
+        home: Scope,
+        *,
+        avoid: frozenset[str] = frozenset(),
+    ) -> None:
+        self._collector, self._home, self._avoid = collector, home, avoid
+        self.read: set[str] = set()
+        self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
+        self._words = stage_words(chain)
+        self._shared = shared_beginnings(chain)
+        self._known: dict[tuple[int, ...], str] = {}
+        self._knobs: dict[int, str] = {}
+        self._devices: dict[str, str] = {}
+        self.parameters: dict[str, Parameter] = {}
+        self.locals: dict[str, Chain] = {}
+
+    # -- chains ---------------------------------------------------------------------------
+    def chain(self, stages: Stages, *, whole: bool = False) -> Chain:
+        """Write a chain; a beginning that another chain has, too, becomes a local variable."""
+        count = 0 if whole else self._shared_length(stages)
+        if count:
+            head = Chain(self._local(stages[:count]))
+        else:
+            head = self._head(stages[0])
+            count = 1
+        names = {stage.name for stage in stages[:count]}
+        steps = []
+        for number in range(count, len(stages)):
+            steps.append(self._step(stages[number], number, names))
+            names |= _names_of_stage(stages[number])
+        return Chain(head.head, head.inputs, head.listed, head.arguments, tuple(steps))
+
+    def _shared_length(self, stages: Stages) -> int:
+        keys = [tuple(map(id, stages[:count])) for count in range(1, len(stages) + 1)]
+        return max((len(key) for key in keys if key in self._shared), default=0)
+
+    def _local(self, stages: Stages) -> str:
+        key = tuple(map(id, stages))
+        if key not in self._known:
+            chain = self.chain(stages, whole=True)
+            self._known[key] = name = self._free(self._user_name(stages) or "shared")
+            self.locals[name] = chain
+        return self._known[key]
+
+    def _user_name(self, stages: Stages) -> str | None:
+        """Give the user's variable for a pipeline of these stages."""
+        for name, value in self._home.namespace.items():
+            chain = getattr(value, "chain", None) if type(value).__name__ == "Pipeline" else None
+            taken = name in self._collector.found.owners or not name.isidentifier()
+            if isinstance(chain, tuple) and list(map(id, chain)) == list(map(id, stages)):
+                return None if taken or name.startswith("_") else name
+        return None
+
+    def _free(self, wanted: str) -> str:
+        name = wanted
+        if wanted in self._collector.found.owners or wanted not in self._home:
+            name = self._collector.free_name(wanted)
+        self._collector.found.owners[name] = None
+        return name
+
+    def _head(self, stage: Stage) -> Chain:
+        spec = stage.spec
+        if not isinstance(spec, ops.Source):
+            inputs = tuple(self.chain(one) for one in stage.inputs)
+            listed = isinstance(spec, ops.Mix | ops.Interleave)
+            return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
+        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
+        tail += self._knob_arguments(stage)
+        if stage.inputs:
+            inner = self.chain(stage.inputs[0])
+            return Chain("nbpipe.source", (inner,), False, tuple(tail))  # noqa: FBT003
+        text = self._items(stage, spec)
+        return Chain("nbpipe.source", arguments=(text, *tail))
+
+    def _items(self, stage: Stage, spec: ops.Source) -> str:
+        named = _ROOT_PARAMETER in self.parameters
+        wanted = f"{self._words[id(stage)]}_{_ROOT_PARAMETER}" if named else _ROOT_PARAMETER
+        mark = self._collector.free_name("_items")
+        place = self._place(stage, spec.items, "items")
+        found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
+        if found.parameter is not None:
+            self._add(found.parameter)
+            self.read |= _names_in(found.text) - {found.parameter.name}
+        if found.check is not None:
+            self._collector.found.owners[mark] = None
+            self._collector.found.checks[mark] = found.check
+        return found.text
+
+    def _join(self, stage: Stage, spec: Any) -> list[str]:
+        match spec:
+            case ops.Zip(strict=False):
+                return ["strict=False"]
+            case ops.Mix(weights=weights, seed=seed, stop=stop):
+                words = [] if len(set(weights)) == 1 else [self._weights(stage, weights)]
+                words.append(f"seed={seed}")
+                return words if stop == "longest" else [*words, f"stop={quoted(stop)}"]
+            case ops.Interleave(cycle=cycle):
+                return [f"cycle={cycle}", *self._knob_arguments(stage)]
+        return []
+
+    def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
+        """Write weights as the user did, where they are numbers in the call."""
+        call = call_of(stage, self._home.cells, "mix")
+        given = None if call is None else call.argument("weights")
+        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError):
+            values = [] if given is None else list(ast.literal_eval(given))
+            if given is not None and np.allclose(np.divide(values, sum(values)), weights):
+                return f"weights={ast.unparse(given)}"
+        return f"weights={list(weights)!r}"
+
+    # -- steps ----------------------------------------------------------------------------
+    def _step(self, stage: Stage, number: int, names: set[str]) -> Step:
+        spec = stage.spec
+        if isinstance(spec, ops.Call):
+            return Step(stage.op, tuple(self._call(stage, spec, number, names)))
+        if isinstance(spec, ops.Route):
+            return self._route(stage, spec, names)
+        if isinstance(spec, ops.Batch):
+            return Step("batch", tuple(self._batch(stage, spec, names)))
+        return Step(stage.op, tuple(self._plain(stage, spec)))
+
+    def _call(self, stage: Stage, spec: ops.Call, number: int, names: set[str]) -> list[str]:
+        place = self._place(stage, spec.fn, stage.name, stage.op)
+        text = self._expression(spec.fn, place)
+        found = name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
+        arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
+        arguments += self._knob_arguments(stage)
+        if not spec.ordered:
+            arguments.append("ordered=False")
+        arguments += policy_arguments(spec.policy)
+        if spec.timeout_s is not None:
+            arguments.append(f"timeout_s={spec.timeout_s!r}")
+        return arguments + self._process_options(stage, place)
+
+    def _name(self, stage: Stage, found: str, names: set[str]) -> list[str]:
+        """Give `name=` where the module would call the stage something else."""
+        name = stage.name.partition("@")[0]
+        same = numbered(clean_name(found), names) == name
+        return [] if same and not stage.named else [f"name={quoted(name)}"]
+
+    def _executor(self, stage: Stage, place: Place) -> list[str]:
+        if stage.placement is None:
+            return ['executor="inline"'] if stage.executor == "inline" else []
+        given = stage.placement.given
+        if isinstance(given, Target):
+            return [f"device={self._device(stage, given)}"]
+        if given is None:
+            return [f'executor="{stage.placement.executor}"']
+        name = self._home.name_of(given)
+        what = "its executor" if name is None else f"variable {name!r}"
+        raise refusal(
+            f"{what} is a live {type(given).__name__}; "
+            + _EXECUTORS.get(stage.placement.executor, _EXECUTORS["executor"]),
+            place.use,
+        )
+
+    def _process_options(self, stage: Stage, place: Place) -> list[str]:
+        placement = stage.placement
+        if placement is None:
+            return []
+        given = []
+        if placement.worker_init is not None:
+            named = f"{stage.name}_init"
+            inner = self._place(stage, placement.worker_init, named, stage.op, "worker_init")
+            given.append(f"worker_init={self._expression(placement.worker_init, inner)}")
+        if placement.max_items_per_worker is not None:
+            given.append(f"max_items_per_worker={placement.max_items_per_worker}")
+        given += [] if placement.copy else ["copy=False"]
+        return given + ([] if placement.region else ["region=False"])
+
+    def _batch(self, stage: Stage, spec: ops.Batch, names: set[str]) -> list[str]:
+        name = self._parameter(stage, "size")
+        kind = type(spec.size).__name__
+        self._add(Parameter(name, kind, repr(spec.size)))
+        arguments = [name, *(["drop_last=True"] if spec.drop_last else [])]
+        for word in ("collate", "cost"):
+            function = getattr(spec, word)
+            if function is not None:
+                place = self._place(stage, function, f"{stage.name}_{word}", "batch", word)
+                arguments.append(f"{word}={self._expression(function, place)}")
+        for word in ("names", "dtype", "pad"):
+            value = getattr(spec, word)
+            if value is not None:
+                place = self._place(stage, value, f"{stage.name} {word}")
+                arguments.append(f"{word}={self._expression(value, place)}")
+        arguments += self._executor(stage, self._place(stage, None, ""))
+        arguments += self._knob_arguments(stage)
+        return arguments + self._name(stage, "batch", names)
+
+    def _plain(self, stage: Stage, spec: Any) -> list[str]:
+        match spec:
+            case ops.Window(size=size, stride=stride):
+                return [f"{size}", *([] if stride == 1 else [f"stride={stride}"])]
+            case ops.Shuffle(seed=seed, buffer_size=buffer):
+                held = [] if buffer is None else [f"buffer_size={buffer}"]
+                return [f"seed={seed}", *held, *self._knob_arguments(stage)]
+            case ops.Shard(rank=rank, world_size=world, tail=tail):
+                given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
+                return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
+            case ToDevice():
+                target = target_of(stage, self._place(stage, None, "").use)
+                return [self._device(stage, target), *self._knob_arguments(stage)]
+            case Sample() | Balance():
+                return self._drawn(stage, spec)
+            case Claim():
+                return claim_arguments(stage, spec, self._place(stage, None, "").use)
+            case ops.Take(count=count) | ops.Skip(count=count):
+                return [f"{count}"]
+            case ops.Repeat(times=times):
+                return [] if times is None else [f"{times}"]
+            case ops.Cache(store=store):
+                return [] if store.place == "memory" else [quoted(store.place)]
+        return []
+
+    def _device(self, stage: Stage, target: Target) -> str:
+        """Give the parameter for a device; stages on one device have one."""
+        if target.device not in self._devices:
+            self._devices[target.device] = name = self._parameter(stage, "device")
+            self._add(Parameter(name, "str", quoted(target.device)))
+        return self._devices[target.device]
+
+    def _drawn(self, stage: Stage, spec: Sample | Balance) -> list[str]:
+        word = "weights" if isinstance(spec, Sample) else "labels"
+        place = self._place(stage, getattr(spec, word), f"{stage.name}_{word}", stage.op, word)
+        arguments = [self._expression(getattr(spec, word), place)]
+        arguments += [] if spec.n is None else [f"n={spec.n}"]
+        if isinstance(spec, Sample) and not spec.replacement:
+            arguments.append("replacement=False")
+        return [*arguments, f"seed={spec.seed}"]
+
+    def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
+        place = self._place(stage, spec.key, f"{stage.name}_key", "route")
+        key = self._expression(spec.key, place)
+        branches = []
+        for value, inner in zip(spec.values, stage.inputs, strict=True):
+            text = self._expression(value, self._at_home(place))
+            known: set[str] = set()
+            steps = []
+            for number, one in enumerate(inner):
+                steps.append(self._step(one, number, known))
+                known.add(one.name.partition("@")[0])
+            branches.append((text, tuple(steps)))
+        return Step("route", (key, *self._name(stage, "route", names)), tuple(branches))
+
+    # -- knobs ----------------------------------------------------------------------------
+    def _knob_arguments(self, stage: Stage) -> list[str]:
+        """Give the knobs that were given or tuned, as parameters with their values."""
+        arguments = []
+        for word, knob in stage.knobs.items():
+            if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
+                continue
+            if word in stage.given or knob.value != knob.default:
+                name = self._parameter(stage, word)
+                self._knobs[id(knob)] = name
+                self._add(Parameter(name, "int", str(knob.value)))
+                arguments.append(f"{word}={name}")
+        return arguments
+
+    def _parameter(self, stage: Stage, word: str) -> str:
+        name = f"{self._words[id(stage)]}_{word}"
+        return self._collector.free_name(name) if name in self._avoid else name
+
+    def _expression(self, value: Any, place: Place) -> str:
+        """Write a value, and note what its text reads."""
+        text = expression(value, place)
+        self.read |= _names_in(text)
+        return text
+
+    def _add(self, parameter: Parameter) -> None:
+        self.parameters[parameter.name] = parameter
+        self._collector.found.owners.setdefault(parameter.name, None)
+
+    # -- places ---------------------------------------------------------------------------
+    def _address(self, stage: Stage) -> str:
+        return self._addresses.get(id(stage), stage.name)
+
+    def _place(
+        self, stage: Stage, value: Any, name: str, method: str = "", keyword: str = ""
+    ) -> Place:
+        scope = self._scope_of(value)
+        call = call_of(stage, scope.cells, method) if method else None
+        use = Use(f"stage {self._address(stage)!r}")
+        return Place(self._collector, scope, use, name, call, keyword)
+
+    def _scope_of(self, value: Any) -> Scope:
+        function = inner_function(value)
+        if function is None or by_reference(function):
+            return self._home
+        whole = inspect.unwrap(function)  # a library's decorator has the library's globals
+        return self._collector.scope(getattr(whole, "__globals__", function.__globals__))
+
+    def _at_home(self, place: Place) -> Place:
+        return Place(self._collector, self._home, place.use, place.name)
+
+
+def inner_function(value: Any) -> FunctionType | None:
+    """Give the function inside a partial or a bound method, or None."""
+    while not isinstance(value, FunctionType):
+        inner = getattr(value, "func", getattr(value, "__func__", None))
+        if inner is None or inner is value:
+            return None
+        value = inner
+    return value
+
+
+def _names_in(text: str) -> set[str]:
+    tree = ast.parse(f"({text}\n)", mode="eval")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _names_of_stage(stage: Stage) -> set[str]:
+    return {stage.name, *(inner.name for branch in stage.inputs for inner in branch)}

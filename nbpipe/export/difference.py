@@ -1,0 +1,902 @@
+"""Portrait: a value as plain words and digests, and where two values differ."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import collections
+import contextlib
+import dataclasses
+import datetime as dt
+import decimal
+import dis
+import enum
+import fractions
+import functools
+import hashlib
+import inspect
+import io
+import json
+import logging
+import pathlib
+import random
+import re
+import sys
+import threading
+import types
+import typing
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..base.tree import is_tensor
+from .shapes import HIDDEN, is_plain, is_secret, scrubbed
+
+# -- Nodes: what a portrait consists of, and words for where two of them differ --------------------
+Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
+
+FIRST = 8  # parts that are kept of a large container
+MOST = 64  # parts of a container that are all kept
+_SIZE = 2_000  # nodes inside one that are kept
+_LONGEST = 60  # characters of a value in a message
+_TEXTS = ("str", "bytes")
+_QUOTES = 2  # of a text that is shown
+
+
+def digest_of(*parts: Any) -> str:
+    """Digest bytes-like objects, or texts."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
+    return digest.hexdigest()
+
+
+def leaf(kind: str, shown: str, **more: Any) -> Node:
+    """Make a node without parts."""
+    return {"kind": kind, "shown": shown, **more}
+
+
+def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any) -> Node:
+    """Make a node with parts; of too many, the first are kept, and a digest of all."""
+    every = list(parts)
+    kept = every if len(every) <= MOST else every[:FIRST]
+    size, fitting = 1, 0
+    for _, node in kept:
+        size += node.get("size", 1)
+        if size > _SIZE:
+            break
+        fitting += 1
+    if fitting < len(every):
+        more["digest"] = digest_of(json.dumps(every, sort_keys=True))
+    return leaf(
+        kind,
+        shown,
+        parts=[list(part) for part in kept[:fitting]],
+        count=len(every),
+        size=min(size, _SIZE),
+        **more,
+    )
+
+
+def difference(notebook: Any, module: Any) -> str | None:
+    """Say where two portraits differ, in words; None if they are equal.
+
+    Args:
+        notebook: portrait of the live value.
+        module: portrait of the value in a fresh process.
+    """
+    loose = frozenset(notebook.get("loose", ()))
+    if loose:
+        notebook, module = _without(notebook, loose), _without(module, loose)
+    if notebook == module:
+        return None
+    return scrubbed(_difference("", notebook, module))
+
+
+def loosened(node: Node, labels: Iterable[str]) -> Node:
+    """Have `difference` overlook some parts of a portrait, as "attribute 'count'"."""
+    names = sorted(set(labels))
+    return {**node, "loose": names} if names else node
+
+
+def _without(node: Node, labels: frozenset[str]) -> Node:
+    parts = [part for part in node.get("parts", ()) if part[0] not in labels]
+    kept = {key: value for key, value in node.items() if key not in ("loose", "size")}
+    return {**kept, "parts": parts, "count": len(parts)}
+
+
+def _difference(where: str, one: Node, other: Node) -> str:
+    place = f"{where}: " if where else ""
+    if one["kind"] == other["kind"]:
+        inner = None if _is_whole(one, other) else _inner_difference(where, one, other)
+        if inner is not None:
+            return inner
+        if one.get("count") != other.get("count"):
+            return f"{place}{_anew(_count(one), _count(other))}"
+        if one["shown"] == other["shown"]:
+            return f"{place}{_unseen(one, other)}"
+    return f"{place}{_anew(_shown(one), _shown(other))}"
+
+
+def _is_whole(one: Node, other: Node) -> bool:
+    """Say whether the names of two values say all, as those of members of an enum."""
+    return bool(one["kind"] == "enum" and one["shown"] != other["shown"])
+
+
+def _anew(one: str, other: str) -> str:
+    if one == other:
+        return f"{one} in the notebook, another when its text runs anew"
+    return f"{one} in the notebook, {other} when its text runs anew"
+
+
+def _inner_difference(where: str, one: Node, other: Node) -> str | None:
+    left, right = dict(one.get("parts", ())), dict(other.get("parts", ()))
+    for label, node in left.items():
+        if label in right and node != right[label]:
+            return _difference(_joined(where, label), node, right[label])
+    whole = one.get("count") == len(left) and other.get("count") == len(right)
+    if not whole or not (left.keys() ^ right.keys()):
+        return None
+    label = next(iter([key for key in (*left, *right) if key not in left or key not in right]))
+    words = [_shown(side[label]) if label in side else "missing" for side in (left, right)]
+    return f"{_joined(where, label)}: {_anew(*words)}"
+
+
+def _joined(where: str, label: str) -> str:
+    if label.startswith(("['", '["', "[b'", '[b"')) and not is_plain(label):
+        label = "[...]"  # a key may be a secret, too
+    return f"{where}{label}" if label.startswith("[") or not where else f"{where} {label}"
+
+
+def _count(node: Node) -> str:
+    if node["kind"] in _TEXTS:
+        return _shown(node)
+    return f"{node['shown']} of {node.get('count', 0):,}"
+
+
+def _shown(node: Node) -> str:
+    """Give a value in short; of a text that may be a secret, only how long it is."""
+    text = str(node["shown"])
+    if node["kind"] in _TEXTS and HIDDEN not in text and not is_plain(text):
+        return f"a {node['kind']} of {node.get('count', len(text) - _QUOTES)} characters"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _unseen(one: Node, other: Node) -> str:
+    if one.get("words"):
+        return f"{one['words']} differs"
+    if HIDDEN in one["shown"]:
+        return "texts that are not shown differ"
+    if list(dict(one.get("parts", ()))) != list(dict(other.get("parts", ()))):
+        return "the order differs"
+    return f"{_shown(one)}, which differs past its first elements"
+
+
+# -- Hashes: text that gives another order in each process, as `list(set(labels))` -----------------
+# What gives a set, and what hangs on hashes itself.
+_OF_HASHES = frozenset(
+    (
+        *("set", "frozenset", "hash", "union", "intersection", "difference"),
+        *("symmetric_difference", "keys", "__hash__"),
+    )
+)
+# What takes the order of its argument over, or forgets it.
+_KEEPS = frozenset(("list", "tuple", "enumerate", "zip", "map", "iter", "next", "fromkeys", "join"))
+_FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"))
+
+
+def may_hang_on_hashes(text: str) -> bool:
+    """Say whether text makes sets at all, other than to look something up in them."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
+    return any(
+        (isinstance(node, ast.Set | ast.SetComp) and id(node) not in asked)
+        or _name(node) in _OF_HASHES
+        for node in nodes
+    )
+
+
+def shows_order_of_set(text: str) -> bool:
+    """Say whether text turns a set straight into something that has an order."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return _shows(tree)
+
+
+def _shows(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and _name(node.func) in _FORGETS:
+        return False
+    if isinstance(node, ast.SetComp):
+        return False
+    if any(map(_is_set, _ordered(node))):
+        return True
+    return any(map(_shows, ast.iter_child_nodes(node)))
+
+
+def _ordered(node: ast.AST) -> list[ast.expr]:
+    """Give what a node goes through in its order."""
+    if isinstance(node, ast.Call) and _name(node.func) in _KEEPS:
+        return node.args
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.comprehension | ast.For):
+        return [node.iter]
+    return []
+
+
+def _is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_set(node.left) or _is_set(node.right)
+    if isinstance(node, ast.Call):
+        return _name(node.func) in _OF_HASHES - {"hash", "__hash__", "keys"}
+    return isinstance(node, ast.Set | ast.SetComp)
+
+
+def _name(node: ast.AST) -> str | None:
+    return getattr(node, "id", getattr(node, "attr", None))
+
+
+# -- Functions and classes in a portrait: the user's by their code, a library's by name ------------
+Paint = Callable[..., Node]
+
+_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+_LOOKING_UP = ("PUSH_NULL", "EXTENDED_ARG", "CACHE")
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_POSITIONS = ("__firstlineno__", "__static_attributes__")
+_SKIPPED = frozenset(
+    (
+        *("__module__", "__doc__", "__dict__", "__weakref__", *_POSITIONS),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        *("__orig_bases__", "__parameters__", "__type_params__", "__qualname__"),
+        "__slotnames__",  # `copyreg` puts it there when an instance is pickled
+        *("__dataclass_fields__", "__abstractmethods__", "_abc_impl"),
+        *("_member_map_", "_value2member_map_", "_member_names_", "_hashable_values_"),
+        *("_unhashable_values_", "_unhashable_values_map_"),
+    )
+)
+_BUILTINS = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
+    types.MethodWrapperType,
+)
+
+
+def code_node(value: Any, paint: Paint) -> Node | None:
+    """Paint a module, class, function or another callable; None for what is none of them."""
+    if isinstance(value, types.ModuleType):
+        return leaf("module", value.__name__ if is_library(value.__name__) else "the user's module")
+    if isinstance(value, FunctionType | type):
+        if _is_found(value):
+            return leaf("name", name_of(value))
+        return _class(value, paint) if isinstance(value, type) else _function(value, paint)
+    if isinstance(value, types.MethodType):
+        parts = [("function", paint(value.__func__)), ("object", paint(value.__self__))]
+        return branch("method", f"method {value.__func__.__qualname__!r}", parts)
+    if isinstance(value, _BUILTINS):
+        return _builtin(value, paint)
+    if isinstance(value, functools.partial):
+        return _partial(value, paint)
+    if isinstance(value, CodeType):
+        return leaf("code", f"code of {value.co_name!r}", digest=_digest(value, paint))
+    return _wrapper(value, paint)
+
+
+def _is_found(value: Any) -> bool:
+    """Say whether a library holds a function or class under its name."""
+    if not is_library(value.__module__):
+        return False
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value or not (isinstance(value, FunctionType) or found is None)
+
+
+def _builtin(value: Any, paint: Paint) -> Node:
+    owner = getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType):
+        return leaf("name", name_of(value))
+    return branch("method", f"method {value.__name__!r}", [("object", paint(owner))])
+
+
+def _partial(value: functools.partial[Any], paint: Paint) -> Node:
+    parts = [("function", paint(value.func))]
+    parts += [(f"argument {at}", paint(part)) for at, part in enumerate(value.args)]
+    parts += [(f"argument {n!r}", paint(v, n)) for n, v in sorted(value.keywords.items())]
+    return branch("partial", "a partial", parts)
+
+
+def _wrapper(value: Any, paint: Paint) -> Node | None:
+    if isinstance(value, property):
+        accessors = [(name, paint(getattr(value, name))) for name in ("fget", "fset", "fdel")]
+        return branch("property", "a property", accessors)
+    if isinstance(value, classmethod | staticmethod):
+        kind = type(value).__name__
+        return branch(kind, f"a {kind}", [("function", paint(value.__func__))])
+    if isinstance(value, functools.cached_property):
+        return branch("cached_property", "a cached property", [("function", paint(value.func))])
+    if typing.get_origin(value) is not None:
+        parts = [(f"argument {at}", paint(arg)) for at, arg in enumerate(typing.get_args(value))]
+        return branch("type", "a type", [("origin", paint(typing.get_origin(value))), *parts])
+    if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.ForwardRef):
+        return leaf("type", str(getattr(value, "__name__", value.__class__.__name__)))
+    wrapped = inspect.getattr_static(value, "__wrapped__", None) if callable(value) else None
+    if wrapped is None:
+        return None
+    options = getattr(value, "cache_parameters", dict)
+    parts = [("function", paint(wrapped)), ("options", paint(options()))]
+    return branch(name_of(type(value)), f"a {type(value).__name__}", parts)
+
+
+def _function(value: FunctionType, paint: Paint) -> Node:
+    parts = [(f"default {n!r}", paint(v, n)) for n, v in _defaults(value)]
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        try:
+            parts.append((f"closure {name!r}", paint(_unordered(value, cell.cell_contents), name)))
+        except ValueError:  # not bound yet
+            parts.append((f"closure {name!r}", leaf("unbound", "unbound")))
+    for name, attribute in sorted(vars(value).items()):
+        if not name.startswith("__"):
+            parts.append((f"attribute {name!r}", paint(_unordered(value, attribute), name)))
+    code = _digest(value.__code__, paint)
+    parts.append(("code", leaf("code", "its code", digest=code, words="it")))
+    return branch("function", f"function {value.__qualname__!r}", parts)
+
+
+def _unordered(function: FunctionType, value: Any) -> Any:
+    """Sort the implementations that `singledispatch` holds: none of them comes first."""
+    inside = function.__code__.co_filename == functools.singledispatch.__code__.co_filename
+    if not inside or not isinstance(value, dict | types.MappingProxyType):
+        return value
+    return dict(sorted(value.items(), key=lambda pair: name_of(pair[0])))
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    defaults, code = function.__defaults__ or (), function.__code__
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    yield from zip(names, defaults, strict=False)
+    yield from sorted((function.__kwdefaults__ or {}).items())
+
+
+def _digest(code: CodeType, paint: Paint) -> str:
+    """Digest what code does, without its name and its positions in a file."""
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    head = [counts, code.co_flags & _FLAGS, [list(group) for group in names]]
+    return digest_of(json.dumps([head, list(_instructions(code, paint))]))
+
+
+def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
+    """Give what the interpreter does, however it looks up methods.
+
+    `module.function()` is compiled in another way where the module is imported in the same text.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _LOOKING_UP]
+    offsets = [step.offset for step in steps]
+    for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
+        if step.opcode in dis.hasconst:
+            if following.argval not in _POSITIONS:
+                constant = step.argval
+                inner = isinstance(constant, CodeType)
+                yield step.opname, _digest(constant, paint) if inner else paint(constant)
+        elif step.opcode in _JUMPS:
+            yield step.opname, bisect.bisect_left(offsets, step.argval)
+        else:
+            name = "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname
+            yield name, step.argval if step.opcode in dis.hasname else step.arg
+
+
+def _class(value: type, paint: Paint) -> Node:
+    parts = [(f"base {at}", paint(base)) for at, base in enumerate(value.__bases__)]
+    if type(value) is not type:
+        parts.append(("metaclass", paint(type(value))))
+    for name, attribute in sorted(vars(value).items()):
+        if name not in _SKIPPED and not isinstance(attribute, types.GetSetDescriptorType):
+            parts.append((f"attribute {name!r}", paint(attribute, name)))
+    if dataclasses.is_dataclass(value):
+        parts += [(f"field {f.name!r}", _field(f, paint)) for f in dataclasses.fields(value)]
+    return branch("class", f"class {value.__qualname__!r}", parts)
+
+
+def _field(field: dataclasses.Field[Any], paint: Paint) -> Node:
+    names = ("default", "default_factory", "init", "repr", "compare", "kw_only")
+    return branch("field", "a field", [(name, paint(getattr(field, name))) for name in names])
+
+
+# -- Arrays, tensors, images and tables in a portrait; their libraries are never loaded for it -----
+_WHOLE_BYTES = 1 << 28  # of larger arrays the two ends and a sample of the rest are looked at
+_END_BYTES = 1 << 26
+_SAMPLE = 1_000_000  # elements
+_EXACT_BYTES = 8  # of a number that Python holds as well
+
+
+def array_node(value: Any, paint: Paint) -> Node | None:
+    """Paint what numpy, torch, pandas or Pillow made; None for other values."""
+    if isinstance(value, np.ndarray):
+        return _array(value, paint)
+    if isinstance(value, np.generic):
+        return leaf(
+            f"numpy.{value.dtype}", repr(value), digest=digest_of(_bytes(np.asarray(value)))
+        )
+    if isinstance(value, np.dtype):
+        return leaf("dtype", repr(value))
+    if isinstance(value, np.random.Generator):
+        return branch("Generator", "a generator", [("state", paint(value.bit_generator.state))])
+    if isinstance(value, np.random.RandomState):
+        return branch(
+            "RandomState", "a generator", [("state", paint(value.get_state(legacy=False)))]
+        )
+    if isinstance(value, np.random.BitGenerator):
+        return branch(kind_of(value), "a generator", [("state", paint(value.state))])
+    if is_tensor(value):
+        return _tensor(value, paint)
+    return _torch(value, paint) or _pandas(value, paint) or _image(value, paint)
+
+
+def _scalar(value: np.generic[Any]) -> Node:
+    kind = f"numpy.{value.dtype}"
+    if value.dtype.hasobject or value.dtype.names:
+        return leaf(kind, repr(value))
+    return leaf(kind, repr(value), digest=digest_of(_bytes(np.asarray(value))))
+
+
+def _array(value: np.ndarray[Any, Any], paint: Paint) -> Node:
+    kind, words = kind_of(value), f"an array of shape {value.shape}, {value.dtype}"
+    if isinstance(value, np.ma.MaskedArray):
+        parts = [("data", paint(value.filled())), ("mask", paint(np.ma.getmaskarray(value)))]
+        return branch(kind, words, parts)
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind == "T":
+        return branch(kind, words, [("elements", paint(array.tolist()))])
+    if array.dtype.names:
+        return branch(kind, words, [(f"[{n!r}]", paint(array[n])) for n in array.dtype.names])
+    return _numbers(kind, words, array, paint)
+
+
+def _numbers(kind: str, words: str, array: np.ndarray[Any, Any], paint: Paint) -> Node:
+    kept = MOST if array.size <= MOST else FIRST
+    parts = [
+        (_index_label(at, array.shape), paint(_element(number)))
+        for at, number in enumerate(array.flat[:kept])
+    ]
+    node = branch(kind, words, parts)
+    return {**node, "count": array.size, "digest": digest_of(*_pieces(array))}
+
+
+def _index_label(at: int, shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, np.unravel_index(at, shape)))}]"
+
+
+def _element(number: Any) -> Any:
+    """Give a number of an array as one of Python, or its text where Python has none like it."""
+    exact = number.dtype.kind in "biufcSU" and number.dtype.itemsize <= _EXACT_BYTES
+    return number.item() if exact or number.dtype.kind in "SU" else str(number)
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> list[Any]:
+    if array.nbytes <= _WHOLE_BYTES:
+        return [_bytes(array)]
+    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    end, step = _END_BYTES // array.itemsize, -(-array.size // _SAMPLE)
+    return [_bytes(part) for part in (flat[:end], flat[array.size - end :], flat[::step])]
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> bytes:
+    """Give the bytes of an array, with one bit pattern for all that is not a number."""
+    if array.dtype.kind not in "fc":
+        return array.tobytes()
+    numbers = np.ascontiguousarray(array).view(array.real.dtype)
+    wrong = np.isnan(numbers)
+    if wrong.any():
+        numbers = np.where(wrong, numbers.dtype.type(np.nan), numbers)
+    return numbers.tobytes()
+
+
+def _tensor(value: Any, paint: Paint) -> Node:
+    words = f"a tensor of shape {tuple(value.shape)}, {value.dtype}"
+    kept = value.detach().cpu()
+    parts = [
+        ("device", leaf("device", str(value.device))),
+        ("requires_grad", paint(value.requires_grad)),
+    ]
+    if str(kept.layout) != "torch.strided" or kept.is_quantized:
+        return branch(kind_of(value), words, [*parts, ("text", paint(kept.to_dense().tolist()))])
+    torch = sys.modules["torch"]
+    flat = kept.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
+        flat = torch.where(flat.isnan(), torch.nan, flat).to(value.dtype)
+    some = MOST if flat.numel() <= MOST else FIRST
+    for at, number in enumerate(flat[:some].tolist()):
+        parts.append((_index_label(at, tuple(value.shape)), paint(number)))
+    node = branch(kind_of(value), words, parts)
+    pieces = _pieces(flat.view(torch.uint8).numpy())
+    return {**node, "count": flat.numel(), "digest": digest_of(*pieces)}
+
+
+def _torch(value: Any, paint: Paint) -> Node | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return None
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return leaf(kind_of(value), str(value))
+    if isinstance(value, torch.Generator):
+        parts = [("state", paint(value.get_state())), ("device", paint(str(value.device)))]
+        return branch(kind_of(value), "a generator", parts)
+    if isinstance(value, torch.nn.Module):
+        public = {n: v for n, v in stored(value).items() if not n.startswith("_")}
+        parts = [("state_dict", paint(dict(value.state_dict())))]
+        parts += [(f"attribute {n!r}", paint(v, n)) for n, v in sorted(public.items())]
+        inner = [(f"module {n!r}", paint(part)) for n, part in value.named_children()]
+        return branch(kind_of(value), type(value).__qualname__, [*parts, *inner])
+    return None
+
+
+def _pandas(value: Any, paint: Paint) -> Node | None:
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is None or not hasattr(pandas, "DataFrame"):
+        return None
+    if isinstance(value, pandas.DataFrame):
+        columns = [
+            (f"column {n!r}", paint(value.iloc[:, at])) for at, n in enumerate(value.columns)
+        ]
+        words = f"a DataFrame of shape {value.shape}"
+        return branch(kind_of(value), words, [("index", paint(value.index)), *columns])
+    if isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
+        parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", paint(list(value)))]
+        index = [("index", paint(value.index))] if isinstance(value, pandas.Series) else []
+        name = [("name", paint(value.name))] if hasattr(value, "name") else []
+        return branch(kind_of(value), f"a {type(value).__name__}", [*parts, *index, *name])
+    scalar = pandas.Timestamp | pandas.Timedelta | pandas.Interval | pandas.Period
+    return leaf(kind_of(value), repr(value)) if isinstance(value, scalar) else None
+
+
+def _image(value: Any, paint: Paint) -> Node | None:
+    pillow: Any = sys.modules.get("PIL.Image")
+    if pillow is None or not isinstance(value, pillow.Image):
+        return None
+    words = f"an image of {value.width}x{value.height}, {value.mode}"
+    parts = [("palette", paint(value.getpalette())), ("pixels", paint(value.tobytes()))]
+    return branch("image", words, parts)
+
+
+# -- Objects in a portrait: instances of any class by their state, and those with a text -----------
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
+_SHOWN_WHOLE = (  # their repr says all
+    *(dt.timedelta, dt.timezone, dt.date, dt.time, decimal.Decimal, fractions.Fraction, uuid.UUID),
+    *(pathlib.PurePath, range, type(Ellipsis), type(NotImplemented)),
+)
+_OPAQUE = (  # only their type counts
+    *(type(threading.Lock()), type(threading.RLock()), threading.local, threading.Thread),
+    *(threading.Condition, threading.Event, threading.Semaphore, threading.Barrier),
+    *(io.IOBase, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
+    *(types.FrameType, types.TracebackType, memoryview),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),  # caches
+)
+_INSTALLED = ("site-packages", "dist-packages")
+_OWN = __name__.partition(".")[0]
+_UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as one of its base
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: lambda text: str.__getitem__(text, slice(None)),
+    bytes: lambda text: bytes.__getitem__(text, slice(None)),
+}
+_STATE = 2  # place of the state in what `__reduce_ex__` gives
+_PROTOCOL = 4
+IN_PYTHON = 1 << 9  # flag of a class that a class statement made
+
+
+def is_library(module: object) -> bool:
+    """Say whether a module belongs to Python or is installed; no other is known by its name.
+
+    It depends on the place of its file alone, so that the notebook and a fresh process agree.
+    """
+    if not isinstance(module, str) or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in (_OWN, "builtins"):
+        return True
+    found = sys.modules.get(top)
+    places = [getattr(found, "__file__", None), *(getattr(found, "__path__", None) or ())]
+    return any(mark in str(place) for place in places for mark in _INSTALLED)
+
+
+def name_of(value: Any) -> str:
+    """Give the name of a class or function: with its module, if that is a library."""
+    name = str(getattr(value, "__qualname__", type(value).__qualname__))
+    module = getattr(value, "__module__", None)
+    return f"{module}.{name}" if is_library(module) and module != "builtins" else name
+
+
+def kind_of(value: Any) -> str:
+    """Give the name of the class of a value."""
+    return name_of(type(value))
+
+
+def object_node(value: Any, paint: Paint) -> Node:
+    """Paint an object."""
+    kind, shown = kind_of(value), type(value).__qualname__
+    if isinstance(value, _OPAQUE):
+        return leaf(kind, shown)
+    if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
+        return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value)), known=False))
+    if isinstance(value, re.Pattern):
+        parts = [("pattern", paint(value.pattern)), ("flags", paint(int(value.flags)))]
+        return branch(kind, "a pattern", parts)
+    if isinstance(value, logging.Logger):
+        return leaf(kind, f"logger {value.name!r}")
+    if isinstance(value, slice):
+        return branch(
+            kind,
+            repr(value),
+            zip(
+                ("start", "stop", "step"),
+                map(paint, (value.start, value.stop, value.step)),
+                strict=True,
+            ),
+        )
+    if isinstance(value, types.MappingProxyType):
+        return branch(kind, shown, [("dict", paint(dict(value)))])
+    if isinstance(value, bytearray):
+        return branch(kind, shown, [("bytes", paint(bytes(value)))])
+    if isinstance(value, random.Random):
+        return branch(kind, shown, [("state", paint(value.getstate()))])
+    return branch(kind, shown, list(_parts(value, paint)))
+
+
+def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
+    """Give what an object is made of: attributes as they are stored, or what pickle would get."""
+    plain = next((base for base in _UNDRESSED if isinstance(value, base)), None)
+    if plain is not None:
+        yield "value", paint(_UNDRESSED[plain](value))
+    if _is_plain_class(type(value)):
+        yield from _attributes(stored(value), paint)
+        return
+    reduced = value.__reduce_ex__(_PROTOCOL)
+    if isinstance(reduced, str):
+        yield "name", leaf("str", reduced)
+        return
+    how, arguments = reduced[:_STATE]
+    state, items, pairs = (*reduced[_STATE:], None, None, None)[:3]
+    yield "maker", leaf("callable", name_of(how))
+    for at, part in enumerate(arguments):
+        if part is not type(value):
+            yield f"argument {at}", paint(part)
+    yield from _attributes(_flat(state), paint)
+    yield from ((f"[{at}]", paint(part)) for at, part in enumerate(items or ()))
+    if pairs is not None:
+        yield "items", paint(dict(pairs))
+
+
+def _is_plain_class(kind: type) -> bool:
+    """Say whether instances of a class are what their attributes are."""
+    hooks = ("__reduce__", "__reduce_ex__", "__getstate__")
+    python = all(base is object or base.__flags__ & IN_PYTHON for base in kind.__mro__)
+    if issubclass(kind, (list, tuple, dict, set, frozenset)):
+        return False
+    if dataclasses.is_dataclass(kind):
+        return True
+    return python and all(
+        getattr(kind, hook, None) is getattr(object, hook, None) for hook in hooks
+    )
+
+
+def stored(value: Any) -> dict[str, Any]:
+    """Give the attributes of an object as they are stored; values of cached properties left out."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError):  # it may have slots only
+        found.update(object.__getattribute__(value, "__dict__"))
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, functools.cached_property):
+                found.pop(name, None)
+            elif isinstance(member, types.MemberDescriptorType):
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # not set
+                    continue
+    return found
+
+
+def elements(value: Any) -> list[Any]:
+    """Give the elements of a sequence or set as they are stored, whatever its class says."""
+    kinds: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset)
+    kind = next(kind for kind in kinds if isinstance(value, kind))
+    return list(kind.__iter__(value))
+
+
+def _flat(state: Any) -> dict[Any, Any]:
+    halves = state if isinstance(state, tuple) and len(state) == _STATE else (state,)
+    if all(half is None or isinstance(half, dict) for half in halves):
+        return {name: part for half in halves for name, part in (half or {}).items()}
+    return {"": state}
+
+
+def _attributes(values: dict[Any, Any], paint: Paint) -> Iterator[tuple[str, Node]]:
+    for name in sorted(values, key=str):
+        yield f"attribute {str(name)!r}", paint(values[name], str(name))
+
+
+# -- Portrait: a value as plain words and digests, equal in another process for an equal value -----
+# It answers one question: is what a fresh process made the value that the notebook holds? So it
+# holds no addresses, no positions in a file, and no name of the user's own module. It is bounded:
+# large arrays, texts and containers are a digest and their first few elements.
+__all__ = ["difference", "portrait"]
+
+_BUDGET = 100_000  # values that are looked at one by one
+_DEPTH = 32  # levels
+_LONG_TEXT = 200  # characters or bytes
+_LONG_INT_BITS = 4_000  # Python refuses to write longer ones
+_CHUNK = 10_000  # elements
+_MOST_PLAIN = 5_000_000  # numbers and texts of one container that are looked at
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, pathlib.PosixPath, pathlib.WindowsPath}
+_EMPTY: dict[str, str] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+
+
+def portrait(value: object) -> Any:
+    """Give a value as JSON: equal for equal values, also in another process; never raises.
+
+    Numbers count to the last bit; dicts by their order, sets without; functions and classes of
+    the user by their code, those of libraries by name; other objects by their class and by the
+    state that they give to pickle. Of what cannot be looked at (locks, files, generators) only
+    the type counts. At most 100,000 values are looked at one by one.
+    """
+    try:
+        return _Painter().paint(value)
+    except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
+        return leaf(type(value).__qualname__, type(value).__qualname__)
+
+
+class _Painter:
+    """Paints one value and what is in it."""
+
+    def __init__(self) -> None:
+        self._left = _BUDGET
+        self._around: dict[int, int] = {}  # objects that are being painted: their levels
+
+    def paint(self, value: Any, name: str = "") -> Node:
+        """Paint a value.
+
+        Args:
+            value: anything.
+            name: what it is called where it stands: a secret is not shown.
+        """
+        self._left -= 1
+        if type(value) in _PLAIN:
+            return _plain(value, name)
+        depth = len(self._around)
+        if id(value) in self._around:
+            return leaf("again", f"itself, {depth - self._around[id(value)]} levels up")
+        if self._left < 0 or depth > _DEPTH:
+            return leaf("more", kind_of(value))
+        self._around[id(value)] = depth
+        try:
+            return self._paint_object(value)
+        except Exception:  # noqa: BLE001 - as above; its type still counts
+            return leaf(kind_of(value), kind_of(value))
+        finally:
+            del self._around[id(value)]
+
+    def _paint_object(self, value: Any) -> Node:
+        if isinstance(value, enum.Enum):
+            words = f"{type(value).__qualname__}.{value.name}"
+            return branch("enum", words, [("value", self.paint(value.value))])
+        node = code_node(value, self.paint) or array_node(value, self.paint)
+        return node or self._container(value) or object_node(value, self.paint)
+
+    def _container(self, value: Any) -> Node | None:
+        kind = type(value)
+        if kind in (list, tuple):
+            return self._sequence(kind.__name__, value)
+        if kind is dict:
+            return self._mapping(value)
+        if kind in (set, frozenset):
+            return self._set(kind.__name__, value)
+        if kind in _VIEWS:
+            return self._sequence(kind.__name__, list(value))
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            fields = zip(kind._fields, value, strict=False)
+            parts = [(f"attribute {n!r}", self.paint(v, n)) for n, v in fields]
+            return branch(f"{kind_of(value)}", kind.__name__, parts)
+        return None
+
+    def _sequence(self, kind: str, values: Any) -> Node:
+        shown = f"a {kind}"
+        if len(values) > MOST:
+            text = _plain_digest(values)
+            if text is not None:
+                first = [(f"[{at}]", self.paint(v)) for at, v in enumerate(values[:FIRST])]
+                node = branch(kind, shown, first)
+                return {**node, "digest": text, "count": len(values)}
+        return branch(kind, shown, ((f"[{at}]", self.paint(v)) for at, v in self._some(values)))
+
+    def _some(self, values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        return enumerate(islice(values, max(FIRST, self._left)))
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Node:
+        if len(value) > MOST:
+            every = list(value.items())
+            text = _plain_digest(every)
+            if text is not None:
+                node = self._pairs(every[:FIRST])
+                return {**node, "digest": text, "count": len(value)}
+        return self._pairs([pair for _, pair in self._some(value.items())])
+
+    def _pairs(self, pairs: list[tuple[Any, Any]]) -> Node:
+        parts = []
+        for key, value in pairs:
+            painted = self.paint(key)
+            same = (
+                f" {digest_of(json.dumps(painted))}"
+                if "parts" in painted or "digest" in painted
+                else ""
+            )
+            parts.append((f"[{painted['shown']}{same}]", self.paint(value, str(key)[:MOST])))
+        return branch("dict", "a dict", parts)
+
+    def _set(self, kind: str, values: Any) -> Node:
+        if len(values) > self._left:
+            return leaf(kind, f"a {kind}", count=len(values))
+        if len(values) > MOST and set(map(type, values)) <= _PLAIN:
+            text = digest_of(*(f"{text}\0" for text in sorted(map(repr, values))))
+            return leaf(kind, f"a {kind}", count=len(values), digest=text)
+        painted = sorted((self.paint(value) for value in values), key=json.dumps)
+        return branch(kind, f"a {kind}", ((f"[{node['shown']}]", node) for node in painted))
+
+
+def _label(key: Node) -> str:
+    """Give the place of a value in a dict; keys that look alike have a digest each."""
+    whole = "parts" not in key and "digest" not in key
+    return f"[{key['shown']}]" if whole else f"[{key['shown']} {digest_of(json.dumps(key))}]"
+
+
+def _plain(value: Any, name: str) -> Node:
+    kind = type(value).__name__
+    if isinstance(value, str | bytes):
+        return _text(kind, value, name)
+    if kind == "int" and value.bit_length() > _LONG_INT_BITS:
+        return leaf(kind, f"an int of {value.bit_length()} bits", digest=digest_of(hex(value)))
+    if kind == "complex":
+        return leaf(kind, f"complex({value.real!r}, {value.imag!r})")
+    if isinstance(value, pathlib.PurePath):
+        return {**_text(kind, str(value), name), "kind": kind}
+    return leaf(kind, repr(value))
+
+
+def _text(kind: str, value: str | bytes, name: str) -> Node:
+    head = value[: 4 * _LONG_TEXT]
+    text = head if isinstance(head, str) else head.decode("latin-1")
+    if is_secret(name, text, known=False):  # a fresh process is to find the same
+        return leaf(kind, repr(HIDDEN), digest=digest_of(value))
+    if len(value) <= _LONG_TEXT:
+        return leaf(kind, repr(value))
+    return leaf(kind, f"{value[: FIRST * FIRST]!r}...", count=len(value), digest=digest_of(value))
+
+
+def _plain_digest(values: Any) -> str | None:
+    """Digest a long list of plain values, or of short tuples of them; None for any other."""
+    kinds = set(map(type, values))
+    if kinds <= _PLAIN | {tuple, list}:
+        inner = (value for value in values if type(value) in (tuple, list))
+        if not kinds & {tuple, list} or set(map(type, chain.from_iterable(inner))) <= _PLAIN:
+            first = islice(values, _MOST_PLAIN)
+            texts = iter(lambda: list(islice(first, _CHUNK)), [])
+            return digest_of(str(len(values)), *map(repr, texts))
+    return None

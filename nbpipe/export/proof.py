@@ -1,0 +1,858 @@
+"""Proof: what is written is tried in a fresh process, and must be what the notebook has."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, final
+
+from ..errors import ExportError
+from .chain import Draft, chosen_text
+from .collect import Collector, Found
+from .difference import difference, loosened, may_hang_on_hashes, shows_order_of_set
+from .fresh import (
+    STARTS_S,
+    Answer,
+    Surroundings,
+    ask,
+    error_words,
+    has_own_seed,
+    portrayed,
+    temporary_folder,
+)
+from .held import changed_attributes, read_of
+from .model import Chain, Import, Module, Parameter, Piece, Spelling, Step
+from .render import import_block, ordered
+from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
+from .uses import Use, refusal
+
+# -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
+_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Portraits of first items, and what was raised after them, in words; empty for nothing."""
+
+    items: tuple[Any, ...]
+    raised: str = ""
+
+
+def own_samples(
+    items: Callable[[], Iterator[object]], count: int, limit_s: float
+) -> list[Sample] | str:
+    """Run twice for the first items; words where both together take longer than the limit."""
+    end = time.monotonic() + limit_s
+    samples: list[Sample] = []
+    for _ in range(2):
+        with _Taking(items, count) as taking:
+            sample = taking.result(end - time.monotonic())
+        if sample is None:
+            return f"not compared: took longer than {limit_s:g} s"
+        samples.append(sample)
+    return samples
+
+
+@final
+class _Taking:
+    """Takes items in a thread, so that the one who asks can give up."""
+
+    def __init__(self, items: Callable[[], Iterator[object]], count: int) -> None:
+        self._items = items
+        self._count = count
+        self._iterator: Any = None
+        self._sample: Sample | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._take, name="nbpipe-export-items", daemon=True)
+
+    def __enter__(self) -> _Taking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._done.is_set():
+            self._close()  # wakes the thread where it waits for an item
+        self._thread.join(_GRACE_S)
+
+    def result(self, limit_s: float) -> Sample | None:
+        """Wait for the items; None where they take too long."""
+        self._done.wait(max(limit_s, 0.0))
+        return self._sample
+
+    def _take(self) -> None:
+        taken: list[Any] = []
+        raised = ""
+        try:
+            self._iterator = iter(self._items())
+            taken.extend(map(portrayed, islice(self._iterator, self._count)))
+        except BaseException as error:  # noqa: BLE001  whatever user code raises
+            raised = error_words(error)
+        finally:
+            self._close()
+        self._sample = Sample(tuple(taken), raised)
+        self._done.set()
+
+    def _close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):  # it is at work in the thread, or fails at its end
+                close()
+
+
+# -- Trial: which spelling of each piece is true in a fresh process --------------------------------
+_ROUNDS = 4  # processes at most: one for all, and one more after each that a spelling ended
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A piece that runs.
+
+    Attributes:
+        spelling: number of the first spelling that runs and gives what is expected.
+    """
+
+    spelling: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A piece of which no spelling is true.
+
+    Attributes:
+        reason: what is wrong with the first: a difference in words, or "ValueError: ...".
+        error_line: the line of that spelling where it was raised; None where none was.
+        reasons: what is wrong with each spelling, in order.
+        is_alive: the first gives something that lives in one process.
+    """
+
+    reason: str
+    error_line: int | None = None
+    reasons: tuple[str, ...] = ()
+    is_alive: bool = False
+
+
+def tried(
+    imports: str,
+    pieces: Sequence[Piece],
+    where: Surroundings,
+    *,
+    name: str,
+    future: bool,
+    limit_s: float = 60.0,
+) -> list[Choice | Failure]:
+    """Run the imports and the pieces of a module in a fresh process.
+
+    Args:
+        imports: the import block.
+        pieces: in the order in which they will stand in the module.
+        where: the notebook's folder and import path; relative paths work as they do there.
+        name: name of the module.
+        future: it begins with `from __future__ import annotations`.
+        limit_s: the most that all of it may take once the process runs [s]; where it is over, or
+            the process ends, all is tried again without the spelling at fault, if the piece has
+            another.
+
+    Returns:
+        How each piece went.
+
+    Raises:
+        ExportError: no fresh process can be started, the import block fails in one, or a text
+            holds what looks like a secret: the process is given a file.
+    """
+    _check_name(name, imports)
+    _check_secrets(imports, pieces)
+    tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
+    called = ["the import block", *map(_called, pieces)]
+    passed = list(map(_first_stable, tries))
+    for seed in range(2):
+        request = {"name": name, "future": future}
+        answer = _played(tries, passed, request, where, limit_s=limit_s, seed=seed)
+        results = _results(answer, called, passed)
+        if has_own_seed() or not _hangs_on_hashes(tries):
+            break
+        chosen = zip(results, passed, strict=True)
+        passed = [one.spelling if isinstance(one, Choice) else first for one, first in chosen]
+    if isinstance(results[0], Failure):
+        raise ExportError(_import_words(imports, results[0]))
+    return results[1:]
+
+
+def _played(
+    tries: list[Piece],
+    passed: list[int],
+    request: dict[str, Any],
+    where: Surroundings,
+    *,
+    limit_s: float,
+    seed: int,
+) -> Answer:
+    """Run pieces, again without each spelling that ends the process or takes too long.
+
+    Args:
+        tries: the pieces.
+        passed: how many spellings of each are not tried; it is brought up to date.
+        request: what else the process is told.
+        where: where it runs.
+        limit_s: the most that all of it may take [s].
+        seed: of its hashes.
+    """
+    for _ in range(_ROUNDS):
+        given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
+        limits_s = {"": STARTS_S, "pieces": limit_s}
+        answer = ask("rehearse", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed)
+        last = _last_tried(answer)
+        if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
+            break
+        passed[last[0]] += last[1] + 1
+    return answer
+
+
+def _hangs_on_hashes(pieces: Iterable[Piece]) -> bool:
+    """Say whether some text may give another order in another process."""
+    texts = (spelling.text for piece in pieces for spelling in piece.spellings)
+    return any(map(may_hang_on_hashes, texts))
+
+
+def _first_stable(piece: Piece) -> int:
+    """Count the first spellings that give another order in each process, if another follows.
+
+    No trial can tell: of two labels, every second process has them in the same order.
+    """
+    shows = [shows_order_of_set(spelling.text) for spelling in piece.spellings]
+    return shows.index(False) if False in shows and not has_own_seed() else 0
+
+
+def _last_tried(answer: Answer) -> tuple[int, int] | None:
+    """Give the piece and the spelling that ended the process; None where none did."""
+    places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
+    return places[-1] if places and answer.ending != "answered" else None
+
+
+def _check_name(name: str, imports: str) -> None:
+    """Refuse a module that would be found in place of one that it needs.
+
+    Raises:
+        ExportError: it would.
+    """
+    found = re.findall(r"^(?:import|from) +(\w+)", imports, flags=re.MULTILINE)
+    if name in sys.stdlib_module_names or name in {*found, "nbpipe", "numpy"}:
+        raise ExportError(
+            f"a file called {name}.py would hide the package {name!r} from the module's imports "
+            "and from other code; choose another file name"
+        )
+
+
+def _check_secrets(imports: str, pieces: Sequence[Piece]) -> None:
+    """Refuse a secret that shows only when a call stands beside the function that it calls.
+
+    Raises:
+        ExportError: there is one.
+    """
+    texts = ["\n".join(spelling.text for spelling in piece.spellings) for piece in pieces]
+    if not secret_in_text("\n".join([imports, *texts])):
+        return
+    culprit = "the module"
+    for number in reversed(range(len(texts))):  # a call stands below its function
+        if not secret_in_text("\n".join([*texts[:number], *texts[number + 1 :]])):
+            culprit = _called(pieces[number])
+            break
+    names = [name for name, _ in secrets_in_text("\n".join([imports, *texts])) if name]
+    raise ExportError(f"{culprit} {advice(names[0] if names else '')}")
+
+
+def _import_words(imports: str, failure: Failure) -> str:
+    lines = imports.split("\n")
+    number = failure.error_line
+    line = lines[number - 1].strip() if number is not None and number <= len(lines) else ""
+    culprit = f"`{line}`" if line else "the import block of the module"
+    return (
+        f"{culprit} fails in a fresh process: {failure.reason}\n"
+        "  a module must be installed, or lie in the working folder or in a folder of sys.path"
+    )
+
+
+def _as_json(piece: Piece, first: int) -> dict[str, Any]:
+    return {
+        "names": piece.names,
+        "expected": piece.expected,
+        "closed": piece.kind != "setup",  # a set-up cell may open what it likes
+        "spellings": [
+            {"text": spelling.text, "now": sorted(spelling.now)}
+            for spelling in piece.spellings[first:]
+        ],
+    }
+
+
+def _called(piece: Piece) -> str:
+    return piece.words or " and ".join(map(repr, piece.names))
+
+
+def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choice | Failure]:
+    """Read how the pieces went; after the one that ended the process none was tried."""
+    lines = [line for line in answer.lines if line.keys() & {"choice", "failed"}]
+    results = [_result(line, first) for line, first in zip(lines, passed, strict=False)]
+    if len(results) < len(called):
+        culprit = called[len(results)]
+        results.append(Failure(answer.explained()))
+        rest = Failure(f"was not tried: {culprit} {answer.words}")
+        results += [rest] * (len(called) - len(results))
+    return results
+
+
+def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
+    if "choice" in line:
+        return Choice(line["choice"] + passed)
+    reasons = line["failed"]
+    texts = tuple(reason["reason"] for reason in reasons)
+    return Failure(texts[0], reasons[0]["line"], texts, "alive" in reasons[0])
+
+
+# -- Decide: the trial's choices become one way to write each piece, and what nothing uses goes ----
+class Decided(NamedTuple):
+    """What a module holds.
+
+    Attributes:
+        draft: what `build_pipeline` is made of.
+        imports: those that something uses.
+        pieces: those that something uses, with one spelling each.
+    """
+
+    draft: Draft
+    imports: tuple[Import, ...]
+    pieces: tuple[Piece, ...]
+
+
+def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) -> Decided:
+    """Try all ways to write the pieces in a fresh process, and take the first that is true.
+
+    Args:
+        collector: what was collected.
+        draft: what uses it.
+        where: where the notebook runs.
+        name: name of the module.
+
+    Raises:
+        ExportError: a value is not what any way to write it gives.
+    """
+    found = collector.found
+    reads = _read_by_name(found, draft)
+    pieces = {
+        piece.names[0]: _without_state(_settled(piece, found), found, reads)
+        for piece in found.pieces.values()
+    }
+    results = _tried([*pieces.values(), *found.checks.values()], collector, where, name)
+    texts: dict[str, str] = {}
+    failures: dict[str, tuple[Piece, Failure]] = {}
+    for piece, result in results:
+        name = piece.names[0]
+        if isinstance(result, Failure):
+            failures[name] = (piece, result)
+            continue
+        spelling = piece.spellings[result.spelling]
+        if name in pieces:
+            pieces[name] = replace(piece, spellings=(spelling,))
+        else:
+            texts[name] = chosen_text(spelling)
+    whole = _used(_filled(draft, texts), found, list(pieces.values()))
+    needed = {piece.names[0] for piece in whole.pieces} | found.checks.keys()
+    for name, (_, error) in found.alive.items():
+        if name in needed:
+            raise error
+    for name, (piece, failure) in failures.items():
+        if name in needed:
+            raise _failure(found, piece, failure)
+    return whole
+
+
+def _settled(piece: Piece, found: Found) -> Piece:
+    """Let what the exported code changes begin with its first value."""
+    names = [name for name in piece.names if name in found.changed]
+    for name in names:
+        _refuse_unnamed(name, found)
+        if piece.kind != "setup":
+            found.alive.pop(name, None)  # it begins without what it holds by now
+    if piece.kind == "definition" and not names:
+        # What a base class changes in itself shows in the classes made from it.
+        touched = not piece.now.isdisjoint(found.changed)
+        return replace(piece, expected={}) if touched else piece
+    if piece.kind == "setup" or not names:
+        return piece
+    for name in names:
+        found.notes[
+            f"{name!r} is changed by {found.changed[name]}; in the module it begins with its first "
+            "value"
+        ] = None
+    return replace(piece, spellings=piece.spellings[:1], expected={})
+
+
+def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> None:
+    """Refuse a registry that begins anew, where nothing in the module fills it again.
+
+    Args:
+        name: of the registry.
+        found: what was collected.
+        attributes: those that begin anew; all where there are none.
+
+    Raises:
+        ExportError: it holds a function without a name.
+    """
+    place, use = found.unnamed.get(name, ("", None))
+    ours = not attributes or any(re.match(rf"\.{one}\b", place) for one in attributes)
+    if use is not None and ours:
+        raise refusal(
+            f"{name}{place} holds a function that has no name by now, so the module would not put "
+            "it there; give each function a name of its own, by def",
+            use,
+        )
+
+
+def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
+    """Give by each name the attributes that the functions and the chain read of it."""
+    texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
+    texts += [f"f({text}\n)" for text in _chains_texts(draft)]
+    texts += [way.text for piece in found.checks.values() for way in piece.spellings]
+    return read_of(map(ast.parse, texts))
+
+
+def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]]) -> Piece:
+    """Let objects begin with the first value of what the pipeline itself changes in them."""
+    expected = dict(piece.expected)
+    for name in piece.expected.keys() & found.held.keys():
+        held = found.held[name]
+        changed: frozenset[str] = frozenset()
+        for kind in found.classes.keys() & set(held.kinds):
+            node = found.classes[kind]
+            if isinstance(node, ast.ClassDef):
+                called = reads.get(name, frozenset())
+                changed |= changed_attributes(node, called, held.moving) & held.attributes
+        if changed:
+            _refuse_unnamed(name, found, changed)
+            if found.alive.get(name, ("",))[0] in changed:
+                del found.alive[name]
+            expected[name] = loosened(expected[name], [f"attribute {one!r}" for one in changed])
+            found.notes[
+                f"{name!r} keeps state in {', '.join(sorted(changed))}; in the module it begins "
+                "with its first value"
+            ] = None
+    return replace(piece, expected=expected)
+
+
+# -- the trial ----------------------------------------------------------------------------
+def _tried(
+    pieces: list[Piece], collector: Collector, where: Surroundings, name: str
+) -> list[tuple[Piece, Choice | Failure]]:
+    found = collector.found
+    every = ordered(pieces)
+    with _archived(found) as path:
+        results = tried(
+            import_block(found.imports, future=found.future),
+            [_from(piece, collector.archive, path) for piece in every],
+            where,
+            name=name,
+            future=found.future,
+        )
+    pairs = list(zip(every, results, strict=True))
+    # What only needs something that failed is not to blame.
+    pairs.sort(key=lambda pair: isinstance(pair[1], Failure) and pair[1].reason[:6] == "needs ")
+    return pairs
+
+
+@contextlib.contextmanager
+def _archived(found: Found) -> Iterator[str]:
+    """Save the large arrays for the trial."""
+    if not found.arrays:
+        yield ""
+        return
+    with temporary_folder() as folder:
+        path = Path(folder, "arrays.npz")
+        path.write_bytes(archive_bytes(found.arrays))
+        yield str(path)
+
+
+def archive_bytes(arrays: dict[str, object]) -> bytes:
+    """Give arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
+    import io
+    import zipfile
+
+    import numpy as np
+
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:  # `numpy.savez` would write the time into it
+        for name in sorted(arrays):
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
+    return sink.getvalue()
+
+
+def _from(piece: Piece, archive: str | None, path: str) -> Piece:
+    """Have a piece load its array from where it lies during the trial."""
+    if archive is None:
+        return piece
+    place = f'Path(__file__).with_name("{archive}")'
+    spellings = (replace(one, text=one.text.replace(place, repr(path))) for one in piece.spellings)
+    return replace(piece, spellings=tuple(spellings))
+
+
+def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
+    name = piece.names[0]
+    use = found.uses.get(name, Use("the pipeline"))
+    reason = found.reasons.get(name)
+    if failure.is_alive:
+        return refusal(f"{piece.words} makes it anew, but {failure.reason}", use)
+    if piece.kind == "constant" and reason is not None:
+        return refusal(f"cannot write {piece.words} into the module: {reason}", use)
+    if piece.words.startswith("class ") and failure.error_line is None:
+        return refusal(
+            f"{piece.words} was changed after that: {failure.reason}; write the change into the "
+            "class, re-run its cell and rebuild the pipeline, then export",
+            use,
+        )
+    if piece.kind == "definition" and failure.error_line is None:
+        return refusal(
+            f"{piece.words} is not what its text gives by now: {failure.reason}; re-run its cell "
+            "and rebuild the pipeline, then export",
+            use,
+        )
+    if failure.error_line is None:
+        return refusal(
+            f"{piece.words} is not what its text gives by now: {failure.reason}; it was changed "
+            f"after that: make it in one statement, as {name} = make_{name}(), then export",
+            use,
+        )
+    return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
+
+
+# -- what is used -------------------------------------------------------------------------
+def _filled(draft: Draft, texts: dict[str, str]) -> Draft:
+    """Put the expressions that were chosen into the draft."""
+    return draft._replace(
+        locals=tuple((name, _filled_chain(chain, texts)) for name, chain in draft.locals),
+        chain=_filled_chain(draft.chain, texts),
+    )
+
+
+def _filled_chain(chain: Chain, texts: dict[str, str]) -> Chain:
+    return replace(
+        chain,
+        inputs=tuple(_filled_chain(one, texts) for one in chain.inputs),
+        arguments=tuple(texts.get(text, text) for text in chain.arguments),
+        steps=_filled_steps(chain.steps, texts),
+    )
+
+
+def _filled_steps(steps: tuple[Step, ...], texts: dict[str, str]) -> tuple[Step, ...]:
+    return tuple(
+        replace(
+            step,
+            arguments=tuple(texts.get(text, text) for text in step.arguments),
+            branches=tuple((value, _filled_steps(inner, texts)) for value, inner in step.branches),
+        )
+        for step in steps
+    )
+
+
+def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
+    """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
+    read = {name for text in _chains_texts(draft) for name in _names(text)}
+    parameters = [one for one in draft.parameters if not one.positional or one.name in read]
+    draft = draft._replace(parameters=tuple(parameters))
+    wanted = {name for text in _texts(draft) for name in _names(text)}
+    kept: dict[str, Piece] = {}
+    rest = list(pieces)
+    while True:
+        more = [one for one in rest if one.kind == "setup" or not wanted.isdisjoint(one.names)]
+        if not more:
+            break
+        for piece in more:
+            kept[piece.names[0]] = piece
+            wanted |= piece.now | piece.later
+        rest = [one for one in rest if one.names[0] not in kept]
+    text = "\n".join([*_texts(draft), *(piece.text for piece in kept.values())])
+    imports = [line for line in found.imports if line.binds in wanted and _is_meant(line, text)]
+    bound = {name for piece in kept.values() for name in piece.names}
+    return Decided(
+        draft, tuple(line for line in imports if line.binds not in bound), tuple(kept.values())
+    )
+
+
+def _is_meant(line: Import, text: str) -> bool:
+    """Say whether `import a.b` is meant by what reads `a`, and not another module in it."""
+    dotted = line.member is None and line.alias is None and "." in line.module
+    return not dotted or line.module in text
+
+
+def _texts(draft: Draft) -> Iterator[str]:
+    """Give all expressions of `build_pipeline`."""
+    for parameter in draft.parameters:
+        yield from (parameter.annotation, parameter.default)
+    yield from _chains_texts(draft)
+
+
+def _chains_texts(draft: Draft) -> Iterator[str]:
+    for chain in (draft.chain, *(chain for _, chain in draft.locals)):
+        yield from _chain_texts(chain)
+
+
+def _chain_texts(chain: Chain) -> Iterator[str]:
+    yield from chain.arguments
+    for one in chain.inputs:
+        yield from _chain_texts(one)
+    yield from _step_texts(chain.steps)
+
+
+def _step_texts(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        yield from step.arguments
+        for value, inner in step.branches:
+            yield value
+            yield from _step_texts(inner)
+
+
+def _names(text: str) -> set[str]:
+    """Give the names that an argument reads, with its keyword or without."""
+    call = ast.parse(f"f({text}\n)", mode="eval").body
+    assert isinstance(call, ast.Call)
+    parts = (*call.args, *call.keywords)
+    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
+
+
+def as_module(whole: Decided, *, title: str, origin: str, future: bool) -> Module:
+    """Give the model of the module.
+
+    Args:
+        whole: what it holds.
+        title: first line of its docstring.
+        origin: where the values were tuned.
+        future: it begins with `from __future__ import annotations`.
+    """
+    parameters: tuple[Parameter, ...] = whole.draft.parameters
+    return Module(
+        title=title,
+        origin=origin,
+        imports=whole.imports,
+        pieces=whole.pieces,
+        parameters=parameters,
+        locals=whole.draft.locals,
+        chain=whole.draft.chain,
+        future=future,
+    )
+
+
+# -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------
+_SEED = 2  # the trial was made under others
+_ANEW = "when its text runs anew"  # what `difference` calls the other side
+_GRAPH = ("op", "executor", "knobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was compared.
+
+    Attributes:
+        compared: items that were equal [items].
+        comparable: items could be compared, or were not to be.
+        reason: why they could not; empty where they could.
+        reads_files: importing the module reads files of the working folder.
+    """
+
+    compared: int
+    comparable: bool = True
+    reason: str = ""
+    reads_files: bool = False
+
+
+def verified(
+    text: str,
+    filename: str,
+    where: Surroundings,
+    *,
+    reads: Mapping[str, Use] | None = None,
+    expected: Mapping[str, Any] | None = None,
+    expected_graph: Sequence[Mapping[str, Any]] | None = None,
+    process_stages: Sequence[str] = (),
+    spawn_check: bool = True,
+    items: Callable[[], Iterator[object]] | None = None,
+    check_items: int = 4,
+    limit_s: float = 30.0,
+    start_limit_s: float = STARTS_S,
+    files: Mapping[str, bytes] | None = None,
+    hint: str = "",
+) -> Report:
+    """Import a module in a fresh process, from another folder, and compare it with the notebook.
+
+    Args:
+        text: the module.
+        filename: its name, as "loader.py".
+        where: the notebook's folder and import path.
+        reads: names that nothing in the module binds, by who reads them.
+        expected: portraits of names of the module.
+        expected_graph: `Pipeline.graph()` of the notebook's pipeline.
+        process_stages: addresses of the stages whose functions plain pickle must take.
+        spawn_check: what was pickled is loaded in yet another process.
+        items: gives a new iterator of the notebook's own items; None compares none.
+        check_items: first items to compare [items].
+        limit_s: the most that the items of each side may take [s].
+        start_limit_s: the most that the module may take until its pipeline is built [s].
+        files: what lies beside the module, by name.
+        hint: what a difference may come from, for the end of its message.
+
+    Raises:
+        ExportError: the module cannot be imported, a name in it is not defined, its pipeline is
+            another, a function of a process stage cannot be sent, or an item differs.
+    """
+    every = {**(files or {}), filename: text.encode("utf-8")}
+    count = check_items if items is not None else 0
+    request = {
+        "name": PurePath(filename).stem,
+        "reads": sorted(reads or {}),
+        "expected": dict(expected or {}),
+        "process_stages": list(process_stages),
+        "check_items": count,
+    }
+    limits_s = {"": start_limit_s, "items": limit_s}
+    answer = ask("inspect", request, where, limits_s=limits_s, files=every, seed=_SEED)
+    _check_names(answer, reads or {})
+    _check_start(answer, filename)
+    _check_graph(answer, expected_graph)
+    _check_pickles(answer, every, filename, where, start_limit_s, load=spawn_check)
+    reads_files = bool(_found(answer, "reads"))
+    if items is None or count == 0:
+        return Report(0, reads_files=reads_files)
+    if answer.ending == "late":  # the notebook's own need not be waited for
+        return Report(0, False, f"not compared: took longer than {limit_s:g} s", reads_files)  # noqa: FBT003
+    report = _compared(answer, own_samples(items, count, limit_s), hint)
+    return replace(report, reads_files=reads_files)
+
+
+def _found(answer: Answer, key: str) -> list[dict[str, Any]]:
+    return [line for line in answer.lines if key in line]
+
+
+def _check_names(answer: Answer, reads: Mapping[str, Use]) -> None:
+    """Refuse a module that reads what a fresh process does not have."""
+    for line in _found(answer, "unknown"):
+        name = line["unknown"][0]
+        raise refusal(
+            f"{name!r} is not defined in the module; define it at the top of a cell, import it, or "
+            "take it out",
+            reads[name],
+        )
+
+
+def _check_start(answer: Answer, filename: str) -> None:
+    """Refuse a module that cannot be imported, has other values, or builds no pipeline."""
+    failed = [line for line in _found(answer, "failed") if "stage" not in line]
+    if failed:
+        line, text, words = failed[0]["line"], failed[0]["text"], failed[0]["failed"]
+        at = f", line {line}: `{scrubbed(text)}`" if line is not None else ""
+        raise ExportError(f"the module would fail in a fresh process: {filename}{at}: {words}")
+    for line in _found(answer, "differs"):
+        raise ExportError(f"the module differs from the notebook: {_in_module(line['differs'])}")
+    if not _found(answer, "step") and answer.ending != "answered":
+        raise ExportError(f"the module was checked in a fresh process, and {answer.explained()}")
+
+
+def _check_graph(answer: Answer, expected: Sequence[Mapping[str, Any]] | None) -> None:
+    if expected is None:
+        return
+    words = _graph_difference(expected, _found(answer, "graph")[0]["graph"])
+    if words is not None:
+        raise ExportError(f"the module builds another pipeline than the notebook's: {words}")
+
+
+def _in_module(words: str) -> str:
+    return words.replace(_ANEW, "in the module")
+
+
+def _graph_difference(
+    notebook: Sequence[Mapping[str, Any]], module: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Say where two pipelines differ: names first, then what the stages are."""
+    names = [[stage["name"] for stage in graph] for graph in (notebook, module)]
+    if names[0] != names[1]:
+        words = [", ".join(map(repr, listed)) for listed in names]
+        return f"its stages are {words[1]}, in the notebook {words[0]}"
+    for ours, theirs in zip(notebook, module, strict=True):
+        for key in _GRAPH:
+            if ours[key] != theirs[key]:
+                what = f"{ours['name']!r} has {_words(key, theirs[key])}"
+                return f"stage {what}, in the notebook {_words(key, ours[key])}"
+    return None
+
+
+def _words(key: str, value: Any) -> str:
+    if key != "knobs":
+        return f"{'operation' if key == 'op' else key} {value!r}"
+    return ", ".join(f"{name} {knob}" for name, knob in value.items()) or "no knobs"
+
+
+def _check_pickles(
+    answer: Answer,
+    every: Mapping[str, bytes],
+    filename: str,
+    where: Surroundings,
+    limit_s: float,
+    *,
+    load: bool,
+) -> None:
+    lines = _found(answer, "stage")
+    pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
+    if pickles and load:
+        request = {"name": PurePath(filename).stem, "pickles": pickles}
+        there = ask("unpickle", request, where, limits_s={"": limit_s}, files=every)
+        lines += _found(there, "failed")
+        if there.ending != "answered":
+            raise ExportError(f"a process that loads the stages' functions {there.explained()}")
+    for line in lines:
+        if "failed" in line:
+            raise ExportError(
+                f"stage {line['stage']!r} runs in other processes, and they could not be sent its "
+                f"function: {line['failed']}; define what it uses at the top of a cell, with def "
+                "or class"
+            )
+
+
+def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
+    """Compare items, where the notebook's own runs agree."""
+    if isinstance(own, str):
+        return Report(0, comparable=False, reason=own)
+    first, second = own
+    if first != second:
+        reason = "not comparable: two runs of the notebook's own pipeline differ"
+        return Report(0, comparable=False, reason=reason)
+    raised = [line["raised"] for line in _found(answer, "raised")]
+    if answer.ending == "died":
+        raised.append(answer.explained())
+    portraits = tuple(line["item"] for line in _found(answer, "item"))
+    module = Sample(portraits, raised[0] if raised else "")
+    words = _mismatch(first, module)
+    if words is not None:
+        raise ExportError(scrubbed(words) + (f"; {hint}" if hint else ""))
+    if first.raised:
+        reason = f"not compared: the notebook's own pipeline raises {first.raised}"
+        return Report(len(first.items), comparable=False, reason=reason)
+    return Report(len(first.items))
+
+
+def _mismatch(notebook: Sample, module: Sample) -> str | None:
+    """Say which item differs first; None where none does."""
+    for number, (ours, theirs) in enumerate(zip(notebook.items, module.items, strict=False)):
+        words = difference(ours, theirs)
+        if words is not None:
+            words = _in_module(words)
+            return f"item {number} of the module differs from the notebook's: {words}"
+    here, there = len(notebook.items), len(module.items)
+    if module.raised and not notebook.raised:
+        return f"item {there} of the module cannot be made: {module.raised}"
+    if here != there and not notebook.raised:
+        return f"the module gives {there} items where the notebook's pipeline gives {here}"
+    return None

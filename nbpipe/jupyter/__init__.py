@@ -1,0 +1,38 @@
+"""Widgets: a run's panel and controls in a notebook. They need the extra `jupyter`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtraError
+from ..show.watch import Watched
+
+if TYPE_CHECKING:
+    from .panel import Panel
+
+
+def panel_of(run: Watched) -> Panel:
+    """Give the panel of a run; there is one, in however many places it is shown.
+
+    Raises:
+        MissingExtraError: anywidget is not installed.
+        FrontEndMissingError: the front end was not built.
+    """
+    try:
+        from .panel import panel_of as found
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of("anywidget", "jupyter", "the live panel") from error
+    return found(run)
+
+
+def controls_of(run: Watched) -> Any:
+    """Give a box of sliders and buttons for a run, an `ipywidgets.VBox`.
+
+    Raises:
+        MissingExtraError: ipywidgets is not installed.
+    """
+    try:
+        from .controls import controls_of as made
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of("ipywidgets", "jupyter", "run.controls()") from error
+    return made(run)

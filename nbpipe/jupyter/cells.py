@@ -1,0 +1,261 @@
+"""In a notebook, runs belong to the cells that started them, and are shown as live panels.
+
+Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`. Running a cell again
+closes the runs that it started before; a cell that fails leaves no epoch half done; and a tuned
+value that a new pipeline does not have is named. While a cell iterates a run, the kernel answers
+the run's controls. Runs are held weakly: nothing here keeps one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from ..base.format import shortened
+from ..base.knobs import Knob
+from ..dataloader.run import LoaderRun, made
+from ..export.cells import History
+from ..ops.stage import CONSUMER
+from ..run.run import Run, started
+from .display import RunDisplay
+from .kernel import Pump
+
+_Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
+_LOADER = ("nbpipe.dataloader.loader", "DataLoader")  # it is imported when it is used
+_Turn = tuple[int, int]  # epochs started, items handed out
+
+
+class Cell(Protocol):
+    """What IPython says of a cell that is executed."""
+
+    @property
+    def raw_cell(self) -> str:
+        """Its code."""
+
+    @property
+    def cell_id(self) -> str | None:
+        """Its id in the notebook, where the front end gives one."""
+
+
+class Result(Protocol):
+    """What IPython says of a cell that was executed."""
+
+    @property
+    def info(self) -> Cell:
+        """The cell."""
+
+    @property
+    def success(self) -> bool:
+        """It raised nothing."""
+
+
+def load_ipython_extension(ip: Any) -> None:
+    """Register the rules for cells; does nothing outside a kernel, or the second time.
+
+    Args:
+        ip: IPython's shell.
+    """
+    if getattr(ip, "kernel", None) is None or ip in _loaded:
+        return
+    display = RunDisplay(ip.display_pub)
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip))
+    ip.events.register("pre_run_cell", rules.begin)
+    ip.events.register("post_run_cell", rules.end)
+    formatter = ip.display_formatter.ipython_display_formatter
+    for kind in (Run, LoaderRun):
+        formatter.for_type(kind, display.show)
+    formatter.for_type_by_name(*_LOADER, lambda loader: display.show(loader.run))
+    started.append(rules.adopt)
+    made.append(rules.answer)
+    request = _request(ip)
+    History.of(ip).listen(None if request is None else request[1])
+    if request is not None:
+        rules.enter(request[0])
+
+
+def unload_ipython_extension(ip: Any) -> None:
+    """Forget the rules for cells; runs go on."""
+    rules = _loaded.pop(ip, None)
+    if rules is not None:
+        ip.events.unregister("pre_run_cell", rules.begin)
+        ip.events.unregister("post_run_cell", rules.end)
+        for kind in (Run, LoaderRun, ".".join(_LOADER)):
+            ip.display_formatter.ipython_display_formatter.pop(kind, None)
+        started.remove(rules.adopt)
+        made.remove(rules.answer)
+        History.of(ip).rest()
+
+
+class _Execution:
+    """One execution of a cell.
+
+    Attributes:
+        key: the cell.
+        before: how far each run was when it began.
+    """
+
+    def __init__(self, key: _Key, before: Mapping[Run | LoaderRun, _Turn]) -> None:
+        self.key = key
+        self.before = weakref.WeakKeyDictionary(before)
+
+
+# The execution that the running code belongs to; a task that a cell leaves behind keeps its cell.
+_execution: ContextVar[_Execution | None] = ContextVar("nbpipe_execution", default=None)
+
+
+class CellRules:
+    """The rules for the cells of one kernel.
+
+    Args:
+        pump: answers the front end while a cell iterates a run; None where it cannot.
+        display: shows runs.
+        history: takes note of the cells.
+    """
+
+    def __init__(self, pump: Pump | None, display: RunDisplay, history: History) -> None:
+        self._pump = pump
+        self._display = display
+        self._history = history
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[LoaderRun] = weakref.WeakSet()
+        self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
+        self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
+        self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
+
+    # -- cells ----------------------------------------------------------------------------
+    def begin(self, cell: Cell) -> None:
+        """Hear that a cell is about to run; close the runs that it started before."""
+        self._history.begin(cell)
+        key = _key(cell)
+        self.enter(key)
+        earlier = [run for run in self._runs_of.pop(key, ()) if not run.closed]
+        for run in earlier:
+            run.close()
+        if len(earlier) == 1:
+            stages = shortened(" > ".join(earlier[0].stages))
+            _tell(f"nbpipe: closed the run that this cell started before ({stages})")
+        elif earlier:
+            _tell(f"nbpipe: closed {len(earlier)} runs that this cell started before")
+
+    def enter(self, key: _Key) -> None:
+        """Take note that a cell is under way in this thread."""
+        before: dict[Run | LoaderRun, _Turn] = {run: _turn(run) for run in self._open_runs()}
+        before |= {run: run.turn for run in tuple(self._loaders)}
+        execution = _Execution(key, before)
+        self._under_way.setdefault(threading.get_ident(), []).append(execution)
+        _execution.set(execution)
+
+    def end(self, result: Result | None) -> None:
+        """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
+        self._history.end(result)
+        self._end(self._leave(result), result)
+        for run in self._open_runs():
+            run.renew_functions()
+        self._display.keep_all()
+
+    def _end(self, execution: _Execution | None, result: Result | None) -> None:
+        if execution is None or (result is not None and result.success):
+            return
+        for run in self._open_runs():
+            if _is_iterated_here(run) and execution.before.get(run) != _turn(run):
+                run.close_epochs()
+        for loader in tuple(self._loaders):
+            if execution.before.get(loader) != loader.turn:
+                loader.close_epochs()
+
+    def _leave(self, result: Result | None) -> _Execution | None:
+        ident = threading.get_ident()
+        under_way = self._under_way.get(ident, [])
+        key = None if result is None else _key(result.info)
+        found = [n for n, one in enumerate(under_way) if key in (None, one.key)]
+        if not found:  # an empty cell ends without having begun
+            return None
+        execution = under_way[found[-1]]
+        del under_way[found[-1] :]
+        _execution.set(under_way[-1] if under_way else None)
+        if not under_way:
+            del self._under_way[ident]
+        return execution
+
+    # -- runs -----------------------------------------------------------------------------
+    def adopt(self, run: Run) -> None:
+        """Hear that a run started; it belongs to the cell whose code started it."""
+        execution = _execution.get()
+        self._runs.add(run)
+        if self._pump is not None:
+            run.between_waits = self._pump.poll
+        if execution is not None:
+            self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
+        for line in self._lost_values(run):
+            if execution is not None:  # else there is no cell to tell it in
+                _tell(line)
+
+    def answer(self, run: LoaderRun) -> None:
+        """Hear that a loader was made; its controls are answered between two of its batches.
+
+        Workers that it keeps stay when the cell that trains is run again.
+        """
+        self._loaders.add(run)
+        run.hears_of = self._leave_to_loader
+        if self._pump is not None:
+            run.between_waits = self._pump.poll
+
+    def _leave_to_loader(self, run: Run) -> None:
+        for runs in self._runs_of.values():
+            runs.discard(run)
+
+    def _lost_values(self, run: Run) -> list[str]:
+        lines = []
+        chain = " > ".join(run.stages)
+        for address, stage in run.stages.items():
+            for name, knob in stage.knobs.items():
+                place = f"{chain}: {address}.{name}"  # another pipeline may have a stage so named
+                before = self._knobs.get(place)
+                self._knobs[place] = knob
+                if before is None or before is knob:
+                    continue
+                if before.value not in (before.default, knob.value):
+                    lines.append(
+                        f"nbpipe: {address}.{name} was tuned to {before.value}; this pipeline "
+                        f"says {knob.value}"
+                    )
+        return lines
+
+    def _open_runs(self) -> list[Run]:
+        return [run for run in tuple(self._runs) if not run.closed]
+
+
+def _turn(run: Run) -> _Turn:
+    return run._life.next_epoch, run.stats()[CONSUMER].items_out
+
+
+def _is_iterated_here(run: Run) -> bool:
+    return run._life.owner is threading.current_thread()
+
+
+def _key(cell: Cell) -> _Key:
+    cell_id = getattr(cell, "cell_id", None)
+    return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
+
+
+def _request(ip: Any) -> tuple[_Key, str] | None:
+    """Give the cell that is running now, and its code; it has begun before the rules."""
+    try:
+        request = ip.get_parent()
+        if request["header"]["msg_type"] != "execute_request":
+            return None
+        cell_id = request.get("metadata", {}).get("cellId")
+        code = str(request["content"]["code"])
+        return ("id", str(cell_id)) if cell_id else ("text", code), code
+    except (AttributeError, KeyError, TypeError):  # no kernel of ipykernel's
+        return None
+
+
+def _tell(line: str) -> None:
+    print(line)  # noqa: T201  the cell is where its reader looks
+
+
+_loaded: weakref.WeakKeyDictionary[Any, CellRules] = weakref.WeakKeyDictionary()

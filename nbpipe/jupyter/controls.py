@@ -1,0 +1,128 @@
+"""Controls: a run's knobs as ordinary ipywidgets, for a dashboard of one's own."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import ipywidgets
+
+from ..base.format import shortened
+from ..base.knobs import Knob, KnobChange
+from ..show.messages import Remote
+from ..show.watch import Watched
+from .kernel import cure
+
+_SLIDER_LEAST = {"concurrency": 16}  # a slider goes at least so far
+_SLIDER_ELSE = 32
+_NAME = 40  # characters of a stage's name
+
+
+def controls_of(run: Watched) -> Any:
+    """Give a box of sliders and buttons for a run.
+
+    Returns:
+        An `ipywidgets.VBox`: buttons to pause, stop and undo, a grid with a row for every knob
+        (label, slider, number), and a line for messages. A knob that stages share has one row,
+        under the name of the first. They may be laid out anew; what they do stays.
+    """
+    return _Controls(run).box
+
+
+@final
+class _Controls:
+    """The widgets and what they do; the box keeps it alive."""
+
+    def __init__(self, run: Watched) -> None:
+        self._remote = Remote(run, by="controls")
+        self._message = ipywidgets.HTML(layout={"min_height": "1.6em"})
+        cells = [cell for turned in _turned(run) for cell in self._row(*turned)]
+        grid = ipywidgets.GridBox(
+            cells, layout={"grid_template_columns": "max-content 130px 76px", "grid_gap": "0 8px"}
+        )
+        self._pause = self._button("pause", self._toggle)
+        buttons = [
+            self._pause,
+            self._button("stop", lambda: self._ask({"op": "stop"})),
+            self._button("undo", lambda: self._ask({"op": "undo"})),
+        ]
+        self.box = ipywidgets.VBox([ipywidgets.HBox(buttons), grid, self._message])
+        self.box.layout.flex = "0 0 auto"  # beside a figure it takes no more than it needs
+        self.box._nbpipe_controls = self  # the box may be all that is kept
+
+    # -- widgets --------------------------------------------------------------------------
+    def _button(self, op: str, action: Callable[[], object]) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=op.capitalize(), layout={"width": "84px"})
+        button.on_click(lambda _: action())
+        return _cured(button)
+
+    def _toggle(self) -> None:
+        self._ask({"op": "resume" if self._is_paused() else "pause"})
+        self._pause.description = "Resume" if self._is_paused() else "Pause"
+
+    def _is_paused(self) -> bool:
+        run = self._remote.run
+        return run is not None and run.status().state == "paused"
+
+    def _row(self, knob: Knob, sharers: Sequence[str]) -> tuple[Any, Any, Any]:
+        address, name = sharers[0], knob.name.rpartition(".")[2]
+        told = f"{address}.{name} [{knob.unit}]"
+        if len(sharers) > 1:
+            told += f", shared by {', '.join(sharers)}"
+        label = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=told)
+        slider = ipywidgets.IntSlider(
+            knob.value,
+            min=knob.minimum,
+            max=_slider_end(name, knob),
+            readout=False,
+            layout={"width": "auto"},
+        )
+        number = ipywidgets.IntText(knob.value, layout={"width": "auto"})  # the knob has bounds
+        self._bind(address, knob, slider, number)
+        return label, _cured(slider), _cured(number)
+
+    # -- what they do ---------------------------------------------------------------------
+    def _bind(self, address: str, knob: Knob, slider: Any, number: Any) -> None:
+        name = knob.name.rpartition(".")[2]
+
+        def turned(change: Any) -> None:
+            if change["new"] != knob.value:
+                self._ask({"op": "set", "stage": address, "knob": name, "value": change["new"]})
+                show()
+
+        def show(_: KnobChange | None = None) -> None:
+            if slider.comm is None:  # it was closed
+                unwatch()
+                return
+            slider.max = max(slider.max, _slider_end(name, knob))
+            slider.value = number.value = knob.value
+
+        slider.observe(turned, "value")
+        number.observe(turned, "value")
+        unwatch = knob.watch(show)
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        ack = self._remote.handle(message)
+        self._message.value = html.escape(ack.get("error", ""))
+
+
+def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:
+    """Give every knob once, with the addresses of the stages that have it."""
+    found: dict[int, tuple[Knob, list[str]]] = {}
+    if run.status().by_loop:  # nothing that it could turn has an effect
+        return []
+    for address, stage in run.stages.items():
+        for knob in stage.knobs.values():
+            found.setdefault(id(knob), (knob, []))[1].append(address)
+    return list(found.values())
+
+
+def _slider_end(name: str, knob: Knob) -> int:
+    least = max(_SLIDER_LEAST.get(name, _SLIDER_ELSE), 2 * knob.value)
+    return int(min(knob.maximum, 1 << (least - 1).bit_length()))
+
+
+def _cured(widget: Any) -> Any:
+    cure(widget.comm, widget._handle_msg)
+    return widget

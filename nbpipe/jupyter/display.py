@@ -1,0 +1,104 @@
+"""Rich display of runs in a notebook: the live panel, and a picture that stays in the file.
+
+A notebook that is saved keeps no widgets, unless it is told to. So a run is shown as two outputs:
+the panel, and behind it a picture as plain HTML, which is brought up to date when the run comes
+to rest. Where the panel is alive, the picture is hidden; where it is not (a notebook opened again
+without its kernel, nbconvert, a site that shows notebooks), the picture is all there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..dataloader.run import LoaderRun
+from ..errors import FrontEndMissingError, MissingExtraError
+from ..show.html import bundle
+from ..show.snapshot import Snapshot, snapshot, snapshot_key
+from ..show.watch import Watched
+from . import panel_of
+
+if TYPE_CHECKING:
+    from .panel import Panel
+
+LOG = logging.getLogger("nbpipe")
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+# Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
+# a picture, the line is hidden that says that a panel was not found.
+_CHILD, _KEPT = ".jp-OutputArea-child", ".jp-OutputArea-child:has(.nbpipe-kept)"
+_BESIDE = (
+    f"<style>{_CHILD}:has(.nbpipe-panel)+{_KEPT}{{display:none}}"
+    f"{_CHILD}:has(>.lm-Panel.jupyter-widgets):has(+{_CHILD} .nbpipe-kept){{display:none}}"
+    f"{_CHILD}:has(>.lm-Panel:not(.jupyter-widgets))+{_KEPT}"
+    "{max-height:0;overflow:hidden;animation:nbpipe-late 0s 4s forwards}"
+    "@keyframes nbpipe-late{to{max-height:none}}</style>"
+)
+
+
+class Publisher(Protocol):
+    """IPython's way to a notebook's outputs."""
+
+    def publish(
+        self,
+        data: Mapping[str, Any],
+        *,
+        transient: Mapping[str, str],
+        update: bool,
+    ) -> None:
+        """Show `data`, or put it in the place of what was shown under the same `display_id`."""
+
+
+class RunDisplay:
+    """Shows runs in the outputs of one kernel.
+
+    Args:
+        publisher: writes outputs.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
+        self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
+
+    def show(self, run: Watched) -> None:
+        """Show a run where the running cell shows things."""
+        panel, place = _panel(run), uuid.uuid4().hex
+        if panel is not None:
+            panel.settled = self.keep
+            if isinstance(run, LoaderRun):
+                run.shown.add(panel)
+            data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
+            self._publisher.publish(data, transient={}, update=False)
+        self._places.setdefault(run, []).append(place)
+        self._keep(run, snapshot(run), [place], update=False)
+
+    def keep(self, run: Watched) -> None:
+        """Bring the pictures of a run up to date, where it has changed."""
+        before, now = self._shown.get(run), snapshot(run)
+        if before is None or snapshot_key(before) != snapshot_key(now):
+            self._keep(run, now, self._places.get(run, []), update=True)
+
+    def _keep(self, run: Watched, now: Snapshot, places: list[str], *, update: bool) -> None:
+        self._shown[run] = now
+        data = bundle(run, now)
+        data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
+        for place in places:
+            self._publisher.publish(data, transient={"display_id": place}, update=update)
+
+    def keep_all(self) -> None:
+        """Bring all pictures up to date."""
+        for run in tuple(self._places):
+            self.keep(run)
+
+
+def _panel(run: Watched) -> Panel | None:
+    if run.closed:
+        return None
+    try:
+        return panel_of(run)
+    except (MissingExtraError, FrontEndMissingError) as error:
+        LOG.warning("%s", str(error))  # the error itself holds the run
+        return None

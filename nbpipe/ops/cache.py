@@ -1,0 +1,348 @@
+"""Cache stores: the items of one whole epoch, in memory or in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any, BinaryIO
+
+from ..base.seeding import Path
+from ..base.tree import copy_arrays
+from ..errors import CacheError
+
+_FORMAT = 3
+_ITEMS = "items.pickle"
+_LONGEST = 120  # characters of a value in a message
+_WAY_OUT = "delete it, or cache to another folder"
+
+
+class PassNumber(int):
+    """Number of a repeat's pass inside a path; a cache takes it out and puts in its own."""
+
+    __slots__ = ()
+
+
+def without_passes(path: Path) -> Path:
+    """Give the path of an item without the passes it was made in."""
+    if isinstance(path, int):
+        return path
+    kept = tuple(number for number in path if not isinstance(number, PassNumber))
+    return kept if len(kept) > 1 else kept[0]
+
+
+def with_passes(path: Path, passes: tuple[int, ...]) -> Path:
+    """Give the path of an item in the passes in progress."""
+    if not passes:
+        return path
+    return (*(path if isinstance(path, tuple) else (path,)), *map(PassNumber, passes))
+
+
+class Recorder(ABC):
+    """Takes the items of one epoch."""
+
+    @abstractmethod
+    def add(self, path: Path, value: Any) -> None:
+        """Keep one item."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Hear that the epoch is whole: from now on the store can be read.
+
+        Raises:
+            CacheError: the items cannot be written.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Forget what was kept: the epoch is over, and was not whole; from any thread."""
+
+
+Made = tuple[int, tuple[int, ...]]  # an epoch, and the passes of repeats around the cache in it
+
+
+class Store(ABC):
+    """Items of a whole epoch, once there was one.
+
+    Attributes:
+        place: where they are.
+        as_of: the epoch that the next recording is to make, where another process has begun it.
+    """
+
+    place: str
+    as_of: Made | None = None
+
+    @property
+    @abstractmethod
+    def made(self) -> Made:
+        """The epoch that made the items, once it is complete."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether the items can be read."""
+
+    @abstractmethod
+    def recorder(self, made: Made) -> Recorder:
+        """Give a recorder for an epoch that begins."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[Path, Any]]:
+        """Read the items, each a copy of its own."""
+
+
+class MemoryStore(Store):
+    """Items in memory, for as long as the stage lives."""
+
+    place = "memory"
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Path, Any]] | None = None
+        self._made: Made = (0, ())
+
+    @property
+    def complete(self) -> bool:
+        """Whether an epoch was recorded."""
+        return self._entries is not None
+
+    @property
+    def made(self) -> Made:
+        """The epoch that was recorded."""
+        return self._made
+
+    def recorder(self, made: Made) -> Recorder:
+        """Give a recorder; the first to complete wins."""
+        return _MemoryRecorder(self, made)
+
+    def keep(self, entries: list[tuple[Path, Any]], made: Made) -> None:
+        """Take over the items of a whole epoch."""
+        if self._entries is None:
+            self._made, self._entries = made, entries
+
+    def entries(self) -> Iterator[tuple[Path, Any]]:
+        """Read the items; arrays are copied, so that work in place does not change the cache."""
+        return ((path, copy_arrays(value)) for path, value in self._entries or ())
+
+
+class _MemoryRecorder(Recorder):
+    def __init__(self, store: MemoryStore, made: Made) -> None:
+        self._store = store
+        self._made = made
+        self._entries: list[tuple[Path, Any]] | None = []
+
+    def add(self, path: Path, value: Any) -> None:
+        entries = self._entries
+        if entries is not None:  # else the epoch is over
+            entries.append((path, copy_arrays(value)))
+
+    def complete(self) -> None:
+        entries = self._entries
+        if entries is not None:
+            self._store.keep(entries, self._made)
+
+    def close(self) -> None:
+        self._entries = None
+
+
+class FolderStore(Store):
+    """Items in a folder, for as long as the folder lives.
+
+    Items are written to a temporary file that takes its name only when the epoch is whole, so
+    a crash leaves no half of a cache. The file begins with the chain that wrote it.
+
+    Args:
+        folder: made where it does not exist.
+        fingerprint: what the items depend on, as JSON-ready values.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: Mapping[str, Any]) -> None:
+        self.folder = FilePath(folder)
+        self.place = str(folder)
+        self.about = {"format": _FORMAT, **json.loads(json.dumps(fingerprint))}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the folder holds a whole epoch of this chain.
+
+        Raises:
+            CacheError: it holds one of another chain, or something else.
+        """
+        try:
+            with (self.folder / _ITEMS).open("rb") as file:
+                about = json.loads(pickle.load(file))  # noqa: S301  the user's own cache
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except Exception as error:
+            raise self._damaged(error) from error
+        if about != self.about:
+            raise CacheError(
+                f"cache folder {self.place!r} was written by another chain: "
+                f"{_difference(about, self.about)}; {_WAY_OUT}"
+            )
+        return True
+
+    @property
+    def made(self) -> Made:
+        """The epoch that made the items."""
+        with (self.folder / _ITEMS).open("rb") as file:
+            pickle.load(file)  # noqa: S301  the user's own cache
+            epoch, passes = json.loads(pickle.load(file))  # noqa: S301
+        return epoch, tuple(passes)
+
+    def recorder(self, made: Made) -> Recorder:
+        """Give a recorder that writes beside the final file.
+
+        Raises:
+            CacheError: the folder cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            return _FolderRecorder(self, made)
+        except OSError as error:
+            raise CacheError(
+                f"cache path must be a folder that can be written, got {self.place!r} ({error}); "
+                "give another one, or use cache() in memory"
+            ) from error
+
+    def _sweep(self) -> None:
+        """Remove what processes of this machine left that were killed while writing."""
+        import psutil
+
+        for part in self.folder.glob(f"{_ITEMS}.{socket.gethostname()}.*.part"):
+            pid = part.name.split(".")[-3]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                part.unlink(missing_ok=True)
+
+    def keep(self, written: FilePath) -> None:
+        """Give a whole file its name; of two that are whole, the first stays."""
+        if (self.folder / _ITEMS).exists():
+            written.unlink()
+        else:
+            written.replace(self.folder / _ITEMS)
+
+    def entries(self) -> Iterator[tuple[Path, Any]]:
+        """Read the items one by one.
+
+        Raises:
+            CacheError: an item cannot be read back.
+        """
+        number = 0
+        try:
+            with (self.folder / _ITEMS).open("rb") as file:
+                pickle.load(file)  # noqa: S301  the user's own cache
+                pickle.load(file)  # noqa: S301
+                count = pickle.load(file)  # noqa: S301
+                for number in range(count):  # noqa: B007  named in the error
+                    entry = pickle.load(file)  # noqa: S301
+                    yield entry
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            raise self._damaged(error, f" from item {number} on") from error
+
+    def _damaged(self, error: Exception, where: str = "") -> CacheError:
+        return CacheError(
+            f"cache folder {self.place!r} cannot be read{where} "
+            f"({type(error).__name__}: {error}); {_WAY_OUT}"
+        )
+
+
+class _FolderRecorder(Recorder):
+    def __init__(self, store: FolderStore, made: Made) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._count = 0
+        prefix = f"{_ITEMS}.{socket.gethostname()}.{os.getpid()}."
+        handle, name = tempfile.mkstemp(".part", prefix, store.folder)
+        self._path = FilePath(name)
+        self._file: BinaryIO | None = os.fdopen(handle, "wb")
+        pickle.dump(json.dumps(store.about), self._file, protocol=5)
+        pickle.dump(json.dumps(made), self._file, protocol=5)
+        self._count_at = self._file.tell()
+        self._file.write(_count_record(0))
+
+    def add(self, path: Path, value: Any) -> None:
+        with self._lock:
+            if self._file is None:  # the epoch is over
+                return
+            try:
+                pickle.dump((path, value), self._file, protocol=5)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                raise CacheError(
+                    f"cache items must be picklable, got {type(value).__name__} ({error}); put "
+                    "cache() before the stage that makes them, or use cache() in memory"
+                ) from error
+            self._count += 1
+
+    def complete(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            with file:
+                file.seek(self._count_at)
+                file.write(_count_record(self._count))
+                file.flush()
+                os.fsync(file.fileno())
+            self._store.keep(self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            raise CacheError(
+                f"cache folder {self._store.place!r} cannot be written ({error}); make room, "
+                "cache to another folder, or use cache() in memory"
+            ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+                self._path.unlink()
+
+    def __del__(self, unlink: Callable[[str], object] = os.unlink) -> None:
+        """Remove the file of an epoch that was abandoned."""
+        file, self._file = getattr(self, "_file", None), None
+        if file is None:
+            return
+        try:  # modules may be empty by now, arguments are not
+            file.close()
+            unlink(self._path.__fspath__())
+        except OSError:
+            pass
+
+
+def _count_record(count: int) -> bytes:
+    """Give the count as a pickle of fixed length: it is written twice."""
+    return b"\x80\x02\x8a\x08" + count.to_bytes(8, "little", signed=True) + b"."
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Say what the first difference of two fingerprints is."""
+    if old.get("format") != new["format"]:
+        return f"format was {old.get('format')}, is {new['format']}"
+    was, now = old.get("chain", []), new.get("chain", [])
+    names = [[stage.get("name") for stage in chain] for chain in (was, now)]
+    if names[0] != names[1]:
+        return f"its stages were {', '.join(names[0])}, they are {', '.join(names[1])}"
+    for before, after in zip(was, now, strict=True):
+        for key in {**before, **after}:
+            if before.get(key) != after.get(key):
+                values = f"was {_brief(before.get(key))}, is {_brief(after.get(key))}"
+                return f"{key} of stage {after['name']!r} {values}"
+    return "something that is not of any stage"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

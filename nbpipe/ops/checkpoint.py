@@ -1,0 +1,611 @@
+"""Checkpoint: the state of a run as JSON-ready values, and the checks when it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+from ..base.format import shortened
+from ..errors import StateError
+from .index import Rest, Run
+from .operations import (
+    Balance,
+    Batch,
+    Cache,
+    Call,
+    Claim,
+    Filter,
+    FlatMap,
+    Operation,
+    Sample,
+    Shard,
+    Source,
+    Unbatch,
+    Window,
+)
+from .order import absorbed, index_plan
+from .plan import default_rank
+from .stage import Chain, Stage, addresses
+
+# -- Stands: where stages go on, as it comes back from a file: checked before anything uses it -----
+_MOST = 2**53  # a number that JSON keeps
+_MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
+_MOST_RANKS = 2**20
+_GIVE_STATE = "give what run.state_dict() returned"
+
+
+def check_stands(stages: Mapping[str, Any]) -> None:
+    """Check what a state says of each stage.
+
+    Raises:
+        StateError: something else stands there than was written.
+    """
+    for address, about in stages.items():
+        if not isinstance(about, Mapping):
+            raise _wrong(address, "", about)
+        for word, value in about.items():
+            test = _TESTS.get(word)
+            if test is None or not test(value):
+                raise _wrong(address, word, value)
+
+
+def are_inside(stages: Mapping[str, Any]) -> bool:
+    """Say whether stages stand inside an epoch: what they tell of caches is no place."""
+    return any(set(about) - {"rest", "by", "made"} for about in stages.values())
+
+
+def check_ranks(ranks: Mapping[str, Any]) -> None:
+    """Check the ranks and world sizes that a state tells of.
+
+    Raises:
+        StateError: they cannot be.
+    """
+    for address, told in ranks.items():
+        if not _is_pair(told) or not 0 <= told[0] < told[1] <= _MOST_RANKS:
+            raise StateError(
+                f"a state must tell the rank and the world size of {address!r}, got "
+                f"{shortened(repr(told))}; {_GIVE_STATE}"
+            )
+
+
+def check_below(address: str, word: str, numbers: Iterable[int], end: int) -> None:
+    """Check that numbers in a state name something there is.
+
+    Raises:
+        StateError: one of them does not.
+    """
+    beyond = [number for number in numbers if number >= end]
+    if beyond:
+        raise _wrong(address, word, beyond[0])
+
+
+def _wrong(address: str, word: str, value: object) -> StateError:
+    where = f"{address!r}, {word!r}" if word else repr(address)
+    return StateError(
+        f"a state must say where stage {where} goes on, got {shortened(repr(value))}; {_GIVE_STATE}"
+    )
+
+
+def _is_number(value: object, most: int = _MOST) -> bool:
+    return type(value) is int and 0 <= value < most
+
+
+def _is_draws(value: object) -> bool:
+    return _is_number(value, _MOST_DRAWS)
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_number, value))
+
+
+def _is_rest(value: object) -> bool:
+    try:
+        Rest.read(value)
+    except StateError:
+        return False
+    return True
+
+
+def _is_path(value: object) -> bool:
+    return _is_number(value) or _is_numbers(value)
+
+
+def _are_two(value: object, one: Callable[[Any], bool], other: Callable[[Any], bool]) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:  # noqa: PLR2004
+        return False
+    return one(value[0]) and other(value[1])
+
+
+def _is_children(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(
+        _are_two(part, _is_path, _is_rest) for part in value
+    )
+
+
+def _is_pair(value: object) -> bool:
+    return _are_two(value, _is_number, _is_number)
+
+
+def _is_made(value: object) -> bool:
+    return _are_two(value, _is_number, _is_numbers)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_word(value: object) -> bool:
+    return value in ("index", "skipping", "claim", "replay")
+
+
+_TESTS: dict[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("rest", "drop", "base"), _is_rest),
+    **dict.fromkeys(("left", "skip", "first", "pass", "seen", "turn", "following"), _is_number),
+    **dict.fromkeys(("drawn", "draws"), _is_draws),
+    **dict.fromkeys(("again", "slots", "sizes", "open"), _is_numbers),
+    **dict.fromkeys(("over", "padded", "moved"), _is_flag),
+    "children": _is_children,
+    "failed": _is_pair,
+    "made": _is_made,
+    "by": _is_word,
+}
+
+
+# -- Worlds: an epoch that some ranks began, gone on with by another number of ranks ---------------
+_BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
+
+
+def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Give where the stages go on, from the states of all ranks of another world.
+
+    Each item that no rank has delivered is wanted once, of whichever rank; what a rank held in
+    its buffers is among them.
+
+    Args:
+        chain: sharded for one rank of the new world.
+        states: of all ranks, or of one where all ranks have done the same number of items.
+
+    Raises:
+        StateError: the states are not of all ranks of one world, or hold what only a rank of
+            the same world can go on with.
+    """
+    address = _only_split(chain)
+    parts = _by_rank(address, states)
+    world = next(iter(parts.values()))["ranks"][address][1]
+    _check_complete(chain, parts, world)
+    source = next(iter(addresses(chain)))
+    stands: dict[str, dict[str, Any]] = {}
+    for state in parts.values():
+        if not _is_fresh(state):
+            _merge(stands, state["stages"], chain)
+    epoch = min(state["epoch"] for state in states)
+    sources = [state["stages"].get(source, {}) for state in states if state["epoch"] == epoch]
+    base = Rest.read(sources[0].get("base", [0, []]))
+    through = Rest(_rows(chain, base, world))  # of a rank that is already in the next epoch
+    rests = {
+        rank: _rest(state["stages"].get(source, {})) if state["epoch"] == epoch else through
+        for rank, state in parts.items()
+    }
+    left = base.of_wanted(_together(rests, world))
+    stands[source] = {"rest": [0, []], "base": left.data, "by": "index"}
+    return stands
+
+
+def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Give where the stages go on in a pipeline that claims, from the states of all ranks.
+
+    A row that any rank has delivered is wanted no more; all others are claimed anew.
+
+    Args:
+        chain: of one rank, of any world.
+        states: of all ranks.
+
+    Raises:
+        StateError: the states are not of all ranks of one world, or hold what nobody can go on
+            with who gets other rows than before.
+    """
+    _check_all(states, claims_in(chain)[0])
+    stands: dict[str, dict[str, Any]] = {}
+    for state in states:
+        if not _is_fresh(state):
+            _only_split(chain)
+            _merge(stands, state["stages"], chain)
+    done: dict[str, list[Run]] = {}
+    for state in states:
+        for address, about in state["stages"].items():
+            if about.get("by") == "claim":
+                base = Rest.read(about["base"])
+                done.setdefault(address, []).extend(((0, base.start), *base.holes))
+    for address, runs in done.items():
+        base = Rest.of(0, sorted(runs))
+        stands[address] = {"rest": [0, []], "base": base.data, "by": "claim"}
+    return stands
+
+
+def claims_in(chain: Chain) -> list[str]:
+    """Give the addresses of all claims."""
+    return [address for address, stage in addresses(chain).items() if isinstance(stage.spec, Claim)]
+
+
+def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
+    """Refuse states that are not of all ranks: the others' rows would come again."""
+    told = [state["ranks"].get(address, [0, 1]) for state in states]
+    worlds, epochs = {world for _, world in told}, {state["epoch"] for state in states}
+    missing = sorted(set(range(max(worlds))) - {rank for rank, _ in told})
+    if len(epochs) > 1 and not missing:
+        raise StateError(
+            f"the states of a pipeline that claims must be of one epoch, got {sorted(epochs)}: a "
+            "rank is through, and its state does not tell what it had; go on from states of an "
+            "earlier step, or begin the next epoch on all ranks"
+        )
+    if missing or len(worlds) > 1:
+        raise StateError(
+            f"the states of a pipeline that claims must be of all ranks at the same step, got "
+            f"[rank, world size] {told} in epochs {sorted(epochs)}; gather them with "
+            "nbpipe.ranks.gather_states(run) when you save, and load the list on every rank"
+        )
+
+
+def _only_split(chain: Chain) -> str:
+    found = [
+        address
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Shard | Claim)
+    ]
+    spec, used = absorbed(chain)
+    if len(found) != 1 or spec is None or not isinstance(chain[used - 1].spec, Shard | Claim):
+        raise StateError(
+            "a state of another world size can be gone on with only where the pipeline has one "
+            "shard or claim, at the end of what is read by index, as "
+            "source(...).shuffle().shard(); start as many ranks as before, or begin the epoch "
+            "again"
+        )
+    return found[0]
+
+
+def _by_rank(address: str, states: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    worlds, epochs, parts = set(), set(), {}
+    for state in states:
+        try:
+            rank, world = state["ranks"][address]
+        except (KeyError, TypeError, ValueError):
+            raise StateError(
+                f"a state for shard {address!r} must tell its rank and world size, got "
+                f"{state.get('ranks')!r}; give the states that run.state_dict() returned"
+            ) from None
+        worlds.add(world)
+        epochs.add(state["epoch"])
+        parts[rank] = state
+    late = [state for state in states if state["epoch"] > min(epochs)]
+    if max(epochs) == min(epochs) + 1 and all(map(_is_fresh, late)):
+        epochs = {min(epochs)}  # some ranks had fewer items, and are through
+    if len(worlds) > 1 or len(epochs) > 1:
+        raise StateError(
+            f"the states must be of one world and epoch, got world sizes {sorted(worlds)} and "
+            f"epochs {sorted(epochs)}; take them at the same step on all ranks"
+        )
+    return parts
+
+
+def _check_complete(chain: Chain, parts: Mapping[int, Mapping[str, Any]], world: int) -> None:
+    missing = sorted(set(range(world)) - set(parts))
+    if not missing:
+        return
+    uneven = next((stage for stage in chain if _counts_by_itself(stage)), None)
+    if len(parts) > 1 or uneven is not None:
+        why = "" if uneven is None else f" ({uneven.name!r} may give any number of items)"
+        raise StateError(
+            f"the states must be of all {world} ranks, got those of {sorted(parts)}{why}; gather "
+            "them with nbpipe.ranks.gather_states(run) when you save"
+        )
+
+
+def _counts_by_itself(stage: Stage) -> bool:
+    spec = stage.spec
+    if isinstance(spec, Filter | FlatMap | Unbatch):
+        return True
+    if isinstance(spec, Call):
+        return spec.policy.skips or not spec.ordered
+    return any(_counts_by_itself(inner) for chain in stage.inputs for inner in chain)
+
+
+def _rows(chain: Chain, base: Rest, world: int) -> int:
+    """Give the most rows that a rank had of what is left of the global order."""
+    plan = index_plan(chain[: absorbed(chain)[1] - 1])
+    length = None if plan is None else plan.rest(base).length()
+    return -(-(length or 0) // world)
+
+
+def _is_fresh(state: Mapping[str, Any]) -> bool:
+    """Say whether a rank has had nothing of its epoch."""
+    return not state["delivered"] and not are_inside(state["stages"])
+
+
+def _rest(stands: Mapping[str, Any]) -> Rest:
+    return Rest.read(stands.get("rest", [0, []]))
+
+
+def _together(rests: Mapping[int, Rest], world: int) -> Rest:
+    """Say which rows of the global order are wanted, given which of its own each rank wants."""
+    of_rank = [rests.get(rank, rests[min(rests)]) for rank in range(world)]
+    most = max(rest.holes[-1][1] if rest.holes else rest.start for rest in of_rank)
+    return Rest.only(_wanted(of_rank, world, most), most * world)
+
+
+def _wanted(of_rank: Sequence[Rest], world: int, most: int) -> Iterator[int]:
+    for row in range(min(rest.start for rest in of_rank), most):
+        for rank, rest in enumerate(of_rank):
+            if row in rest:
+                yield row * world + rank
+
+
+def _merge(
+    stands: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
+) -> None:
+    source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
+    for address, about in stages.items():
+        if address == source or set(about) <= _BUFFER:
+            continue
+        if set(about) - {"children", "failed"} or ("children" in about and address in gathered):
+            raise StateError(
+                f"stage {address!r} goes on only where its rank gets the same items as before: it "
+                "counts what it has had; start as many ranks as before (behind a claim that is not "
+                "possible), or begin the epoch again"
+            )
+        known = stands.setdefault(address, {})
+        if "children" in about:
+            known["children"] = _common(known.get("children", []), about["children"])
+        if "failed" in about:
+            before = known.get("failed", [0, 0])
+            known["failed"] = [one + two for one, two in zip(before, about["failed"], strict=True)]
+
+
+def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """Give the children that all ranks want: one that went on from a state may know of others."""
+    rests: dict[Any, Rest] = {}
+    for path, rest in (*known, *more):
+        key = tuple(path) if isinstance(path, list | tuple) else path
+        rests[key] = Rest.read(rest).both(rests.get(key, Rest()))
+    return [[list(key) if isinstance(key, tuple) else key, r.data] for key, r in rests.items()]
+
+
+def _behind_batches(chain: Chain) -> set[str]:
+    """Give the stages whose items are made of several: other ranks make others."""
+    found: set[str] = set()
+    gathers = False
+    for address, stage in addresses(chain).items():
+        gathers = gathers or isinstance(stage.spec, Batch | Window)
+        if gathers:
+            found.add(address)
+    return found
+
+
+# -- Checkpoint: the state of a run as JSON-ready values, and the checks when it comes back --------
+# A state holds numbers of items and places in orders, never items. `stages` says for each stage
+# where it goes on; the rest says which pipeline and data it belongs to.
+FORMAT = 1
+State = dict[str, Any]
+Stands = dict[str, dict[str, Any]]
+_PLAIN = (bool, int, float, str, type(None))
+# They may differ when an epoch goes on.
+_FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
+_KINDS = {"epoch": int, "delivered": int, "given": bool} | dict.fromkeys(
+    ("stages", "lengths", "ranks"), dict
+)
+_WAY_OUT = "give what run.state_dict() returned for this pipeline"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a run's epochs.
+
+    Attributes:
+        epoch: number of the epoch.
+        delivered: items of it that the loop has had, in this run or before.
+        stands: where each stage goes on, by address; empty at the beginning of the epoch.
+        given: the order of the epoch comes from outside.
+    """
+
+    epoch: int
+    delivered: int = 0
+    stands: Stands | None = None
+    given: bool = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the loop has had something of the epoch."""
+        return self.delivered > 0 or are_inside(self.stands or {})
+
+
+def caches(chain: Chain) -> Stands:
+    """Say of each cache which epoch made its items, or is to make them."""
+    found: Stands = {}
+    for address, stage in addresses(chain).items():
+        if not isinstance(stage.spec, Cache):
+            continue
+        store = stage.spec.store
+        made = store.made if store.complete else store.as_of
+        if made is not None:
+            found[address] = {"rest": [0, []], "made": [made[0], list(made[1])]}
+            found[address] |= {"by": "replay"} if store.complete else {}
+    return found
+
+
+def written(chain: Chain, seed: int, place: Place) -> State:
+    """Give the state of a run at a place."""
+    return {
+        "nbpipe": FORMAT,
+        "epoch": place.epoch,
+        "delivered": place.delivered,
+        "seed": seed,
+        "given": place.given,
+        "chain": [_outline(stage) for stage in chain],
+        "lengths": _lengths(chain),
+        "ranks": _ranks(chain),
+        "stages": place.stands or {},
+    }
+
+
+def read(chain: Chain, seed: int, states: Any) -> Place:
+    """Give the place that a state, or the states of all ranks, tell of.
+
+    Raises:
+        StateError: it belongs to another pipeline, seed or data, or is no state.
+    """
+    several = states if isinstance(states, list | tuple) else [states]
+    if not several:
+        raise StateError(f"load_state_dict needs at least one state, got {states!r}; {_WAY_OUT}")
+    for state in several:
+        _check(chain, seed, state)
+    ours = _ranks(chain)
+    same = next((state for state in several if state["ranks"] == ours), None)
+    first = min(several, key=lambda state: state["epoch"])
+    if claims_in(chain):
+        stands = reclaimed(chain, several)
+        goes_on = same is not None and same["epoch"] == first["epoch"]
+        same, delivered = first, same["delivered"] if same is not None and goes_on else 0
+    elif same is not None:
+        stands, delivered = same["stages"], same["delivered"]
+    else:
+        same, delivered = first, 0
+        stands = regrouped(chain, several)
+    return Place(same["epoch"], delivered, stands, same["given"])
+
+
+def unreadable(error: Exception) -> StateError:
+    """Give the error for a state in which something else stands than was written."""
+    if isinstance(error, StateError):
+        return error
+    return StateError(
+        f"the state cannot be read ({type(error).__name__}: {shortened(str(error))}); {_WAY_OUT}"
+    )
+
+
+def _check(chain: Chain, seed: int, state: Any) -> None:
+    if not isinstance(state, Mapping) or "nbpipe" not in state:
+        raise StateError(
+            f"a state must be a dict from run.state_dict(), got {shortened(repr(state))}; "
+            "for several ranks give a list of their states"
+        )
+    if state["nbpipe"] != FORMAT:
+        raise StateError(
+            f"a state must be of format {FORMAT}, got {state['nbpipe']!r}; it was written by "
+            "another version of nbpipe: begin the epoch again"
+        )
+    wrong = [name for name, kind in _KINDS.items() if type(state.get(name)) is not kind]
+    wrong += [name for name in ("epoch", "delivered") if not wrong and state[name] < 0]
+    if wrong:
+        raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
+    _check_chain([_outline(stage) for stage in chain], state.get("chain"))
+    unknown = sorted(set(map(str, state["stages"])) - set(addresses(chain)))
+    if unknown:
+        raise StateError(
+            "a state must tell of stages that the pipeline has, got "
+            f"{shortened(repr(unknown[0]))}; {_WAY_OUT}"
+        )
+    check_stands(state["stages"])
+    check_ranks(state["ranks"])
+    if state.get("seed") != seed:
+        raise StateError(
+            f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
+            f"start it with pipe.start(seed={state.get('seed')!r})"
+        )
+    for address, length in _lengths(chain).items():
+        before = state["lengths"].get(address)
+        if before != length:
+            raise StateError(
+                f"source {address!r} had {before} items when the state was taken, it has "
+                f"{length} now; go on with the same data, or begin the epoch again"
+            )
+
+
+def _check_chain(ours: list[Any], theirs: Any) -> None:
+    if ours == theirs:
+        return
+    if not isinstance(theirs, list | tuple):
+        raise StateError(f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}")
+    for one, other in zip(ours, theirs, strict=False):
+        if one != other:
+            _check_inside(one, other)
+            raise StateError(
+                f"the state is of a pipeline with {_words(other)}, this one has {_words(one)}; "
+                f"{_WAY_OUT}, or begin the epoch again"
+            )
+    raise StateError(
+        f"the state is of a pipeline of {_count(theirs)}, this one has {len(ours)}; "
+        f"{_WAY_OUT}, or begin the epoch again"
+    )
+
+
+def _count(stages: Sequence[Any]) -> str:
+    return f"{len(stages)} stage" + ("" if len(stages) == 1 else "s")
+
+
+def _check_inside(ours: list[Any], theirs: Any) -> None:
+    """Look for the difference in the pipelines that a stage joins, or in its branches."""
+    if not isinstance(theirs, list | tuple) or list(ours[:3]) != list(theirs[:3]):
+        return
+    inputs = theirs[3] if len(theirs) == len(ours) else None
+    if isinstance(inputs, list | tuple) and len(inputs) == len(ours[3]):
+        for one, other in zip(ours[3], inputs, strict=True):
+            _check_chain(one, other)
+    count = len(inputs) if isinstance(inputs, list | tuple) else 0
+    raise StateError(
+        f"the state is of a pipeline whose stage {ours[0]!r} ({ours[1]}) has {count} inputs, "
+        f"here it has {len(ours[3])}; {_WAY_OUT}, or begin the epoch again"
+    )
+
+
+def _words(outline: Any) -> str:
+    try:
+        name, op, about, _ = outline
+        values = ", ".join(f"{key} {value!r}" for key, value in about.items())
+    except (TypeError, ValueError, AttributeError):
+        return shortened(repr(outline))
+    return f"stage {name!r} ({op}{', ' + values if values else ''})"
+
+
+def _outline(stage: Stage) -> list[Any]:
+    """Give what must be the same when an epoch goes on: not functions, executors, knobs."""
+    inner = [[_outline(one) for one in chain] for chain in stage.inputs]
+    return [stage.name, stage.op, _about(stage.spec), inner]
+
+
+def _about(spec: Operation) -> dict[str, Any]:
+    if isinstance(spec, Call | Source):
+        return {}
+    values = {part.name: getattr(spec, part.name) for part in fields(spec)}  # type: ignore[arg-type]
+    if isinstance(spec, Sample | Balance):
+        values |= {"draw": spec.draw.digest, "weights": None, "labels": None}
+    if isinstance(spec, Batch):
+        return {"size": spec.size, "drop_last": spec.drop_last, "by_cost": spec.cost is not None}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if name not in _FREE and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, _PLAIN) for part in parts)
+
+
+def _lengths(chain: Chain) -> dict[str, int]:
+    return {
+        address: len(stage.spec.items)
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Source) and stage.spec.plan is not None
+    }
+
+
+def _ranks(chain: Chain) -> dict[str, list[int]]:
+    """Give for each shard and claim its rank and the size of the world."""
+    rank, world = default_rank() or (0, 1)
+    return {address: [rank, world] for address in claims_in(chain)} | {
+        address: [stage.spec.rank, stage.spec.world_size]
+        for address, stage in addresses(chain).items()
+        if isinstance(stage.spec, Shard)
+    }

@@ -1,0 +1,496 @@
+"""Stage: a name, an operation, an executor and knobs. Only the knobs ever change."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import CodeType, FrameType, MappingProxyType
+from typing import Any, NamedTuple, SupportsIndex
+
+from ..base.digest import source_digest, value_digest
+from ..base.knobs import Knob
+from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
+from .operations import Batch, Cache, Call, FlatMap, Operation, Route, Source
+
+# -- Placement: where the calls of a stage run, when they do not run in the run's own threads ------
+WORDS = ("process", "dask")
+MAX_PROCESSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Workers outside the run's threads.
+
+    Attributes:
+        executor: "process", "dask", "executor" or "device": the thread of a device.
+        given: the executor object, Dask client or `DaskExecutor`, where one was given; the
+            `Target` of a device.
+        worker_init: called once in each worker, before its first item.
+        max_items_per_worker: a worker is replaced after so many items [items].
+        copy: results are copied out of shared memory; False gives views of it.
+        region: neighbours that agree with it are run together, item by item, in one worker.
+    """
+
+    executor: str
+    given: object = None
+    worker_init: Callable[[], object] | None = None
+    max_items_per_worker: int | None = None
+    copy: bool = True
+    region: bool = True
+
+    @property
+    def limit(self) -> str:
+        """The knob that stages share where they share workers."""
+        return "depth" if self.executor == "device" else "concurrency"
+
+    @property
+    def most_calls(self) -> int:
+        """The most calls that may be in progress at once [calls]."""
+        return MAX_PROCESSES if self.executor == "process" else 1024
+
+    def joins(self, above: Placement) -> bool:
+        """Say whether a stage placed here may share the workers of the stage above it."""
+        return (
+            self.region
+            and above.region
+            and self.executor == above.executor
+            and self.given is above.given
+            and self.worker_init in (None, above.worker_init)
+            and self.max_items_per_worker in (None, above.max_items_per_worker)
+        )
+
+
+def placed(name: str, executor: object) -> tuple[str, object] | None:
+    """Give the word and the object of an executor outside the run's threads, or None.
+
+    Raises:
+        ArgumentError: a class instead of an object of it.
+    """
+    if isinstance(executor, str):
+        return (executor, None) if executor in WORDS else None
+    if isinstance(executor, type):
+        raise ArgumentError(
+            f"{name} executor must be an executor, got the class {executor.__name__}; "
+            f"make one: {executor.__name__}(...)"
+        )
+    if isinstance(executor, concurrent.futures.Executor):
+        return ("executor", executor)
+    return ("dask", executor) if _is_dask(executor) else None
+
+
+def _is_dask(value: object) -> bool:
+    distributed: Any = sys.modules.get("distributed")
+    client = getattr(distributed, "Client", None)
+    if client is not None and isinstance(value, client):
+        return True
+    return type(value).__name__ == "DaskExecutor" and hasattr(value, "client")
+
+
+# -- Stage: a name, an operation, an executor and knobs. Only the knobs ever change ----------------
+MAX_CONCURRENCY = 1024
+MAX_PREFETCH = 65_536
+MAX_DEPTH = 16
+DEPTH = 2  # where not given
+LONGEST_NAME = 100  # characters
+_OURS = f"{__name__.partition('.')[0]}."
+CONSUMER = "consumer"  # name of the training loop's own row in the stats
+
+Chain = tuple["Stage", ...]
+
+
+class Place(NamedTuple):
+    """A place in running code.
+
+    Attributes:
+        code: the code.
+        offset: of the instruction [bytes].
+        namespace: its global variables.
+    """
+
+    code: CodeType
+    offset: int
+    namespace: dict[str, Any]
+
+
+class Stage:
+    """One link of a pipeline.
+
+    A knob is an attribute: `pipe["decode"].concurrency = 8` sets it. Everything else is frozen.
+
+    Attributes:
+        name: name in its chain.
+        op: word for the operation, as "map".
+        fn: the user's function, or None.
+        executor: where calls run: "thread", "inline", "coroutine", "process", "dask" or, for
+            any other executor, "executor"; "device": in a device's thread.
+        placement: what is to know of workers outside the run's threads, or None.
+        knobs: the knobs by name.
+        spec: the operation with its arguments.
+        inputs: chains that this stage joins or, for `route`, its branches.
+        given: arguments of the call that made it that were given, where their values do not
+            tell: its knobs, for instance.
+        made_at: where in the user's code it was made, or None.
+    """
+
+    __slots__ = (
+        "executor", "given", "inputs", "knobs", "made_at", "name", "named", "placement", "spec",
+    )  # fmt: skip
+
+    name: str
+    named: bool
+    executor: str
+    placement: Placement | None
+    spec: Operation
+    inputs: tuple[Chain, ...]
+    knobs: Mapping[str, Knob]
+    given: frozenset[str]
+    made_at: Place | None
+
+    def __init__(
+        self,
+        spec: Operation,
+        *,
+        name: str,
+        named: bool = False,
+        executor: str = "thread",
+        concurrency: int | None = None,
+        prefetch: int | None = None,
+        depth: int | None = None,
+        inputs: tuple[Chain, ...] = (),
+        placement: Placement | None = None,
+        shared: Mapping[str, Knob] | None = None,
+        given: frozenset[str] = frozenset(),
+        made_at: Place | None = None,
+    ) -> None:
+        knobs: dict[str, Knob] = dict(shared or {})
+        if concurrency is not None and "concurrency" not in knobs:
+            most = placement.most_calls if placement else MAX_CONCURRENCY
+            knobs["concurrency"] = concurrency_knob(name, concurrency, most)
+        if prefetch is not None and "prefetch" not in knobs:
+            knobs["prefetch"] = Knob(
+                f"{name}.prefetch", prefetch, minimum=1, maximum=MAX_PREFETCH, unit="items"
+            )
+        if depth is not None and "depth" not in knobs:
+            knobs["depth"] = depth_knob(name, depth)
+        put = functools.partial(object.__setattr__, self)
+        put("spec", spec)
+        put("name", name)
+        put("named", named)
+        put("executor", placement.executor if placement else executor)
+        put("placement", placement)
+        put("inputs", inputs)
+        put("knobs", MappingProxyType(knobs))
+        put("given", given)
+        put("made_at", made_at or _user_code())
+
+    @property
+    def op(self) -> str:
+        """The word for the operation."""
+        return self.spec.label
+
+    @property
+    def fn(self) -> Any:
+        """The user's function, or None."""
+        if isinstance(self.spec, Call):
+            return self.spec.fn
+        return self.spec.key if isinstance(self.spec, Route) else None
+
+    @property
+    def concurrency(self) -> int:
+        """Calls that may be in progress at once [calls]."""
+        return self.knob("concurrency").value
+
+    @concurrency.setter
+    def concurrency(self, value: SupportsIndex) -> None:
+        self.knob("concurrency").set(value)
+
+    @property
+    def prefetch(self) -> int:
+        """Results this stage may hold ready beyond one for each running call [items]."""
+        return self.knob("prefetch").value
+
+    @prefetch.setter
+    def prefetch(self, value: SupportsIndex) -> None:
+        self.knob("prefetch").set(value)
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be held ready on the device [batches]."""
+        return self.knob("depth").value
+
+    @depth.setter
+    def depth(self, value: SupportsIndex) -> None:
+        self.knob("depth").set(value)
+
+    def knob(self, name: str) -> Knob:
+        """Give the knob of this name.
+
+        Raises:
+            UnknownKnobError: this stage has no such knob.
+        """
+        found = self.knobs.get(name)
+        if found is None:
+            raise UnknownKnobError(self._no_knob(name))
+        return found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("concurrency", "prefetch", "depth"):
+            object.__setattr__(self, name, value)
+        elif name in (*self.__slots__, "op", "fn"):
+            raise UnknownKnobError(
+                f"{self.name}.{name} is frozen; only knobs change: {self._knob_words()}. "
+                "Build a new pipeline for another structure"
+            )
+        else:
+            raise UnknownKnobError(self._no_knob(name))
+
+    def __delattr__(self, name: str) -> None:
+        raise UnknownKnobError(f"{self.name}.{name} is frozen; only knobs change")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnknownKnobError(self._no_knob(name))
+
+    def _knob_words(self) -> str:
+        return ", ".join(self.knobs) or "this stage has none"
+
+    def _no_knob(self, name: str) -> str:
+        if self.executor == "inline" and name in ("concurrency", "prefetch"):
+            return (
+                f"stage {self.name!r} has no {name}: an inline stage runs fused with its "
+                "neighbour; set the neighbour's, or use executor='thread'"
+            )
+        if self.executor == "device" and name in ("concurrency", "prefetch"):
+            return (
+                f"stage {self.name!r} has no {name}: calls on a device run one after the other; "
+                "set depth, the batches held ready there"
+            )
+        return (
+            f"stage {self.name!r} has no knob {name!r}{near_match(name, self.knobs)} "
+            f"(knobs: {self._knob_words()})"
+        )
+
+    def __repr__(self) -> str:
+        knobs = "".join(f", {name}={knob.value}" for name, knob in self.knobs.items())
+        return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
+
+
+def _user_code() -> Place | None:
+    """Give the innermost code that is under way and not ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
+        frame = frame.f_back
+    return None if frame is None else Place(frame.f_code, frame.f_lasti, frame.f_globals)
+
+
+def given(**arguments: object) -> frozenset[str]:
+    """Give the names of the arguments that are not None."""
+    return frozenset(name for name, value in arguments.items() if value is not None)
+
+
+def concurrency_knob(name: str, value: int, most: int = MAX_CONCURRENCY) -> Knob:
+    """Make the knob for the calls in progress at once."""
+    return Knob(f"{name}.concurrency", value, minimum=1, maximum=most, unit="calls")
+
+
+def depth_knob(name: str, value: int) -> Knob:
+    """Make the knob for the batches held ready on a device."""
+    return Knob(f"{name}.depth", value, minimum=1, maximum=MAX_DEPTH, unit="batches")
+
+
+def has_device(chain: Chain) -> bool:
+    """Say whether a stage of a chain, or of its inputs, runs on a device."""
+    return any(stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain)
+
+
+def fingerprint(chain: Chain) -> list[dict[str, Any]]:
+    """Say in JSON-ready values what the items of a chain depend on."""
+    return [_stage_fingerprint(stage) for stage in chain]
+
+
+def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
+    spec = stage.spec
+    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
+    if isinstance(spec, Source):
+        about["items"] = source_digest(spec.items)
+    elif not isinstance(spec, Cache):
+        for part in fields(spec):  # type: ignore[arg-type]
+            about[part.name] = value_digest(getattr(spec, part.name))
+    about["inputs"] = [fingerprint(inner) for inner in stage.inputs]
+    return about
+
+
+def addresses(chain: Chain) -> dict[str, Stage]:
+    """Give every stage of a chain under the name it is called by.
+
+    A name that occurs once is enough; where names clash between joined pipelines, each is
+    addressed with its pipeline's place, as "0/decode".
+    """
+    book = address_book(chain)
+    return {book[place + stage.name]: stage for place, stage in _walk(chain, "")}
+
+
+def stage_at(known: Mapping[str, Stage], address: str, whose: str) -> Stage:
+    """Give the stage at an address.
+
+    Raises:
+        UnknownStageError: there is none; the message names those there are.
+    """
+    stage = known.get(address)
+    if stage is None:
+        raise UnknownStageError(
+            f"no stage {address!r}{near_match(str(address), known)}; this {whose} has "
+            + ", ".join(map(repr, known))
+        )
+    return stage
+
+
+def address_book(chain: Chain) -> dict[str, str]:
+    """Give the address of every stage, by its full place, as "0/decode"."""
+    found = list(_walk(chain, ""))
+    counts: dict[str, int] = {}
+    for _, stage in found:
+        counts[stage.name] = counts.get(stage.name, 0) + 1
+    return {
+        place + stage.name: stage.name if counts[stage.name] == 1 else place + stage.name
+        for place, stage in found
+    }
+
+
+def _walk(chain: Chain, place: str) -> Iterator[tuple[str, Stage]]:
+    for stage in chain:
+        branches = isinstance(stage.spec, Route)
+        for number, inner in enumerate(stage.inputs):
+            yield from _walk(inner, place if branches else f"{place}{number}/")
+        yield place, stage
+
+
+def auto_name(fn: object, label: str, place: int) -> str:
+    """Name a stage after its function.
+
+    A `partial` gives the function inside, a bound method the method, an instance its class in
+    snake case; a lambda gives the operation and the place in the chain.
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", None)
+    if not isinstance(name, str):
+        name = class_name(fn)
+    return f"{label}_{place}" if name in ("", "<lambda>") else name
+
+
+def clean_name(name: str) -> str:
+    """Give an automatic name without what no name may hold."""
+    return "".join(c if c.isprintable() and c != "/" else "_" for c in name)[:LONGEST_NAME]
+
+
+def numbered(name: str, taken: Container[str]) -> str:
+    """Give an automatic name, with a number where it is taken."""
+    found, number = name, 2
+    while found in taken or found == CONSUMER:
+        found, number = f"{name}_{number}", number + 1
+    return found
+
+
+def taken_names(chain: Chain) -> set[str]:
+    """Give the names of a chain, those in the branches of its routes included."""
+    routes = [stage for stage in chain if isinstance(stage.spec, Route)]
+    inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
+    return inside | {stage.name for stage in chain}
+
+
+def class_name(value: object) -> str:
+    """Give the name of a value's class in snake case."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(value).__name__)
+    return words.lower()
+
+
+def is_coroutine_function(fn: object) -> bool:
+    """Say whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
+    return _kind_of_function(fn, inspect.iscoroutinefunction)
+
+
+def is_async_generator_function(fn: object) -> bool:
+    """Say whether calling `fn` gives an async generator."""
+    return _kind_of_function(fn, inspect.isasyncgenfunction)
+
+
+def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    method = getattr(type(fn), "__call__", None)  # noqa: B004  the method itself is looked at
+    return test(fn) or test(method)
+
+
+def wants_rng(fn: object) -> bool:
+    """Say whether a function has a parameter named `rng`."""
+    try:
+        parameters = inspect.signature(fn).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    rng = parameters.get("rng")
+    return rng is not None and rng.kind in (rng.POSITIONAL_OR_KEYWORD, rng.KEYWORD_ONLY)
+
+
+# -- Regions: neighbouring stages that run in one worker, item by item, one after the other --------
+def joined(chain: Chain, spec: Call | Batch, placement: Placement) -> Stage | None:
+    """Give the stage whose workers a new stage shares, or None where it gets its own.
+
+    A batch needs every input of its own, so it shares no workers with stages that may drop
+    items. A `flat_map` holds its worker from its first child to its last, so it stays alone.
+    """
+    above = chain[-1] if chain else None
+    if above is None or above.placement is None or not placement.joins(above.placement):
+        return None
+    if isinstance(spec, FlatMap) or isinstance(above.spec, FlatMap):
+        return None
+    calls = [stage.spec for stage in region_of(chain) if isinstance(stage.spec, Call)]
+    if isinstance(spec, Batch):
+        whole = all(call.label == "map" and not call.policy.skips for call in calls)
+        batched = any(isinstance(stage.spec, Batch) for stage in region_of(chain))
+        return above if whole and not batched else None
+    return above if all(_agree(call, spec) for call in calls) else None
+
+
+def _agree(one: Call, other: Call) -> bool:
+    return (one.policy, one.timeout_s, one.ordered) == (
+        other.policy,
+        other.timeout_s,
+        other.ordered,
+    )
+
+
+def region_of(chain: Sequence[Stage]) -> list[Stage]:
+    """Give the region that ends with the last stage of a chain: those that share its limit."""
+    region = [chain[-1]]
+    for stage in reversed(chain[:-1]):
+        if not share_workers(stage, region[0]):
+            break
+        region.insert(0, stage)
+    return region
+
+
+def share_workers(above: Stage, below: Stage) -> bool:
+    """Say whether two neighbours belong to one region: they share one limit."""
+    if above.placement is None or below.placement is None:
+        return False
+    word = above.placement.limit
+    limit = above.knobs.get(word)
+    return limit is not None and limit is below.knobs.get(word)
+
+
+def regions_of(chain: Sequence[Stage]) -> list[list[Stage]]:
+    """Part a chain into regions; a stage that shares no workers is alone."""
+    groups: list[list[Stage]] = []
+    for stage in chain:
+        if groups and share_workers(groups[-1][-1], stage):
+            groups[-1].append(stage)
+        else:
+            groups.append([stage])
+    return groups

@@ -1,0 +1,1 @@
+"""A started pipeline: its epochs, its loop, and the process it may live in."""

@@ -1,0 +1,399 @@
+"""The process that holds a whole pipeline, and serves the run it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import pickle
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, final
+
+from ...base.tree import size_bytes
+from ...engine.external import Feed
+from ...engine.node import Stages
+from ...engine.stats import Row
+from ...engine.task import Entry
+from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
+from ...executors.channel import Channel
+from ...executors.environment import hold_threads
+from ...executors.remote_errors import pack_error
+from ...executors.shipping import load
+from ...ops.checkpoint import caches
+from ...ops.index import Rest
+from ...ops.stage import CONSUMER
+from ..iterator import EpochIterator
+from ..run import LiveStage, Run
+from .freight import Unpacked, Values, set_values
+from .indices import Feeds
+from .link import taken_over
+from .report import Report, Workers, seen_s
+
+
+# -- What the stages of another process print and log ----------------------------------------------
+@final
+class Lines(io.TextIOBase):
+    """Standard output of the stages: whole lines are sent to the parent, which prints them.
+
+    Several threads print here at once: each has a line of its own.
+    """
+
+    def __init__(self, control: Channel, name: str) -> None:
+        self._control = control
+        self._name = name
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
+        self._rests: dict[int, str] = {}
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Send the lines that are complete."""
+        me = threading.get_ident()
+        with self._lock:
+            lines, newline, rest = (self._rests.pop(me, "") + text).rpartition("\n")
+            if rest:
+                self._rests[me] = rest
+        if newline:
+            self._control.send(("text", self._name, lines + newline))
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there, also without the end of its line."""
+        with self._lock:
+            rests, self._rests = self._rests, {}
+        for rest in rests.values():
+            self._control.send(("text", self._name, rest))
+
+
+@final
+class Records(logging.Handler):
+    """Has the parent log what is logged here."""
+
+    def __init__(self, control: Channel) -> None:
+        super().__init__()
+        self._control = control
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record's text."""
+        with contextlib.suppress(OSError):
+            self._control.send(("log", record.name, record.levelno, self.format(record)))
+
+
+# -- Outpost: the process that holds a whole pipeline, and serves the run it belongs to ------------
+_SMALL_BYTES = 1 << 18  # items that are larger together cross one by one
+
+Answer = tuple[str, Any]
+
+
+def serve(connection: Connection, argument: bytes) -> None:
+    """Run a pipeline until the other end wants no more of it."""
+    settings = pickle.loads(argument)  # noqa: S301  our own parent's
+    control = Channel(taken_over(connection))
+    data = Channel(connection, budget_bytes=settings["budget_bytes"])
+    sys.stdout, sys.stderr = (Lines(control, name) for name in ("stdout", "stderr"))
+    logging.getLogger().addHandler(Records(control))
+    loaded = Loaded()
+    feeds = Feeds(control)
+    gate = Gate(loaded, feeds, data)
+    try:
+        Desk(loaded, gate, feeds, control).serve()
+    except (EOFError, OSError):  # the run is gone
+        return
+    finally:
+        loaded.close(0)
+        with contextlib.suppress(OSError):
+            _flush()
+        data.close()
+        control.close()
+
+
+def _flush() -> None:
+    """Show what was printed without the end of its line."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+@final
+class Loaded:
+    """The run in this process, once it was sent.
+
+    Attributes:
+        run: the run; None before.
+    """
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self._unpacked: Unpacked | None = None
+        self._number = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._beginning = threading.Lock()
+        self.paused = False
+
+    def load(
+        self, number: int, data: bytes, values: Values, seed: int, memory_bytes: int | None
+    ) -> None:
+        """Build a run of what was sent, in the place of the one before."""
+        self.close(0)
+        error: BaseException | None = None
+        try:
+            self._unpacked = unpacked = Unpacked(load(data))
+            hold_threads()
+            set_values(unpacked.chain, values)
+            self.run = Run(unpacked.chain, seed=seed, memory_bytes=memory_bytes)
+            self.pause(self.paused)
+        except BaseException as problem:  # noqa: BLE001  the loop hears of it
+            error = problem
+        with self._changed:
+            self._number, self._error = number, error
+            self._changed.notify_all()
+
+    def begin(
+        self, number: int, epoch: int, given: Feed | None, stands: Stages | None
+    ) -> EpochIterator:
+        """Start an epoch of the run with this number, once it was built.
+
+        Args:
+            number: of the run.
+            epoch: number of the epoch.
+            given: its order, or None for the pipeline's own.
+            stands: where its stages go on.
+
+        Raises:
+            WorkerStartError: it could not be built.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._number >= number)
+            if self._error is not None:
+                raise WorkerStartError(
+                    "the pipeline could not be built in the process of the run: "
+                    f"{type(self._error).__name__}: {self._error}"
+                ) from self._error
+        with self._beginning:  # a run is closed before it begins an epoch, or after
+            if self.run is None:
+                raise RunClosedError("the run was closed")
+            self.run.set_epoch(epoch)
+            return self.run.begin_epoch(given, stands)
+
+    def caches(self) -> Stages:
+        """Say of each cache which epoch made its items."""
+        return {} if self._unpacked is None else caches(self._unpacked.chain)
+
+    def pause(self, paused: bool) -> None:  # noqa: FBT001
+        """Let no further call start, or let them go on."""
+        self.paused = paused
+        if self.run is not None:
+            (self.run.pause if paused else self.run.resume)()
+
+    def turn(self, values: Values) -> None:
+        """Turn knobs to what they are in the parent."""
+        if self._unpacked is not None:
+            set_values(self._unpacked.chain, values)
+
+    def close(self, timeout_s: float) -> None:
+        """End the run."""
+        with self._beginning:
+            run, self.run = self.run, None
+        if run is not None:
+            run.close(timeout_s)
+        if self._unpacked is not None:
+            self._unpacked.close()
+
+
+@final
+class Gate:
+    """Hands out items, in a thread of its own: one answer for each question.
+
+    Args:
+        loaded: gives the run.
+        feeds: give the orders of epochs.
+        data: the way out.
+    """
+
+    def __init__(self, loaded: Loaded, feeds: Feeds, data: Channel) -> None:
+        self._loaded = loaded
+        self._feeds = feeds
+        self._data = data
+        self._epoch: EpochIterator | None = None
+        self._token = self._ended = 0
+        self._late: deque[Answer] = deque()  # of the epoch in progress
+        self._lock = threading.Lock()
+        threading.Thread(target=self._serve, name="nbpipe-outpost", daemon=True).start()
+
+    def end(self, token: int) -> None:
+        """End an epoch, and all before it; called in another thread."""
+        with self._lock:
+            self._ended = max(self._ended, token)
+            epoch = self._epoch if self._token <= token else None
+        if epoch is not None:
+            epoch.close()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                token, most, *begin = self._data.recv()
+                self._send(token, self._answer(token, most, begin))
+        except (EOFError, OSError):  # the run is gone
+            return
+        finally:
+            self._data.close()  # whatever happens: the loop must not wait for ever
+
+    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Answer:
+        try:
+            if token != self._token:
+                self._begin(token, *begin)
+            if self._late:
+                return self._late.popleft()
+            if token <= self._ended or self._epoch is None:
+                return "over", None
+            first = self._epoch.take()
+            return ("over", None) if first is None else ("items", self._with_more(first, most))
+        except BaseException as error:  # noqa: BLE001  as above
+            return "error", pack_error(error)
+
+    def _begin(
+        self, token: int, program: int, number: int, given: int, stands: Stages | None
+    ) -> None:
+        self._late.clear()
+        with self._lock:
+            self._token, self._epoch = token, None
+        if token <= self._ended:
+            return
+        feed = self._feeds.take(given) if given else None
+        epoch = self._loaded.begin(program, number, feed, stands)
+        with self._lock:
+            self._epoch = epoch
+            ended = token <= self._ended
+        if ended:
+            epoch.close()
+
+    def _with_more(self, first: Entry, most: int) -> tuple[list[Entry], bool]:
+        """Add what else is ready, as long as it is small; say whether there was still more."""
+        epoch = self._epoch
+        assert epoch is not None
+        entries = [first]
+        room = _SMALL_BYTES - size_bytes(first[1])
+        while room > 0 and epoch.ready and len(entries) < most:
+            entry = epoch.take()
+            if entry is None:
+                break
+            entries.append(entry)
+            room -= size_bytes(entry[1])
+        return entries, room > 0 and epoch.ready
+
+    def _send(self, token: int, answer: Answer) -> None:
+        kind, value = answer
+        if kind != "items":
+            _flush()
+        try:
+            self._data.send((token, kind, value))
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
+            self._send(token, self._instead(value[0], error))
+
+    def _instead(self, entries: list[Any], error: Exception) -> Answer:
+        """Take items apart of which one cannot be sent; say so where it is the only one."""
+        if len(entries) > 1:
+            first, *rest = entries
+            self._late.extendleft(("items", ([entry], True)) for entry in reversed(rest))
+            return "items", ([first], True)
+        self._late.clear()
+        if self._epoch is not None:
+            self._epoch.close()
+        if isinstance(error, ArgumentTypeError):
+            return "error", pack_error(error)
+        assert self._loaded.run is not None
+        last = list(self._loaded.run.stages)[-1]
+        unsendable = UnpicklableError(
+            f"an item of stage {last!r} cannot be sent out of the process of the run: "
+            f"{type(entries[0][1]).__name__} cannot be pickled; hand on plain values, arrays or "
+            "tensors, or start the run without isolate"
+        )
+        unsendable.__cause__ = error
+        return "error", pack_error(unsendable)
+
+
+@final
+class Desk:
+    """Does what it is told and answers what it is asked, one after the other."""
+
+    def __init__(self, loaded: Loaded, gate: Gate, feeds: Feeds, control: Channel) -> None:
+        self._loaded = loaded
+        self._gate = gate
+        self._feeds = feeds
+        self._control = control
+        self._answers: dict[str, Callable[..., Any]] = {
+            "load": loaded.load,
+            "pause": loaded.pause,
+            "close": loaded.close,
+            "look": self._look,
+            "history": self._history,
+            "scale": self._scale,
+            "stands": self._stands,
+            "caches": self._caches,
+        }
+
+    def serve(self) -> None:
+        """Go on until the end is asked for."""
+        while True:
+            kind, *values = self._control.recv()
+            if kind == "turn":
+                self._loaded.turn(*values)
+            elif kind == "end":
+                self._gate.end(*values)
+            elif kind == "feed":
+                self._feeds.put(*values)
+            elif self._answer(*values) == "close":
+                return
+
+    def _answer(self, number: int, what: str, *arguments: Any) -> str:
+        try:
+            answer = "answer", number, self._answers[what](*arguments)
+        except BaseException as error:  # noqa: BLE001  as above
+            answer = "error", number, pack_error(error)
+        self._control.send(answer)
+        return what
+
+    def _look(self, seen: float | None) -> Report | None:
+        run = self._loaded.run
+        if run is None:
+            return None
+        rows = dict(run.stats())
+        del rows[CONSUMER]
+        failures = run.failures()
+        status = run.status()
+        return Report(
+            stats=rows,
+            failures=failures if seen_s(failures) != seen else None,
+            cpu_cores=status.cpu_cores,
+            held_bytes=status.held_bytes,
+            workers={
+                address: Workers(stage.workers, stage.pids, stage.link, stage.memory_bytes)
+                for address in run.stages
+                if isinstance(stage := run[address], LiveStage)
+            },
+        )
+
+    def _history(self) -> list[Row]:
+        run = self._loaded.run
+        rows = [] if run is None else run.history()
+        return [row for row in rows if row["stage"] != CONSUMER]
+
+    def _scale(self, address: str, count: int) -> None:
+        run = self._loaded.run
+        if run is not None:
+            run[address].workers = count
+
+    def _stands(self, epoch: int, rest: list[Any]) -> Stages | None:
+        run = self._loaded.run
+        return None if run is None else run.stands(epoch, Rest.read(rest))
+
+    def _caches(self) -> Stages:
+        return self._loaded.caches()

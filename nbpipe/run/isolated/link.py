@@ -1,0 +1,339 @@
+"""Link: one process that holds a pipeline, as its parent sees it: tell it, ask it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, Any, final
+
+from ...base.threads import Latch, uninterrupted
+from ...errors import WorkerDiedError, WorkerStartError
+from ...executors.channel import BUDGET_BYTES, Channel
+from ...executors.launch import Worker, launch
+from ...executors.process import LEAVE_S, how_it_ended
+
+if TYPE_CHECKING:
+    from .indices import Delivery
+
+
+# -- A second connection to a process that was started with one ------------------------------------
+def handed_over(worker: Worker) -> Connection:
+    """Give our end of a new connection to a worker that calls `taken_over` first.
+
+    Raises:
+        OSError: the worker is gone, or files have run out.
+    """
+    ours, theirs = Pipe()
+    try:
+        with theirs:
+            send_handle(worker.connection, theirs.fileno(), worker.pid)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+def taken_over(connection: Connection) -> Any:
+    """Give the other end; a process that user code starts here does not get it."""
+    handle = recv_handle(connection)
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(handle)
+    os.set_inheritable(handle, False)  # noqa: FBT003
+    second = Connection(handle)
+    os.register_at_fork(after_in_child=second.close)
+    return second
+
+
+# -- Link: one process that holds a pipeline, as its parent sees it: tell it, ask it, end it -------
+ENTRY = f"{__package__}.child:serve"
+ANSWER_S = 1.0  # a process that has not answered by then is busy: nobody waits longer
+_RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
+_END = None
+
+
+class NoAnswerError(Exception):
+    """The process has not answered in time, or is gone."""
+
+
+@final
+class Reply:
+    """An answer to come."""
+
+    def __init__(self) -> None:
+        self._arrived = Latch()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is an answer, or there will be none."""
+        return self._arrived.is_open
+
+    def give(self, value: Any, error: BaseException | None = None) -> None:
+        """Answer, or say why not."""
+        self._value, self._error = value, error
+        self._arrived.open()
+
+    def wait(self, timeout_s: float) -> Any:
+        """Wait for the answer.
+
+        Raises:
+            NoAnswerError: there was none in time.
+            Exception: what the process raised.
+        """
+        if not self._arrived.wait(timeout_s):
+            raise NoAnswerError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+@final
+class Link:
+    """A process with a pipeline in it, and the two threads that talk with it.
+
+    One thread starts it and tells it things, so that no caller waits for a process that does
+    not read, and none is interrupted in the middle of a message; the other hears it. Items
+    come by a way of their own, `data`, which is read by one thread at a time.
+
+    Args:
+        title: addresses of the stages, for messages.
+        memory_bytes: the run's budget for all buffers [bytes], or None.
+
+    Attributes:
+        data: the way that items come, once the process has started.
+        served: items came from it.
+    """
+
+    def __init__(self, title: str, *, memory_bytes: int | None) -> None:
+        self.data: Channel | None = None
+        self.served = False
+        self._title = title
+        self._budget_bytes = BUDGET_BYTES if memory_bytes is None else memory_bytes // _RING_SHARE
+        self._worker: Worker | None = None
+        self._connection: Connection | None = None
+        self._control: Channel | None = None
+        self._orders: SimpleQueue[Any] = SimpleQueue()
+        self._pending: dict[int, Reply] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
+        self._started = Latch()
+        self._error: BaseException | None = None
+        self._gone = self._closed = False
+        self._delivery: Delivery | None = None
+        self._teller = _thread(self._tell, "nbpipe-isolated-tell")
+        self._hearer = _thread(self._hear, "nbpipe-isolated-hear")
+        uninterrupted(self._teller.start)
+
+    # -- its life -------------------------------------------------------------------------
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before it was started."""
+        return 0 if self._worker is None else self._worker.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended, or never began."""
+        return self._gone or (self._worker is not None and self._worker.wait(0) is not None)
+
+    @property
+    def listens(self) -> bool:
+        """Whether the process has started and is there."""
+        return self._started.is_open and not self._gone
+
+    def ready(self) -> Channel:
+        """Wait until the process was started; give the way that items come.
+
+        Raises:
+            WorkerStartError: it could not be started.
+        """
+        self._started.wait()
+        if self._error is not None:
+            raise WorkerStartError(
+                f"the process of the run '{self._title}' could not be started: {self._error}"
+            ) from self._error
+        assert self.data is not None
+        return self.data
+
+    def _start(self) -> None:
+        """Start the process; what it is told goes another way than the items come."""
+        worker = launch(ENTRY, pickle.dumps({"budget_bytes": self._budget_bytes}))
+        try:
+            self._connection = handed_over(worker)
+        except BaseException:
+            worker.close()
+            raise
+        self._control = Channel(self._connection)
+        self.data = Channel(worker.connection, budget_bytes=self._budget_bytes)
+        self._worker = worker
+
+    def died(self) -> WorkerDiedError:
+        """Say how the process ended, once it no longer answers."""
+        return WorkerDiedError(
+            f"the process of the run '{self._title}' (process {self.pid}) died {self._reaped()}; "
+            "the next epoch starts a new one",
+            executor="process",
+        )
+
+    def _reaped(self) -> str:
+        worker = self._worker
+        assert worker is not None
+        code = worker.wait(LEAVE_S)
+        if code is None:
+            worker.kill()
+            code = worker.wait(LEAVE_S)
+        return how_it_ended(code)
+
+    # -- telling and asking ---------------------------------------------------------------
+    def tell(self, *order: Any) -> None:
+        """Have something done; return at once, also where the process is gone."""
+        self._orders.put(order)
+
+    def tell_late(self, order: Callable[[], tuple[Any, ...]]) -> None:
+        """Have something done that is put into words only when its turn has come."""
+        self._orders.put(order)
+
+    def ask(self, what: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
+        """Have something answered, and wait for it.
+
+        Raises:
+            NoAnswerError: there was no answer in time.
+            Exception: what the process raised.
+        """
+        return self.asked(what, *arguments).wait(timeout_s)
+
+    def asked(self, what: str, *arguments: Any) -> Reply:
+        """Have something answered; give the answer to come."""
+        reply = Reply()
+        number = next(self._numbers)
+        with self._lock:
+            if self._gone:
+                reply.give(None, NoAnswerError())
+                return reply
+            self._pending[number] = reply
+        self.tell("ask", number, what, *arguments)
+        return reply
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Let a delivery hear what becomes of it; that of the epoch before is over."""
+        with self._lock:
+            self._delivery, gone = delivery, self._gone
+        if gone:
+            delivery.heard(delivery.ticket, 0)
+
+    # -- the two threads ------------------------------------------------------------------
+    def _tell(self) -> None:
+        """Start the process, then pass orders on, one after the other."""
+        try:
+            self._start()
+            self._hearer.start()
+        except BaseException as error:  # noqa: BLE001  whoever wants an item hears of it
+            self._error = error
+            self._lost()
+            return
+        finally:
+            self._started.open()
+        assert self._control is not None
+        with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
+            while (order := self._orders.get()) is not _END:
+                self._control.send(order() if callable(order) else order)
+        if self._closed:
+            self._hang_up()  # it may have started only after it was given up
+
+    def _hear(self) -> None:
+        """Take in what the process says, until it is gone."""
+        assert self._control is not None
+        try:
+            while True:
+                kind, *values = self._control.recv()
+                self._heard(kind, values)
+        except (EOFError, OSError):
+            pass
+        finally:
+            self._lost()
+
+    def _heard(self, kind: str, values: list[Any]) -> None:
+        if kind == "text":
+            name, text = values
+            stream = getattr(sys, name, None)
+            if stream is not None:
+                with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it
+                    stream.write(text)
+        elif kind == "log":
+            name, level, text = values
+            logging.getLogger(name).log(level, "%s", text)
+        elif kind == "fed":
+            if self._delivery is not None:
+                self._delivery.heard(*values)
+        else:
+            self._answered(kind, *values)
+
+    def _answered(self, kind: str, number: int, value: Any) -> None:
+        with self._lock:
+            reply = self._pending.pop(number, None)
+        if reply is None:
+            return
+        if kind == "error":
+            reply.give(None, value.unpack())
+        else:
+            reply.give(value)
+
+    def _lost(self) -> None:
+        """Take note that nothing more will be heard."""
+        with self._lock:
+            self._gone = True
+            pending, self._pending = self._pending, {}
+            delivery = self._delivery
+        if delivery is not None:
+            delivery.heard(delivery.ticket, 0)
+        for reply in pending.values():
+            reply.give(None, NoAnswerError())
+        if self._worker is not None and not self._closed:
+            self._worker.kill()  # whoever waits for items hears of it
+        self._orders.put(_END)
+
+    # -- the end --------------------------------------------------------------------------
+    def close(self, timeout_s: float) -> None:
+        """End the process; its stages have `timeout_s` to come to an end."""
+        self._closed = True
+        deadline_s = monotonic() + timeout_s + LEAVE_S
+        self._started.wait(LEAVE_S)
+        with contextlib.suppress(NoAnswerError):
+            self.ask("close", timeout_s, timeout_s=timeout_s + ANSWER_S)
+        worker = self._worker
+        if worker is not None:
+            if worker.wait(max(0.0, deadline_s - monotonic())) is None:
+                worker.kill()
+            worker.wait(LEAVE_S)
+        self._orders.put(_END)
+        self._hang_up()
+        for thread in (self._teller, self._hearer):
+            with contextlib.suppress(RuntimeError):  # it never began, or it is this one
+                thread.join(LEAVE_S)
+
+    def _hang_up(self) -> None:
+        for channel in (self.data, self._control):
+            if channel is not None:
+                channel.close()
+
+    def disown(self) -> None:
+        """Let go of it in a process that was forked: it is the other one's."""
+        self._gone = self._closed = True
+        if self._connection is not None:
+            self._connection.close()  # not the channel, which would hang up for the other one
+
+
+def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+    return threading.Thread(target=target, name=name, daemon=True)

@@ -1,0 +1,218 @@
+"""EpochIterator: one epoch, as the consumer sees it."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any, final
+
+from ..base.threads import holds, in_new_thread
+from ..engine.epoch import Epoch
+from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
+from ..engine.scheduler import WAIT
+from ..engine.task import Entry
+from ..errors import ConcurrentIterationError, LengthUnknownError
+from ..executors.device import opened
+from ..ops.order import length
+from ..ops.stage import Chain, has_device
+
+ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
+
+
+@final
+class EpochIterator(Iterator[Any]):
+    """One epoch being iterated; closing or dropping it cancels what is left.
+
+    Args:
+        life: the run's.
+        epoch: the epoch.
+        chain: the run's stages, for the number of items.
+        keeps: kept alive while the iterator is.
+        at_end: called after the epoch has ended.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        epoch: Epoch,
+        chain: Chain,
+        *,
+        keeps: object,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._life = life
+        self._epoch = epoch
+        self._chain = chain
+        self._keeps = keeps
+        self._at_end = at_end
+        self._scheduler = life.scheduler
+        self._consumer = life.record.consumer
+        self._before = self._consumer.items - life.delivered_before
+        self._sink = epoch.sink
+        self._thread = get_ident()
+        self._between = life.between_waits
+        self._turn = threading.Lock()
+        self._waits = False
+        self._done = False
+        self._opens = has_device(chain)
+
+    def __next__(self) -> Any:
+        """Give the next item; wait for it, also while the run is paused.
+
+        Raises:
+            StageError: a stage failed; its exception is the `__cause__`.
+            ConcurrentIterationError: another thread waits in this iterator.
+        """
+        epoch = self._epoch
+        if self._between is not None:
+            self._between()
+        if epoch.direct and epoch.held is None and get_ident() == self._thread:
+            sink = self._sink  # it is safe without a lock: others only add to it
+            try:
+                entry = sink[0]
+            except IndexError:
+                return self._next(epoch)[1]
+            epoch.holder = self._thread
+            epoch.held = entry  # until the loop has it, whatever comes in between
+            del sink[0]
+            if len(sink) == epoch.low:
+                self._scheduler.wake_threads()
+            if self._opens:
+                entry = self._opened(entry)
+            self._consumer.items += 1
+            epoch.held = None
+            return entry[1]
+        return self._next(epoch)[1]
+
+    def take(self) -> Entry | None:
+        """Wait for the next item; give it with its path, or None at the end.
+
+        Raises:
+            StageError: as `__next__` does.
+        """
+        try:
+            return self._next(self._epoch)[:2]
+        except StopIteration:
+            return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is an item to be taken without a wait."""
+        return bool(self._sink) and not self._scheduler.paused and not self._done
+
+    def _next(self, epoch: Epoch) -> Entry:
+        life = self._life
+        if get_ident() != self._thread:
+            life.check_outside("iterate")
+            self._thread = get_ident()
+        while not self._done:
+            if life.forked:
+                life.check_open()
+            if self._waits:
+                raise ConcurrentIterationError(
+                    "another thread is waiting in this iterator; let one thread iterate"
+                )
+            with self._turn:  # whoever looks in vain waits before another one looks
+                found = self._scheduler.next_entry(epoch)
+                if found is WAIT:
+                    self._wait(epoch)
+            if not isinstance(found, str):
+                life.owner = threading.current_thread()
+                if self._opens:
+                    found = self._opened(found)
+                self._consumer.items += 1
+                epoch.held = None
+                return found
+            if found is not WAIT:
+                self._over(epoch)
+        raise StopIteration
+
+    def _opened(self, entry: Entry) -> Entry:
+        """Let the streams of this thread wait for a batch; one on its way here is waited for."""
+        begun_ns = perf_counter_ns()
+        try:
+            return (entry[0], opened(entry[1]))
+        except Exception:  # the loop hears of this item, and the next one follows
+            self._consumer.items += 1
+            self._epoch.held = None
+            raise
+        finally:
+            self._consumer.waited_ns += perf_counter_ns() - begun_ns
+
+    def _wait(self, epoch: Epoch) -> None:
+        consumer = self._consumer
+        begun_ns = perf_counter_ns()
+        try:
+            self._waits = True
+            consumer.waits_since_ns = begun_ns
+            self._pass(epoch.gate)
+        finally:
+            self._waits = False
+            consumer.waits_since_ns = 0
+            consumer.waited_ns += perf_counter_ns() - begun_ns
+
+    def _pass(self, gate: threading.Lock) -> None:
+        between = self._between
+        if between is None:
+            gate.acquire()
+            return
+        while not gate.acquire(timeout=ATTEND_S):
+            between()
+
+    def _over(self, epoch: Epoch) -> None:
+        error = None if epoch.over else surfaced(epoch.error)
+        if error is None and not epoch.over:
+            try:
+                epoch.commit()
+            except Exception as problem:  # noqa: BLE001  raised below
+                error = problem
+        self._end(FINISHED if error is None else FAILED, error)
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Cancel what is left of the epoch; closing again does nothing."""
+        self._end(CANCELLED, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Cancel what is left of the epoch: the loop's own code failed."""
+        self._end(FAILED, error)
+
+    def _end(self, outcome: str, error: BaseException | None) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._life.end(self._epoch, outcome, error)
+        if self._at_end is not None:
+            self._at_end()
+
+    def __length_hint__(self) -> int:
+        """Give the number of items left, or 0 where it is not known."""
+        try:
+            return max(0, length(self._chain) - (self._consumer.items - self._before))
+        except LengthUnknownError:
+            return 0
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
+            return
+        try:
+            self._drop()
+        except KeyboardInterrupt:  # nobody hears of it here
+            in_new_thread(_thread.interrupt_main)
+
+    def _drop(self) -> None:
+        if getattr(self, "_done", True) or self._life.forked:
+            return
+        scheduler = self._scheduler  # garbage may be found by a thread that holds its lock
+        if holds(scheduler.lock) or scheduler.is_own_thread(get_ident()):
+            in_new_thread(self.close)
+        else:
+            self.close()

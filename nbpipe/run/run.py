@@ -1,0 +1,647 @@
+"""Run: a started pipeline. It owns its workers for its whole life; one iteration is an epoch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, SupportsIndex, final
+
+from ..base.knobs import KnobChange
+from ..base.threads import in_new_thread, no_thread, uninterrupted
+from ..engine.epoch import LOG
+from ..engine.external import MAX_DEPTH, Feed, GivenOrder, Listed, given_chain
+from ..engine.failures import Failure
+from ..engine.machine import STOPPED, Life, LocalMachine, Machine, Record, knob_watcher
+from ..engine.node import Stages
+from ..engine.stats import Row, RunStats, Status
+from ..errors import LengthUnknownError
+from ..executors.base import Caller
+from ..executors.device import DeviceCaller
+from ..ops.checkpoint import Place, read, written
+from ..ops.index import Rest
+from ..ops.operations import seconds, whole
+from ..ops.order import length, units
+from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
+from ..show import watch
+from .iterator import EpochIterator
+from .open_epoch import OpenEpoch
+from .session import Training
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+    from plotly.graph_objects import Figure
+
+    from ..export.exporting import Exported
+    from ..show.rules import Diagnosis
+
+
+# -- LiveStage: a stage as its run has it: the same knobs, and the workers that live ---------------
+@final
+class LiveStage:
+    """A stage whose calls run in workers of one run; everything else is the stage's.
+
+    Attributes:
+        stage: the stage itself.
+    """
+
+    __slots__ = ("_caller", "stage")
+
+    stage: Stage
+
+    def __init__(self, stage: Stage, caller: Caller) -> None:
+        object.__setattr__(self, "stage", stage)
+        object.__setattr__(self, "_caller", caller)
+
+    @property
+    def workers(self) -> int:
+        """Workers there are; setting it asks a cluster for so many, where it may be scaled.
+
+        Raises:
+            ArgumentError: on setting: not an int of at least 1, or these workers follow the
+                stage's concurrency, or scaling the cluster was not allowed.
+        """
+        return int(self._caller.workers)
+
+    @workers.setter
+    def workers(self, count: int) -> None:
+        self._caller.scale(whole(f"{self.stage.name} workers", count, minimum=1, unit="workers"))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers on this machine."""
+        return tuple(self._caller.pids)
+
+    @property
+    def link(self) -> str | None:
+        """Address of a page that shows the workers, or None."""
+        link: str | None = self._caller.link
+        return link
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the workers [bytes]; what they share is counted in each."""
+        return int(self._caller.memory_bytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "workers":
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.stage, name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.stage)})
+
+    def __repr__(self) -> str:
+        return f"{self.stage!r} with {self.workers} workers"
+
+
+# -- Observed: what a run shows of itself: state, stats, history, pictures -------------------------
+class Observed:
+    """A started pipeline, as far as one looks into it; nothing here changes anything.
+
+    Args:
+        chain: the stages.
+        seed: seed of every random generator handed to a stage.
+        memory_bytes: budget for what all buffers hold [bytes], or None.
+        machine: where the stages run.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        seed: int,
+        memory_bytes: int | None,
+        machine: Callable[..., Machine],
+    ) -> None:
+        self._chain = chain
+        self._stages = addresses(chain)
+        self._units = units(chain)
+        self._training: Training | None = None
+        self._seed = seed
+        self._record = Record()
+        self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
+        self._scheduler = self._machine.scheduler
+        self._life = Life(self._machine, self._record)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch in progress, or of the last one; before the first, 0."""
+        return self._life.number
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop()` ended the last epoch."""
+        return self._life.outcome == STOPPED
+
+    @property
+    def outcome(self) -> str:
+        """How the last epoch ended: "finished", "stopped", "cancelled", "failed"; or "ready"."""
+        return self._life.outcome
+
+    @property
+    def paused(self) -> bool:
+        """Whether the run is paused."""
+        return self._scheduler.paused
+
+    @property
+    def title(self) -> str:
+        """The addresses of the stages, in one line."""
+        return " > ".join(self._stages)
+
+    def status(self) -> Status:
+        """Say where the run is: state, epoch, items delivered, time, why the last epoch failed."""
+        training = self._training
+        trains = training is not None and not training.ended
+        ours = training is not None and (trains or self._life.owner is training.thread)
+        status = self._life.status(
+            trains=trains,
+            epochs=(training.total, training.begun) if training is not None and ours else None,
+            total=self._total(),
+            units=self._units,
+        )
+        return replace(status, links=self._links())
+
+    def _links(self) -> dict[str, str]:
+        away = [address for address, stage in self._stages.items() if stage.placement is not None]
+        callers = {address: self._machine.caller(address) for address in away}
+        links = {address: caller.link for address, caller in callers.items() if caller is not None}
+        return {address: link for address, link in links.items() if link}
+
+    def _total(self) -> int | None:
+        try:
+            given = self._life.given
+            return length(self._chain if given is None else given_chain(self._chain, given))
+        except LengthUnknownError:
+            return None
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random generator handed to a stage."""
+        return self._seed
+
+    def stats(self) -> RunStats:
+        """Give frozen stats by stage address; the training loop's own row is "consumer".
+
+        Between epochs, "the last seconds" are those of the last epoch.
+        """
+        now_ns = self._life.ended_ns or perf_counter_ns()
+        rows = self._machine.stats(now_ns)
+        with self._scheduler.lock:
+            rows[CONSUMER] = self._record.consumer.stats(now_ns)
+        return RunStats(rows)
+
+    def history(self) -> list[Row]:
+        """Give one row a second and stage, for a DataFrame; old times are thinned."""
+        return self._machine.history()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the run stands, in numbers: behind the last item that the loop has had.
+
+        What was read ahead, buffered or shuffled but not handed out is read again by whoever
+        goes on; items that were skipped are not tried again. Nothing waits for this.
+
+        Returns:
+            JSON-ready values: keep them with `json`, `torch.save` or a checkpoint of Lightning.
+            After an epoch came to its end, the beginning of the next one.
+
+        Raises:
+            StateError: the process of an isolated run died in the epoch.
+        """
+        return written(self._chain, self._seed, self._life.place())
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Give the last 100 items that failed, oldest first."""
+        return self._machine.failures()
+
+    @property
+    def events(self) -> tuple[KnobChange, ...]:
+        """Every knob change of this run: when, who, from, to, why."""
+        with self._scheduler.lock:
+            kept = self._record.events.copy()  # at once: garbage found below us may turn a knob
+        return tuple(kept)
+
+    @property
+    def devices(self) -> tuple[DeviceCaller, ...]:
+        """The threads of the devices that this run uses; `nbpipe.debug` looks at them."""
+        return tuple(self._scheduler.regions.devices)
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages by address."""
+        return dict(self._stages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._life.closed
+
+    def __getitem__(self, address: str) -> Stage | LiveStage:
+        """Give a stage; one with workers also tells how many, and their process ids.
+
+        Raises:
+            UnknownStageError: there is no such stage.
+        """
+        stage = stage_at(self._stages, address, "run")
+        caller = self._machine.caller(address)
+        return stage if caller is None else LiveStage(stage, caller)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._stages)
+
+    def __len__(self) -> int:
+        return length(self._chain)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "paused" if self.paused else "open"
+        if self._life.epoch is not None:
+            state += f", epoch {self.epoch} in progress"
+        return f"Run({self.title}; {state})"
+
+
+# -- Run: a started pipeline. It owns its workers for its whole life; one iteration is an epoch ----
+_FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
+
+started: list[Callable[[Run], None]] = []  # called with every run that starts
+
+
+@final
+class Run(Observed):
+    """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
+
+    A run that is collected closes itself. One whose own stages refer to it is not collected: its
+    threads, and what closes it, hold its stages, and these hold the run. `close()` or `with` ends
+    it; else it is closed as the interpreter exits.
+
+    Args:
+        chain: the stages.
+        seed: seed of every random generator handed to a stage.
+        memory_bytes: budget for what all buffers hold [bytes], or None.
+        machine: where the stages run.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        seed: int = 0,
+        memory_bytes: int | None = None,
+        machine: Callable[..., Machine] = LocalMachine,
+    ) -> None:
+        super().__init__(chain, seed=seed, memory_bytes=memory_bytes, machine=machine)
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        watcher = knob_watcher(self._machine, self._record)
+        knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
+        self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
+        self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
+        self._finalizer.atexit = False
+        watch.add(self)
+        for hear in tuple(started):
+            hear(self)
+
+    # -- epochs ---------------------------------------------------------------------------
+    def __iter__(self) -> EpochIterator:
+        """Start the next epoch.
+
+        An epoch that this thread left unfinished is cancelled first.
+
+        Raises:
+            RunClosedError: the run is closed, or was started in another process.
+            ConcurrentIterationError: another thread is iterating this run.
+            ReentrantRunError: a stage of this run asks for it.
+        """
+        return self._iterator(None)
+
+    def single_epoch(self) -> EpochIterator:
+        """Start the next epoch; when it ends, cannot begin, or is dropped, the run is closed."""
+        try:
+            return self._iterator(self.close)
+        except BaseException:  # what cannot be sent to a process is found now
+            self.close()
+            raise
+
+    def iterate(self, indices: Iterable[SupportsIndex]) -> EpochIterator:
+        """Start the next epoch, in an order given from outside.
+
+        The source is read by these indices; what else stands at the head of the pipeline and
+        orders indices (`shuffle`, `shard`, `take`, `skip`, `repeat`, `sample`, `balance`,
+        `claim`) is left out, and `enumerate` numbers what is read. A `cache` neither keeps nor
+        gives items. All other stages do what they do in any epoch. An item's path, which its
+        random generator depends on, is (its place in `indices`, its index).
+
+        Args:
+            indices: ints from 0 to the source's length - 1, as often and in the order that they
+                are wanted: a list, an array, a tensor, a sampler, a generator, which may be
+                endless. They are drawn as the source reads them, `prefetch` items ahead; with
+                `isolate=True` up to 64 more.
+
+        Returns:
+            The iterator of the epoch, as `iter(run)` gives it. An index that is out of range or
+            no int ends it with a `StageError` of the source, after the items before it.
+
+        Raises:
+            ArgumentTypeError: `indices` cannot be iterated, or the pipeline does not begin with
+                a source that has a length and an index.
+            ArgumentError: a `repeat` behind the head would read the source again.
+            RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
+        """
+        return self.begin_epoch(Listed(indices))
+
+    def open_epoch(self, *, depth: int = 2) -> OpenEpoch:
+        """Start the next epoch, and push the indices to it while it runs.
+
+            with run.open_epoch() as epoch:
+                epoch.load(indices_of(0))
+                for step in range(steps):
+                    epoch.load(indices_of(step + 1))  # read while the step is under way
+                    train(next(epoch))
+
+        Args:
+            depth: loads that may wait until the source begins them [loads]. One thread that
+                loads and iterates needs as many as it loads ahead of what it takes.
+
+        Returns:
+            The epoch: `load(indices)` and `end()` push, from any thread; iterating gives the
+            items, as in `iterate`.
+
+        Raises:
+            ArgumentTypeError: the pipeline does not begin with a source that has a length and an
+                index.
+            ArgumentError: `depth` is out of range, or a `repeat` behind the head would read the
+                source again.
+            RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
+        """
+        feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
+        return OpenEpoch(self.begin_epoch(feed), feed, self._life)
+
+    def begin_epoch(self, given: GivenOrder | None, stands: Stages | None = None) -> EpochIterator:
+        """Start the next epoch, in an order given from outside or, with None, in its own.
+
+        Args:
+            given: the order.
+            stands: where the stages go on, for a process that runs the stages of another one.
+        """
+        if stands:
+            number = self._life.next_epoch
+            self._life.following = Place(number, 0, stands, given is not None)
+        return self._iterator(None, given)
+
+    def stands(self, epoch: int, rest: Rest) -> Stages | None:
+        """Say where the stages stand in an epoch, for the process whose stages they are."""
+        return self._life.stands(epoch, rest)
+
+    def _iterator(
+        self, at_end: Callable[[], None] | None, given: GivenOrder | None = None
+    ) -> EpochIterator:
+        chain = self._chain if given is None else given_chain(self._chain, given)
+        epoch = self._life.start_epoch(given)
+        iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
+        self._iterators.add(iterator)
+        return iterator
+
+    def set_epoch(self, number: int) -> None:
+        """Give the next epoch this number.
+
+        After `load_state_dict`, the epoch of the state goes on where that says; any other begins
+        at its beginning.
+
+        Raises:
+            ArgumentError: not an int of at least 0.
+        """
+        self._life.next_epoch = whole("epoch", number, minimum=0)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a state: the next iteration gives the rest of its epoch.
+
+        After the epoch's last item that rest is empty, and the iteration after it is the next
+        epoch. With the same number of ranks and stages in input order the items are those of the
+        uninterrupted epoch, one by one, whatever the executors and knobs are now. With another
+        number of ranks, or in completion order, each item that is left comes once.
+
+        Args:
+            state: what `state_dict()` gave; for another number of ranks, the list of the states
+                of all ranks.
+
+        Raises:
+            StateError: the state belongs to another pipeline, seed or data, or cannot be read.
+            RunClosedError: the run is closed, or was started in another process.
+        """
+        self._life.check_open()
+        place = read(self._chain, self._seed, state)
+        self._life.following, self._life.left = place, None
+        self._life.next_epoch = place.epoch
+
+    def stop(self) -> None:
+        """End the epoch in progress as if it were exhausted, and what `train` started."""
+        if self._training is not None:
+            self._training.stopping = True
+        self._life.stop()
+
+    def pause(self) -> None:
+        """Let no further call start; `__next__` waits until `resume()`."""
+        self._life.check_open()
+        self._machine.pause(paused=True)
+
+    def resume(self) -> None:
+        """Go on after `pause()`."""
+        self._life.check_open()
+        self._machine.pause(paused=False)
+
+    def close_epochs(self) -> None:
+        """Cancel the epoch in progress: the code that iterated it is gone."""
+        for iterator in tuple(self._iterators):
+            iterator.close()
+
+    # -- a loop in the background ---------------------------------------------------------
+    def train(self, step: Callable[[Any], object], epochs: int = 1) -> Run:
+        """Call `step` with every item of some epochs, in a thread; return at once.
+
+        What `step` prints appears in the cell that called this. `stop()` ends the loop after
+        the step in progress, `close()` too; an interrupt of the kernel does not.
+
+        Args:
+            step: called with one item; what it raises ends the loop, is shown in the panel
+                and raised by `wait()`.
+            epochs: epochs to iterate one after the other [epochs].
+
+        Returns:
+            This run, so that `run.train(step).wait()` is one line, and a cell shows the panel.
+
+        Raises:
+            ArgumentError: `epochs` is not an int of at least 1.
+            ArgumentTypeError: `step` cannot be called, or is `async`.
+            ConcurrentIterationError: another thread is iterating this run.
+            RunClosedError: the run is closed, or was started in another process.
+            WorkerStartError: the system gives no more threads.
+        """
+        training = Training(self.__iter__, step, epochs=epochs)
+        training.first = iter(self)
+        uninterrupted(functools.partial(self._start, training))
+        return self
+
+    def _start(self, training: Training) -> None:
+        before = self._training, self._life.owner
+        self._training = training
+        self._life.owner = training.thread
+        try:
+            training.thread.start()
+        except RuntimeError as error:
+            self._training, self._life.owner = before
+            self.stop()
+            raise no_thread("the training loop", error) from error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the loop that `train` started has ended; without one, return at once.
+
+        An interrupt ends the wait, not the loop.
+
+        Args:
+            timeout_s: how long at most [s]; None for as long as it takes.
+
+        Returns:
+            Whether the loop has ended.
+
+        Raises:
+            ReentrantRunError: a stage of this run asks for it.
+            BaseException: what `step` or a stage raised.
+        """
+        if timeout_s is not None:
+            seconds("wait timeout_s", timeout_s, zero=True)
+        self._life.check_outside("wait for")
+        training = self._training
+        if training is None:
+            return True
+        ended = training.wait(timeout_s, self.between_waits)
+        if ended and training.error is not None:
+            raise training.error
+        return ended
+
+    @property
+    def between_waits(self) -> Callable[[], object] | None:
+        """Called by whoever iterates, before it takes an item and while it waits for one."""
+        return self._life.between_waits
+
+    @between_waits.setter
+    def between_waits(self, function: Callable[[], object] | None) -> None:
+        self._life.between_waits = function
+
+    # -- what others make of it -------------------------------------------------------------
+    def diagnose(self) -> Diagnosis:
+        """Name what limits the run, from its last 5 s, and what to try; prints as a sentence."""
+        from ..show.diagnose import diagnose
+
+        return diagnose(self)
+
+    def plot(self) -> Figure:
+        """Draw the history: the rate of each stage over time, knob changes, how full buffers are.
+
+        Returns:
+            A `plotly.graph_objects.Figure`.
+
+        Raises:
+            MissingExtraError: plotly is not installed.
+        """
+        from ..show.figure import figure
+
+        return figure(self)
+
+    def controls(self) -> VBox:
+        """Give sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
+
+        Returns:
+            An `ipywidgets.VBox`; in a notebook, `run` itself shows the whole panel.
+
+        Raises:
+            MissingExtraError: ipywidgets is not installed.
+        """
+        from ..jupyter import controls_of
+
+        return controls_of(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from ..show.html import bundle
+
+        return bundle(self)
+
+    def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
+        """Write the pipeline as a module with the knobs' present values: `Pipeline.export`."""
+        from ..export.exporting import export_chain
+
+        anew = functools.partial(Run, self._chain, seed=0)
+        return export_chain(
+            self._chain, path, items=lambda: anew().single_epoch(), overwrite=overwrite
+        )
+
+    def renew_functions(self) -> None:
+        """Hear that a cell was run: workers get the functions that it changed."""
+        self._machine.renew()
+
+    # -- the end --------------------------------------------------------------------------
+    def close(self, timeout_s: float = 5) -> None:
+        """End the run and its workers; calling it again does nothing.
+
+        Args:
+            timeout_s: how long to wait for calls in progress [s]. A stage still inside user
+                code then is named in a warning; its thread is left a daemon.
+
+        Raises:
+            ReentrantRunError: a stage of this run asks for it; `stop()` is allowed there.
+        """
+        life = self._life
+        if life.closed or life.forked:
+            return
+        timeout_s = seconds("close timeout_s", timeout_s, zero=True)
+        life.check_outside("close")
+        try:
+            self._close(timeout_s)
+        except BaseException:  # interrupted: what is left to do is done, without waiting
+            uninterrupted(functools.partial(life.close, 0))
+            raise
+
+    def _close(self, timeout_s: float) -> None:
+        uninterrupted(self._let_go)
+        training = self._training
+        if training is not None and training.thread is not threading.current_thread():
+            self.stop()
+            if not training.wait(timeout_s, None):
+                LOG.warning("run closed, but after %g s still in a training step", timeout_s)
+        self._life.close(timeout_s)
+
+    def _let_go(self) -> None:
+        self._finalizer.detach()
+        watch.discard(self)
+        for unwatch in self._unwatch:
+            unwatch()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def disown(self) -> None:
+        """Take note that this process was forked: the run stayed in the other one."""
+        self._finalizer.detach()
+        self._life.disown()
+
+
+def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:
+    """Close what a collected run left; no lock may be taken here, it may be held below us."""
+
+    def close() -> None:
+        for end in unwatch:
+            end()
+        life.close(_FORGOTTEN_S)
+
+    in_new_thread(close)

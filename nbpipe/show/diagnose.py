@@ -1,0 +1,193 @@
+"""Diagnose: what a run says of itself, or of its last epoch; a call that hangs comes first."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..base.format import format_count, format_seconds, format_share, shortened
+from ..engine.stats import Row, StageStats, Status, worker_count
+from ..ops.operations import Call
+from ..ops.stage import Stage, regions_of
+from .case import (
+    WINDOW_S,
+    Case,
+    averages_of,
+    futile_raise,
+    growth_of,
+    last_stretch,
+    span_s,
+    turned_since,
+)
+from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, futile, patient, shown
+from .watch import Watched
+
+# -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
+LEAST_S = 5.0  # no call hangs before,
+TIMES = 20.0  # nor while it takes less than so many times the 99th percentile
+_NAME = 60
+
+
+class Hang(NamedTuple):
+    """The call that has been in progress for the longest time of those that hang.
+
+    Attributes:
+        stages: addresses of the stages that it goes through: one, or all of those that share
+            their workers.
+        age_s: time since it began [s].
+        item: the item that it works on, or "first to last"; empty where that is not known.
+    """
+
+    stages: tuple[str, ...]
+    age_s: float
+    item: str
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        name = shortened(" > ".join(self.stages), _NAME)
+        text = f"a call of {name} has been running for {format_seconds(int(self.age_s))}"
+        if not self.item:
+            return text
+        return f"{text}, on item{'s' * (' to ' in self.item)} {self.item}"
+
+
+def hang_of(stages: Mapping[str, Stage], stats: Mapping[str, StageStats]) -> Hang | None:
+    """Find the call that hangs, or that has hung for the longest time; None without one.
+
+    While workers start, or a cluster has none, calls wait for those, and none is said to hang.
+    """
+    found: Hang | None = None
+    addresses = iter(stages)
+    for region in regions_of(tuple(stages.values())):
+        shared = tuple(next(addresses) for _ in region)
+        rows = [stats[name] for name in shared if name in stats]
+        nobody = region[0].executor == "dask" and not any(row.workers for row in rows)
+        if not rows or nobody or any(row.starting for row in rows):
+            continue
+        last = rows[-1]
+        usual_s = sum(row.latency_p99_s for row in rows)
+        if not last.oldest_s or last.oldest_s < max(LEAST_S, TIMES * usual_s):
+            continue
+        if found is None or last.oldest_s > found.age_s:
+            found = Hang(shared, last.oldest_s, last.oldest_item)
+    return found
+
+
+# -- Diagnose: what a run says of itself, or of its last epoch -------------------------------------
+EARLY_S = 1.0  # nothing is said of stats of so short a time,
+FEW, FEW_S = 3, 5.0  # nor, for some seconds more, while no stage has made so many items
+_ONE = {"items": "item", "batches": "batch"}
+_OVER = ("finished", "stopped", "cancelled", "closed")
+
+
+def diagnose(watched: Watched) -> Diagnosis:
+    """Name what limits a run, from the last 5 s of its stats.
+
+    Of an epoch that is over, the last seconds of the history speak.
+    """
+    return judge(watched, watched.status(), watched.stats())
+
+
+def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+    """Diagnose from a status and stats that were read before."""
+    if status.state == "failed":
+        return _failed(status, watched)
+    if status.state == "paused":
+        return Diagnosis(None, "paused: no call starts", f"{status.called}.resume() goes on")
+    if status.state in _OVER:
+        return _over(watched, status, stats)
+    if status.state != "running":
+        iterated = status.called.partition(".")[0]  # the run, or the loader
+        return Diagnosis(None, "not started", f"iterate the {iterated}, then look again")
+    starts = _starting(stats)
+    if starts is not None:
+        return starts
+    hang = hang_of(watched.stages, stats)
+    if hang is not None:
+        return Diagnosis(hang.stages[0], str(hang), kind=HANGS)
+    growth = functools.partial(growth_of, watched, history=watched.history)
+    case = Case.of(watched.stages, stats, status, span_s(watched, status), growth)
+    if is_early(case):
+        return Diagnosis(None, "too early to tell", "look again in a few seconds")
+    return _worthwhile(watched, patient(case, decide(case)), watched.history)
+
+
+def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
+    """Say which workers only start: before their first result nothing else limits."""
+    for address, row in stats.items():
+        if row.starting >= max(1, row.workers) and not row.items_out:
+            text = f"{shown(address)} is {worker_count(row.workers, row.starting, 0)}"
+            return Diagnosis(address, text, "its items come when they are there", kind=STARTS)
+    return None
+
+
+def is_early(case: Case) -> bool:
+    """Say whether the stats are those of too short a time to say anything."""
+    if case.span_s < EARLY_S:
+        return True
+    most = max((row.items_out for row in case.rows.values()), default=0)
+    return case.span_s < FEW_S and max(most, case.status.delivered - case.status.resumed) < FEW
+
+
+def _worthwhile(
+    watched: Watched, found: Diagnosis, history: Callable[[], Sequence[Row]]
+) -> Diagnosis:
+    """Take a suggestion back where the last such raise brought nothing."""
+    if found.suggestion is None:
+        return found
+    vain = futile_raise(watched, found.suggestion, history)
+    return found if vain is None else futile(found, vain.old, vain.new)
+
+
+def _failed(status: Status, watched: Watched) -> Diagnosis:
+    named = [name for name in watched.stages if f"stage {name!r}" in status.error]
+    lost = [failure.stage for failure in watched.failures() if failure.epoch == status.epoch]
+    name = max(named, key=len) if named else lost[-1] if lost else None
+    who = "the epoch" if name is None else shown(name)
+    text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"
+    advice = f"{status.called}.failures() gives inputs and tracebacks"
+    stage = watched.stages.get(name or "")
+    if stage is not None and isinstance(stage.spec, Call) and status.called == "run":
+        advice += "; on_error='skip' leaves such items out, nbpipe.Retry(2) tries again"
+    return Diagnosis(name, text, advice, kind=FAILED)
+
+
+def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+    """Diagnose the last epoch; once, for it no longer changes."""
+    knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
+    key = (status.state, status.epoch, status.delivered, knobs)
+    known = _known.get(watched)
+    if known is None or known[0] != key:
+        known = _known[watched] = (key, _afterwards(watched, status, stats))
+    return known[1]
+
+
+_known: weakref.WeakKeyDictionary[Watched, tuple[object, Diagnosis]] = weakref.WeakKeyDictionary()
+
+
+def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
+    past = watched.history()
+    rows, since_s = last_stretch(past, status, watched.events)
+    averages = averages_of(rows, stats, since_s)
+    if not averages:
+        share = status.waited_s / status.elapsed_s if status.elapsed_s > 0 else 0.0
+        unit = status.units.get(next(reversed(tuple(watched.stages)), ""), "items")
+        one = status.delivered == 1
+        count = f"{format_count(status.delivered)} {_ONE.get(unit, unit) if one else unit}"
+        text = f"{status.state}; {count} {'was' if one else 'were'} delivered"
+        return Diagnosis(
+            None, f"{text}, the loop waited for data {format_share(share)} of the time"
+        )
+    growth = functools.partial(growth_of, watched, history=lambda: past)
+    case = Case.of(watched.stages, averages, status, WINDOW_S, growth)
+    found = _worthwhile(watched, decide(case), lambda: past)
+    found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
+    names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]
+    turned = turned_since(watched.stages, rows, names)
+    if not turned:
+        return found
+    advice = f"{shown(turned)} was turned since: run another epoch"
+    return replace(found, advice=advice, suggestion=None)

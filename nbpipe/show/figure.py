@@ -1,0 +1,398 @@
+"""The figure a person asks for: rates, the loop's waits and queues of a run over time."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ..base.format import shortened
+from ..base.knobs import KnobChange
+from ..engine.stats import Row
+from ..errors import MissingExtraError
+from ..ops.stage import CONSUMER
+from .history import ticks_of, time_of, unix_zero_s
+from .watch import Watched
+from .words import LOOP
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_INK, _GRID, _BAND = "#808080", "rgba(128,128,128,0.25)", "rgba(128,128,128,0.10)"
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a00")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_MARK = "#d55e00"
+_NAME = 18
+_MOST_MARKS, _MOST_BANDS = 100, 60
+_MOST_LABELS = 8
+_LETTER = 0.011  # width of one in a label, where the figure is narrow [widths of a plot]
+_LABEL = 0.12  # narrower epochs have no label
+_FEW = 4  # times of which a line shows little
+_GAP = 3.0  # so much longer than usual, between epochs, is a gap
+_UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
+_BEFORE = "No history yet: there is a row each second while an epoch runs."
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A run's history in columns.
+
+    Attributes:
+        at: times since the run began, in `unit`.
+        unit: "s", "min" or "h".
+        unit_s: length of it [s].
+        epochs: epoch of each time; None in a gap.
+        rows: a row for each time, by stage; None where there is none.
+        units: what each stage hands on, by address.
+    """
+
+    at: Sequence[float]
+    unit: str
+    unit_s: float
+    epochs: Sequence[int | None]
+    rows: Mapping[str, Sequence[Row | None]]
+    units: Mapping[str, str]
+
+    def column(self, stage: str, key: str, factor: float = 1.0) -> list[float | None]:
+        """Give one number of a stage over time."""
+        return [None if row is None else factor * float(row[key]) for row in self.rows[stage]]
+
+
+def figure(watched: Watched) -> Figure:
+    """Draw a run's history.
+
+    From top to bottom: the rate of each stage that hands on items, of each that hands on
+    batches, how long the loop waited, and how full each queue was. Knob changes are marked,
+    epochs are shaded in turns.
+
+    Args:
+        watched: the run.
+
+    Returns:
+        A `plotly.graph_objects.Figure` that fills the width it is given.
+
+    Raises:
+        MissingExtraError: plotly is not installed.
+    """
+    try:
+        from plotly import graph_objects
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise MissingExtraError.of("plotly", "jupyter", "a figure of a run") from error
+
+    ticks = ticks_of(watched.history())
+    if not ticks:
+        return _styled(graph_objects.Figure(), 220, watched.title, empty=True)
+    past = past_of(ticks, watched.status().units)
+    groups = _groups(past)
+    queues = [name for name, stage in watched.stages.items() if _has_queue(past, name, stage)]
+    rows = len(groups) + 1 + bool(queues)
+    heights = [3.0] * len(groups) + [1.2] + [0.6 + 0.3 * len(queues)] * bool(queues)
+    drawn = make_subplots(rows=rows, shared_xaxes=True, vertical_spacing=0.05, row_heights=heights)
+    for place, (unit, names) in enumerate(groups.items(), 1):
+        _draw_rates(drawn, past, unit, names, row=place)
+    _draw_wait(drawn, past, row=len(groups) + 1)
+    if queues:
+        _draw_queues(drawn, past, queues, row=rows)
+    _draw_epochs(drawn, past)
+    changes = watched.events[-_MOST_MARKS:]
+    _draw_changes(drawn, past, changes, unix_zero_s(ticks), next(iter(groups.values())))
+    drawn.update_xaxes(title_text=f"time since the run began [{past.unit}]", row=rows, col=1)
+    return _styled(drawn, round(130 + 62 * sum(heights)), watched.title)
+
+
+# -- the numbers ------------------------------------------------------------------------
+
+
+def past_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Past:
+    """Lay a history out in columns, with an empty place where nothing ran between epochs."""
+    names = {str(row["stage"]): None for tick in ticks for row in tick}
+    times: list[float] = []
+    epochs: list[int | None] = []
+    rows: dict[str, list[Row | None]] = {name: [] for name in names}
+    for tick in ticks:
+        time_s, epoch = time_of(tick), int(tick[0]["epoch"])
+        if _is_gap(times, time_s) and epoch != epochs[-1]:
+            edge_s = min(1.0, (time_s - times[-1]) / 3)
+            times += [times[-1] + edge_s, time_s - edge_s]
+            epochs += [None, None]
+            for column in rows.values():
+                column += [None, None]
+        times.append(time_s)
+        epochs.append(epoch)
+        found = {str(row["stage"]): row for row in tick}
+        for name, column in rows.items():
+            column.append(found.get(name))
+    unit_s, unit = next((s, word) for least, s, word in _UNITS if times[-1] >= least)
+    return Past([time_s / unit_s for time_s in times], unit, unit_s, epochs, rows, units)
+
+
+def _is_gap(times: Sequence[float], time_s: float) -> bool:
+    if len(times) < 2:  # noqa: PLR2004 - a distance has two ends
+        return False
+    return time_s - times[-1] > _GAP * max(1.0, times[-1] - times[-2])
+
+
+def _groups(past: Past) -> dict[str, list[str]]:
+    """Give the stages by what they hand on; the loop takes what the last one hands on."""
+    loop = next(reversed(tuple(past.units.values())), "items")
+    groups: dict[str, list[str]] = {}
+    for name in past.rows:
+        unit = loop if name == CONSUMER else past.units.get(name, "items")
+        groups.setdefault(unit, []).append(name)
+    return groups
+
+
+def _has_queue(past: Past, name: str, stage: Any) -> bool:
+    return name in past.rows and stage.executor != "inline"
+
+
+# -- what is drawn ----------------------------------------------------------------------
+
+
+def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row: int) -> None:
+    order = list(past.rows)
+    for name in names:
+        place = order.index(name)
+        line = {
+            "color": _INK if name == CONSUMER else _COLOURS[place % len(_COLOURS)],
+            "dash": _DASHES[place % len(_DASHES)],
+            "width": 2,
+        }
+        drawn.add_scatter(
+            x=past.at,
+            y=past.column(name, "items_per_s"),
+            name=LOOP if name == CONSUMER else _plain(name),
+            mode="lines+markers" if len(past.at) < _FEW else "lines",
+            line=line,
+            hovertemplate=f"%{{y:.4~s}} {unit}/s at %{{x:.4~g}} {past.unit}",
+            row=row,
+            col=1,
+        )
+    drawn.update_yaxes(title_text=f"{unit}/s", rangemode="tozero", row=row, col=1)
+
+
+def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
+    if CONSUMER in past.rows:
+        shares = past.column(CONSUMER, "starved", 100)
+        at, filled = _filled(past.at, shares)
+        drawn.add_scatter(
+            x=at,
+            y=filled,
+            mode="lines",
+            line={"width": 0},
+            fill="tozeroy",
+            fillcolor="rgba(128,128,128,0.35)",
+            showlegend=False,
+            hoverinfo="skip",
+            row=row,
+            col=1,
+        )
+        drawn.add_scatter(
+            x=past.at,
+            y=shares,
+            name="loop waits",
+            mode="lines",
+            line={"color": _INK, "width": 1},
+            hovertemplate=f"%{{y:.0f}} % at %{{x:.4~g}} {past.unit}",
+            row=row,
+            col=1,
+        )
+    drawn.update_yaxes(title_text="loop waits<br>[%]", range=[0, 100], row=row, col=1)
+
+
+def _filled(at: Sequence[float], shares: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """Let what is filled fall to 0 at both edges of a gap: plotly would fill across it."""
+    edges = list(at)
+    for place, share in enumerate(shares):
+        if share is None:
+            ends = place > 0 and shares[place - 1] is not None
+            edges[place] = at[place - 1] if ends else at[min(place + 1, len(at) - 1)]
+    return edges, [share or 0.0 for share in shares]
+
+
+def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> None:
+    fill: list[list[float | None]] = []
+    words: list[list[str]] = []
+    for name in names:
+        bounds = [None if one is None else _bound(one) for one in past.rows[name]]
+        queued = past.column(name, "queued")
+        pairs = list(zip(queued, bounds, strict=True))
+        fill.append([min(1.0, q / b) if q is not None and b else None for q, b in pairs])
+        words.append([f"{_plain(name)}: {q or 0:.0f} of {b or 0:.0f}" for q, b in pairs])
+    drawn.add_heatmap(
+        x=past.at,
+        y=list(range(len(names))),
+        z=fill,
+        text=words,
+        zmin=0,
+        zmax=1,
+        colorscale="Cividis",
+        colorbar=_colour_bar(drawn.layout[f"yaxis{row if row > 1 else ''}"].domain),
+        hovertemplate=f"%{{text}} at %{{x:.4~g}} {past.unit}<extra></extra>",
+        row=row,
+        col=1,
+    )
+    drawn.update_yaxes(
+        tickvals=list(range(len(names))),
+        ticktext=[_plain(name) for name in names],
+        autorange="reversed",
+        showgrid=False,
+        row=row,
+        col=1,
+    )
+
+
+def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
+    return {
+        "title": {"text": "fill"},
+        "x": 1.0,
+        "xpad": 6,
+        "len": max(0.2, beside[1] - beside[0]),
+        "y": sum(beside) / 2,
+        "thickness": 10,
+        "tickformat": ".0%",
+        "tickvals": [0, 0.5, 1],
+    }
+
+
+def _bound(row: Row) -> float:
+    return float(row["prefetch"]) + float(row["concurrency"])
+
+
+def _draw_epochs(drawn: Any, past: Past) -> None:
+    """Shade every second epoch, and name those that are wide enough."""
+    bands = _bands(past)
+    whole = past.at[-1] - past.at[0]
+    if len(bands) > _MOST_BANDS or not whole > 0:
+        return
+    for epoch, start, end in bands:
+        band = {"x0": start, "x1": end, "y0": 0, "y1": 1, "xref": "x", "yref": "paper"}
+        if epoch % 2:
+            drawn.add_shape(type="rect", fillcolor=_BAND, line_width=0, layer="below", **band)
+        if end - start >= _LABEL * whole:
+            drawn.add_annotation(
+                x=start,
+                y=1,
+                xref="x",
+                yref="paper",
+                xanchor="left",
+                yanchor="bottom",
+                text=f"epoch {epoch}",
+                showarrow=False,
+                font={"size": 11},
+            )
+
+
+def _bands(past: Past) -> list[tuple[int, float, float]]:
+    """Give number, beginning and end of each epoch; the end is that of its last row."""
+    bands: list[tuple[int, float, float]] = []
+    last: float | None = None  # end of the epoch that stands right before
+    for epoch, group in groupby(zip(past.epochs, past.at, strict=True), key=lambda one: one[0]):
+        times = [at for _, at in group]
+        if epoch is None:
+            last = None
+            continue
+        bands.append((epoch, times[0] if last is None else last, times[-1]))
+        last = times[-1]
+    return bands
+
+
+def _draw_changes(
+    drawn: Any, past: Past, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
+) -> None:
+    """Mark knob changes by a line through all plots, and a marker that says what was turned.
+
+    Beside markers with room for it, the last ones first, that stands without hovering.
+    """
+    marks = [((one.when_s - zero_s) / past.unit_s, one) for one in changes]
+    marks = [(max(at, past.at[0]), one) for at, one in marks if at <= past.at[-1]]
+    if not marks:
+        return
+    for at, _ in marks:
+        line = {"color": _MARK, "width": 1, "dash": "dot"}
+        drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
+    rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
+    labels = _labels([(at, _turned(one)) for at, one in marks], past.at[0], past.at[-1])
+    drawn.add_scatter(
+        x=[at for at, _ in marks],
+        y=[max(rates, default=1.0) * 1.12] * len(marks),
+        name="knob change",
+        mode="markers+text",
+        marker={"symbol": "triangle-down", "size": 10, "color": _MARK},
+        text=[label for label, _ in labels],
+        textposition=[f"middle {side}" for _, side in labels],
+        textfont={"size": 11, "color": _INK},
+        cliponaxis=False,
+        hovertext=[_words(one) for _, one in marks],
+        hovertemplate=f"%{{hovertext}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
+        row=1,
+        col=1,
+    )
+
+
+def _labels(marks: Sequence[tuple[float, str]], start: float, end: float) -> list[tuple[str, str]]:
+    """Give each mark a label and the side that it stands on; empty where there is no room.
+
+    Args:
+        marks: times and labels, oldest first.
+        start: of the time axis.
+        end: of it.
+    """
+    found = [("", "right")] * len(marks)
+    taken = [(at, at) for at, _ in marks]
+    left = _MOST_LABELS
+    for place in range(len(marks) - 1, -1, -1):
+        at, label = marks[place]
+        width = max(end - start, 1e-9) * (_LETTER * len(label) + 2 * _LETTER)
+        for side, span in (("right", (at, at + width)), ("left", (at - width, at))):
+            inside = start <= span[0] and span[1] <= end
+            others = [one for number, one in enumerate(taken) if number != place]
+            if left and inside and not any(a < span[1] and span[0] < b for a, b in others):
+                found[place] = (label, side)
+                taken.append(span)
+                left -= 1
+                break
+    return found
+
+
+def _words(change: KnobChange) -> str:
+    why = f": {_plain(change.why, 80)}" if change.why else ""
+    return f"{_turned(change, 60)}<br>by {_plain(change.by)}{why}"
+
+
+def _turned(change: KnobChange, most: int = 30) -> str:
+    return f"{_plain(change.knob, most)} {change.old} → {change.new}"
+
+
+def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
+    """Give it colours that read in the light and in the dark, and let it fill its place."""
+    drawn.update_layout(
+        template="none",
+        title={"text": _plain(title, 70), "font": {"size": 14}, "x": 0.01, "y": 0.985},
+        autosize=True,
+        height=height,
+        margin={"l": 70, "r": 10, "t": 56, "b": 100},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": _INK, "size": 12},
+        hovermode="closest",
+        legend={"orientation": "h", "x": 0, "y": -72 / height, "yanchor": "top"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": _INK},
+    )
+    drawn.update_xaxes(gridcolor=_GRID, zeroline=False, linecolor=_INK, automargin=True)
+    drawn.update_yaxes(gridcolor=_GRID, zeroline=False, linecolor=_INK, automargin=True)
+    if empty:
+        drawn.update_xaxes(visible=False)
+        drawn.update_yaxes(visible=False)
+        drawn.add_annotation(
+            text=_BEFORE, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False
+        )
+    return drawn
+
+
+def _plain(text: str, most: int = _NAME) -> str:
+    """Give text of others as plotly shows it unchanged: it knows some tags, entities and TeX."""
+    return html.escape(shortened(text, most), quote=False).replace("$", "&#36;")

@@ -1,0 +1,373 @@
+"""Remote: a run as a front end may reach it: checked messages in, acknowledgements out.
+
+Whatever shows a run in a browser speaks this protocol: `{"op": "set", "id": 7, "stage": "decode",
+"knob": "concurrency", "value": 8}` is answered by `{"type": "ack", "id": 7, "ok": true,
+"value": 8}`, where `value` is the value in force. Handlers may run in any thread and do not block:
+`{"op": "export", "id": 8, "path": "loader.py", "overwrite": false}` is acknowledged at once; what
+became of it is told later, as `{"type": "exported", "id": 8, "ok": true, "path": "/home/..", ...}`.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, TypedDict, final
+
+from ..base.format import shortened
+from ..base.knobs import Knob, KnobChange
+from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
+from .snapshot import LINE, NAME, Snapshot, Target, line, plain, snapshot
+from .watch import Watched
+
+LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
+_MOST_VIEWS = 64
+_LONGEST = 64  # characters of a view's name
+_GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
+_UNDO_KEPT = 1000
+_LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
+_LONGEST_TOLD, _LONGEST_REFUSAL = 4096, 8000  # characters of a path that was written, of a refusal
+_MOST_NOTES = 50
+_GONE = "this run is closed; start another with pipe.start()"
+_LOST = "this run is gone, nothing holds it any more; type: pipe.export({path!r})"
+_BUSY = "this run is being exported already; wait until that is done"
+
+
+class Ack(TypedDict, total=False):
+    """Answer to a message; `value` is the value in force, where a knob was meant."""
+
+    type: str
+    id: int
+    ok: bool
+    value: int | None
+    error: str
+
+
+class Exported(TypedDict, total=False):
+    """What became of an export: the file and notes, or why there is none, which may be long.
+
+    With `edited`, the file holds what export did not write: it asks for `overwrite`.
+    """
+
+    type: str
+    id: int
+    ok: bool
+    path: str
+    notes: list[str]
+    error: str
+    edited: bool
+
+
+Later = Callable[[Exported], object]
+
+
+@final
+class Remote:
+    """The far end of a run's controls. It holds the run weakly.
+
+    Args:
+        run: the run.
+        by: who turns knobs here, for the log of changes.
+    """
+
+    def __init__(self, run: Watched, *, by: str = "panel") -> None:
+        self._run = weakref.ref(run)
+        self._by = by
+        self._knobs: dict[tuple[str, str], Knob] = {}
+        self._place: dict[int, tuple[str, str]] = {}
+        self._unwatch: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._done: list[_Done] = []  # what `undo` takes back
+        self._undoing = threading.local()
+        self._follow(run)
+        self._last = snapshot(run)
+
+    def _follow(self, run: Watched) -> None:
+        """Watch the knobs of the run; another epoch of a loader may have others."""
+        with self._lock:
+            for address, stage in run.stages.items():
+                for name, knob in stage.knobs.items():
+                    place = shortened(plain(address), NAME), name  # as the snapshot calls it
+                    if self._knobs.get(place) is knob:
+                        continue
+                    self._knobs[place] = knob
+                    if id(knob) not in self._place:  # stages may share one: it is the first's
+                        self._place[id(knob)] = place
+                        self._unwatch.append(knob.watch(_noting(self, knob)))
+
+    # -- looking in -----------------------------------------------------------------------
+    def snapshot(self) -> Snapshot:
+        """Look at the run; one that is gone looks as it did last, and closed."""
+        run = self._run()
+        if run is None:
+            self._last = {**self._last, "state": "closed", "left_s": None}
+        else:
+            self._follow(run)
+            self._last = snapshot(run)
+        shown = self._last
+        shown["undo"] = self._undo_target()
+        shown["actions"] = self._actions(shown["state"])
+        return shown
+
+    @property
+    def run(self) -> Watched | None:
+        """The run, or None where it is gone."""
+        return self._run()
+
+    def _actions(self, state: str) -> list[str]:
+        export = ["export"] if self._run() is not None else []
+        if state == "closed":
+            return export
+        going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
+        return [*going, *(["undo"] if self._done else []), *export]
+
+    def _undo_target(self) -> Target | None:
+        with self._lock:
+            if not self._done:
+                return None
+            last = self._done[-1]
+        address, name = self._place[id(last.knob)]
+        return {"stage": address, "knob": name, "value": last.value}
+
+    # -- reaching in ----------------------------------------------------------------------
+    def handle(self, message: object, later: Later = lambda _: None) -> Ack:
+        """Do what a message from a browser asks for, and answer it; never raises.
+
+        Args:
+            message: what came.
+            later: called in another thread with what became of an export.
+        """
+        number = message.get("id") if isinstance(message, Mapping) else None
+        known = number if isinstance(number, int) and not isinstance(number, bool) else 0
+        ack: Ack = {"type": "ack", "id": known, "ok": True, "value": None}
+        try:
+            if not isinstance(message, Mapping):
+                raise ArgumentError(f"a message must be an object, got {_shown(message)}")
+            ack["value"] = self._do(message, known, later)
+        except NbpipeError as error:
+            ack["ok"] = False
+            ack["error"] = str(error)[:LINE]
+            ack["value"] = self._in_force(message)
+        return ack
+
+    def _do(self, message: Mapping[Any, Any], number: int, later: Later) -> int | None:
+        op = message.get("op")
+        if op == "set":
+            return self._set(message)
+        if op == "export":
+            self._export(message, number, later)
+            return None
+        plain: dict[object, Callable[[Watched], object]] = {
+            "pause": lambda run: run.pause(),
+            "resume": lambda run: run.resume(),
+            "stop": lambda run: run.stop(),
+            "undo": lambda _: self.undo(),
+        }
+        action = plain.get(op) if isinstance(op, str) else None
+        if action is None:
+            raise ArgumentError(
+                f"op must be one of set, export, {', '.join(map(str, plain))}, got {_shown(op)}"
+            )
+        action(self._open_run())
+        return None
+
+    def _set(self, message: Mapping[Any, Any]) -> int:
+        knob = self._knob(message)
+        if knob is None:
+            raise ArgumentError(
+                f"no knob {_shown(message.get('knob'))} of a stage {_shown(message.get('stage'))} "
+                "in this run"
+            )
+        self._open_run()
+        return knob.set(message.get("value"), by=self._by)  # type: ignore[arg-type]
+
+    def _export(self, message: Mapping[Any, Any], number: int, later: Later) -> None:
+        path, overwrite = _module_path(message.get("path")), message.get("overwrite", False)
+        if not isinstance(overwrite, bool):
+            raise ArgumentError(f"overwrite must be true or false, got {_shown(overwrite)}")
+        run = self._run()
+        if run is None:
+            raise RunClosedError(_LOST.format(path=path))
+        with _exporting_lock:
+            if run in _exporting:
+                raise RunError(_BUSY)
+            _exporting.add(run)
+        threading.Thread(
+            target=lambda: later(_exported(run, number, path, overwrite=overwrite)),
+            name="nbpipe-export",
+            daemon=True,
+        ).start()
+
+    def undo(self) -> None:
+        """Set the knob that was changed last back to the value before.
+
+        Raises:
+            ArgumentError: nothing was changed.
+        """
+        with self._lock:
+            if not self._done:
+                raise ArgumentError("there is no change to undo")
+            last = self._done.pop()
+        self._undoing.now = True
+        try:
+            last.knob.set(last.value, by=self._by, why="undo")
+        finally:
+            self._undoing.now = False
+
+    def _noted(self, knob: Knob, change: KnobChange) -> None:
+        if getattr(self._undoing, "now", False):
+            return
+        with self._lock:
+            last = self._done[-1] if self._done else None
+            if last is not None and last.goes_on(knob, change, self._by):
+                self._done[-1] = last._replace(until_s=change.when_s)
+            else:
+                self._done.append(_Done(knob, change.old, change.by, change.when_s))
+                del self._done[:-_UNDO_KEPT]
+
+    def _knob(self, message: Mapping[Any, Any]) -> Knob | None:
+        stage, name = message.get("stage"), message.get("knob")
+        if not isinstance(stage, str) or not isinstance(name, str):
+            return None
+        return self._knobs.get((stage, name))
+
+    def _in_force(self, message: object) -> int | None:
+        knob = self._knob(message) if isinstance(message, Mapping) else None
+        return None if knob is None else knob.value
+
+    def _open_run(self) -> Watched:
+        run = self._run()
+        if run is None or run.closed:
+            raise RunClosedError(_GONE)
+        return run
+
+    def close(self) -> None:
+        """Watch the knobs no longer."""
+        for unwatch in self._unwatch:
+            unwatch()
+
+
+class _Done(NamedTuple):
+    """A change of a knob: the value before, who made it, and until when it went on [s]."""
+
+    knob: Knob
+    value: int
+    by: str
+    until_s: float
+
+    def goes_on(self, knob: Knob, change: KnobChange, by: str) -> bool:
+        """Say whether a change is part of this one: a slider that is dragged makes many."""
+        ours = self.knob is knob and self.by == change.by == by
+        return ours and change.when_s - self.until_s < _GESTURE_S
+
+
+def _noting(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
+    reference = weakref.ref(remote)  # knobs outlive runs
+
+    def noted(change: KnobChange) -> None:
+        one = reference()
+        if one is not None:
+            one._noted(knob, change)
+
+    return noted
+
+
+_exporting: weakref.WeakSet[Watched] = weakref.WeakSet()
+_exporting_lock = threading.Lock()
+
+
+def _module_path(path: object) -> str:
+    """Check the path of a module that a browser sent."""
+    if not isinstance(path, str):
+        raise ArgumentError(f"path must be a text, got {_shown(path)}")
+    if not path.isprintable() or len(path) > _LONGEST_PATH or not path.endswith(".py"):
+        raise ArgumentError(
+            "path must be that of a module, as 'loader.py': printable, at most "
+            f"{_LONGEST_PATH} characters, with .py at its end; got {_shown(path)}"
+        )
+    return path
+
+
+def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Exported:
+    """Export a run, and say what became of it; takes some seconds."""
+    told: Exported = {"type": "exported", "id": number, "ok": False, "edited": False}
+    told |= {"path": "", "notes": [], "error": ""}
+    try:
+        written = run.export(path, overwrite=overwrite)
+        told["path"] = plain(str(written.path))[:_LONGEST_TOLD]
+        told["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
+        told["ok"] = True
+    except Exception as error:  # noqa: BLE001  whoever asked hears of it
+        told["error"], told["edited"] = _refusal(error), isinstance(error, ModuleEditedError)
+    finally:
+        with _exporting_lock:
+            _exporting.discard(run)
+    return told
+
+
+def _refusal(error: Exception) -> str:
+    """Give the text of a refusal in full; of what is none, no more than where it came from."""
+    if isinstance(error, NbpipeError | OSError):
+        text = plain(str(error))
+        more = f"\n... ({len(text) - _LONGEST_REFUSAL:,} more characters)"
+        return text if len(text) <= _LONGEST_REFUSAL else text[:_LONGEST_REFUSAL] + more
+    code = traceback.extract_tb(error.__traceback__)[-1]  # its text may hold what is secret
+    place = f"{Path(code.filename).name}, line {code.lineno}"
+    return f"export failed by a mistake of nbpipe, a {type(error).__name__} in {place}"
+
+
+def _shown(value: object) -> str:
+    simple = value is None or isinstance(value, str | int | float)
+    text = repr(value) if simple else type(value).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+@final
+class Views:
+    """The views of one run that are open, each with a lease.
+
+    Args:
+        clock: gives the time [s].
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._until_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        """Hear that a view was opened or closed, or that some are still there.
+
+        Raises:
+            ArgumentError: not the name of a view.
+        """
+        named = [message.get("view")] if message.get("op") == "view" else message.get("views")
+        if not isinstance(named, list):
+            raise ArgumentError(f"views must be a list, got {_shown(named)}")
+        for name in named[:_MOST_VIEWS]:
+            if not isinstance(name, str) or len(name) > _LONGEST:
+                raise ArgumentError(f"a view must be a short name, got {_shown(name)}")
+            self._note(name, here=message.get("open", True) is True)
+
+    def _note(self, name: str, *, here: bool) -> None:
+        with self._lock:
+            if not here:
+                self._until_s.pop(name, None)
+            elif name in self._until_s or len(self._until_s) < _MOST_VIEWS:
+                self._until_s[name] = self._clock() + LEASE_S
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._until_s.clear()
+
+    def __bool__(self) -> bool:
+        """Say whether there is one."""
+        now_s = self._clock()
+        with self._lock:
+            for name in [name for name, until_s in self._until_s.items() if until_s < now_s]:
+                del self._until_s[name]
+            return bool(self._until_s)

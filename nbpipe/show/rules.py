@@ -1,0 +1,410 @@
+"""Rules: each looks at a case and gives a diagnosis, or None where it does not fit.
+
+The most loaded stage above a loop that waits limits; where no stage is full, the order, the
+buffers or the items themselves do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
+from ..base.knobs import Knob
+from ..engine.stats import StageStats
+from ..ops.operations import Call
+from ..ops.stage import CONSUMER
+from .case import Case, Growth, Load
+
+CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
+FULL = 0.85  # a stage so loaded limits
+MOST = 0.6  # so loaded it limits where nothing else explains the wait
+HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
+STRAGGLING = 4.0  # p95 over p50 of calls that differ much
+ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
+COMPUTES = 0.4  # of the cores that a stage could use, used by it alone: it computes
+WAITS = 3.0  # busy slots for each core that is at work: its calls wait,
+WAITS_CROWDED = 8.0  # for files or for the network, not for a core that others use
+MAY_COMPUTE = 0.1  # of a core, for each busy slot: with less they all wait
+TURNS = 1.5  # slots that are busy where threads take turns: at least so many
+OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
+SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
+MANY_PER_S = 5000  # items in a second whose handing over counts
+NEARLY_ALL = 0.9  # of the cores at work: the machine is full
+LIMITS, HANGS, STARTS, FAILED = "limits", "hangs", "starts", "failed"
+_NAME = 60
+_CHEAPER = "make the function cheaper, or cache what it gives"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What limits a run, and what to try.
+
+    Attributes:
+        stage: address of the stage that limits; "consumer" is the training loop; None where
+            no single stage does.
+        text: why, in one sentence.
+        advice: what to try; empty where there is nothing.
+        suggestion: stage, knob and value that would carry it out, or None.
+        kind: what is said of the stage: LIMITS; HANGS, a call of it does not end; STARTS, its
+            workers do; FAILED.
+    """
+
+    stage: str | None
+    text: str
+    advice: str = ""
+    suggestion: tuple[str, str, int] | None = None
+    kind: str = LIMITS
+
+    def __str__(self) -> str:
+        """Give text and advice as one sentence."""
+        if not self.advice:
+            return self.text
+        return self.text + (", " if self.advice.startswith("try") else "; ") + self.advice
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+# -- the decision -----------------------------------------------------------------------
+
+
+def decide(case: Case) -> Diagnosis:
+    """Give the first diagnosis that fits."""
+    for rule in _RULES:
+        found = rule(case)
+        if found is not None:
+            return found
+    return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
+
+
+def patient(case: Case, found: Diagnosis) -> Diagnosis:
+    """Take a suggestion back while the last turn of its knob does not show yet."""
+    if found.suggestion is None:
+        return found
+    stage, name, _ = found.suggestion
+    if not case.just_turned(case.stages[stage].knobs[name]):
+        return found
+    advice = f"{shown(stage)}.{name} was turned just now: look again in a few seconds"
+    return replace(found, advice=advice, suggestion=None)
+
+
+def _loop(case: Case) -> Diagnosis | None:
+    if case.starved >= CONTENT:
+        return None
+    waits = f"it waits for data {format_share(case.starved)} of the time"
+    return Diagnosis(
+        CONSUMER, f"the training loop limits: {waits}", "nothing to gain in the pipeline"
+    )
+
+
+def _full(case: Case) -> Diagnosis | None:
+    return _loaded(case, FULL)
+
+
+def _most(case: Case) -> Diagnosis | None:
+    return _loaded(case, MOST)
+
+
+def _loaded(case: Case, least: float) -> Diagnosis | None:
+    top = max((load.share for load in case.loads), default=0.0)
+    if top < least:
+        return None
+    # Of equals the upper one: were the lower one slower, the upper one would be blocked.
+    load = next(load for load in case.loads if load.share >= top - 0.01)
+    calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
+    name = shown(load.address)
+    busy = f"busy {format_share(load.share - load.away)}"
+    if load.away >= _FAR:
+        busy = f"{busy}, {format_share(load.away)} on the way to its workers"
+    text = f"{name} limits: {busy}, {calls}{case.wait}"
+    if load.stage.executor == "device":
+        return Diagnosis(load.address, text, _ON_DEVICE)
+    if load.away > load.share / 2:
+        own = case.stages[load.host].executor == "process"
+        return Diagnosis(load.address, text, _NEARER if own else _FULL_CLUSTER)
+    if load.knob is None:
+        return Diagnosis(load.address, text, _without_knob(case, load))
+    return _with_knob(case, load, load.knob, text)
+
+
+_ON_DEVICE = (
+    "batches go to a device one after the other: send fewer bytes, as uint8 that a map on the "
+    "device converts, let workers give pinned tensors, or do less on the device before the loop"
+)
+_FAR = 0.1  # a way that takes less of the time is not worth a word
+_FULL_CLUSTER = (
+    "its calls wait for a free worker, or are short for the way: give the cluster more workers, or "
+    "let a call do more, a batch instead of a sample"
+)
+_NEARER = (
+    "let a call do more: batch in the workers, or let neighbouring stages share them; large "
+    "results travel faster with copy=False; what takes microseconds is faster in a thread"
+)
+
+
+def _without_knob(case: Case, load: Load) -> str:
+    """Say what helps a stage that makes one call at a time."""
+    stage = load.stage
+    if case.status.by_loop:
+        return (
+            "the loop makes its batches itself, one at a time: set num_workers=2, and they are "
+            "made beside it from the next epoch on"
+        )
+    if stage.op == "source":
+        return (
+            "the source is read by one call at a time: let it give paths or indices, and load "
+            "them in a map stage, which takes concurrency"
+        )
+    if stage.op == "batch":
+        return (
+            'batches are made one at a time: make them in workers, batch(..., executor="process"), '
+            "which takes concurrency, or make samples of equal shape and dtype before"
+        )
+    if stage.executor == "inline":
+        return (
+            f"it runs inside {shown(load.host)}, one call at a time: give it executor='thread' "
+            "and concurrency=2"
+        )
+    return "it does one thing at a time: move slow work into a map stage, which takes concurrency"
+
+
+def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
+    """Say whether more calls at once would help, and how many."""
+    address, cpu, computes = load.address, case.status.cpu_cores, computing(case, load)
+    if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
+        text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
+        if computes:
+            return Diagnosis(address, text, f"more concurrency will not help: {_CHEAPER}")
+    if is_held(case, load):
+        why, cure = _HELD[case.stages[load.host].executor]
+        return Diagnosis(address, f"{text}; {why}", cure)
+    growth = case.growth(load.host)
+    if growth is not None:
+        return Diagnosis(address, text, _in_turn(load, growth))
+    value = wanted_concurrency(case, load, knob)
+    if computes is not False and value > case.cores:
+        if knob.value >= case.cores:
+            return Diagnosis(address, text, _enough(case, load, knob, value, sure=computes is True))
+        value = case.cores
+    if value <= knob.value:
+        most = f"concurrency {knob.value} is the most there is"
+        return Diagnosis(address, text, f"{most}: {_CHEAPER}")
+    advice = f"try concurrency {value}"
+    if load.address != load.host:
+        advice = f"it runs inside {shown(load.host)}: {advice} there"
+    if knob.value > 1 and _may_be_held(case, load):
+        advice += (
+            "; where the process stays at one core, Python's interpreter lock limits: use "
+            'executor="process"'
+        )
+    return Diagnosis(address, text, advice, (load.host, "concurrency", value))
+
+
+def _in_turn(load: Load, growth: Growth) -> str:
+    return (
+        f"more concurrency will not help: calls of {shown(load.host)} take {growth.times:.1f} "
+        f"times as long at concurrency {growth.high} as at {growth.low}, so they wait for one "
+        "another, as at a lock, a disk or a core"
+    )
+
+
+def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> str:
+    if sure or value <= knob.value:
+        return f"{knob.value} calls at once are enough for {case.cores} cores: {_CHEAPER}"
+    threads = case.locked and case.stages[load.host].executor == "thread"
+    cure = f'use executor="process", or {_CHEAPER}' if threads else _CHEAPER
+    return f"where its calls wait, try concurrency {value}; where they compute, {cure}"
+
+
+def futile(found: Diagnosis, old: int, new: int) -> Diagnosis:
+    """Take back a suggestion, the like of which brought nothing."""
+    if found.suggestion is None:
+        return found
+    stage, name, _ = found.suggestion
+    vain = f"raising {shown(stage)}.{name} from {old} to {new} brought no more"
+    return replace(found, advice=f"{vain}: {_CHEAPER}", suggestion=None)
+
+
+def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
+    """Give the concurrency that would bring a stage level with what limits next.
+
+    One more at least, twice as much at most.
+    """
+    others = [other.share for other in case.loads if other is not load]
+    next_load = max([1.0 - case.starved, *others, 0.01])
+    value = math.ceil(knob.value * load.share / next_load - 0.01)
+    return min(max(value, knob.value + 1), 2 * knob.value, knob.maximum)
+
+
+def computing(case: Case, load: Load) -> bool | None:
+    """Say whether the calls of a stage compute, or wait; None where both may be.
+
+    The processor time is known of the whole process alone: calls surely compute where nobody
+    else can be using it, and evidently wait where they are many more than the cores at work.
+    """
+    cpu, own = case.status.cpu_cores, case.own_cores(load)
+    if load.stage.executor == "coroutine":
+        return False
+    if load.stage.placement is not None or cpu is None or own is None:
+        return None
+    if own >= COMPUTES * min(load.slots, case.cores):
+        return True
+    waits = WAITS_CROWDED if case.crowded else WAITS
+    return False if load.slots >= waits * cpu else None
+
+
+# -- the interpreter lock ---------------------------------------------------------------
+
+_HELD = {  # by executor: why, and what helps
+    "thread": (
+        "its threads share one core, held by Python's interpreter lock",
+        (
+            'more threads will not help: run it in processes, executor="process", or use functions '
+            "that release the lock (numpy, PIL, torch on whole arrays)"
+        ),
+    ),
+    "coroutine": (
+        "its calls compute on the one thread of the event loop",
+        "more calls will not help: await what waits, and compute in a thread stage",
+    ),
+}
+
+
+def is_held(case: Case, load: Load) -> bool:
+    """Say whether calls of a stage take turns on one core that nothing else explains."""
+    executor = case.stages[load.host].executor
+    cpu = case.status.cpu_cores
+    if not case.locked or executor not in _HELD or case.cores == 1 or load.slots < TURNS:
+        return False
+    own = case.own_cores(load)
+    return own is not None and _in_one_core(cpu) and own >= OWN_CORES
+
+
+def _may_be_held(case: Case, load: Load) -> bool:
+    cpu = case.status.cpu_cores
+    if not case.locked or case.stages[load.host].executor != "thread":
+        return False
+    return cpu is None or (_in_one_core(cpu) and cpu > MAY_COMPUTE * load.slots)
+
+
+def _in_one_core(cpu_cores: float | None) -> bool:
+    return cpu_cores is not None and ONE_CORE[0] <= cpu_cores <= ONE_CORE[1]
+
+
+# -- no stage is full -------------------------------------------------------------------
+
+
+def _event_loop(case: Case) -> Diagnosis | None:
+    """Find calls that wait for the event loop, because others compute on it."""
+    if not _in_one_core(case.status.cpu_cores):
+        return None
+    for load in case.loads:
+        remote = case.stages[load.host].executor == "coroutine"
+        if remote and load.p50_s > SLOW_S and _waiting(case, load) >= 2 * HELD_UP:
+            why, cure = _HELD["coroutine"]
+            return Diagnosis(load.host, f"{shown(load.host)} limits: {why}, {case.wait}", cure)
+    return None
+
+
+def _waiting(case: Case, load: Load) -> float:
+    """Give the share of a stage's slots that could run and do not."""
+    row = case.rows[load.host]
+    return 1.0 - load.share - row.starved - row.blocked
+
+
+def _memory(case: Case) -> Diagnosis | None:
+    """Find a stage whose calls could run, and wait for room in the memory budget."""
+    limit = case.status.limit_bytes
+    if not limit:
+        return None
+    waits = {load.host: _waiting(case, load) for load in case.loads if load.p50_s > SLOW_S}
+    name = max(waits, key=lambda name: waits[name], default="")
+    if waits.get(name, 0.0) < HELD_UP:
+        return None
+    text = (
+        f"the memory budget of {format_bytes(limit)} limits: calls of {shown(name)} wait for room"
+    )
+    return Diagnosis(
+        name, f"{text}, {case.wait}", "start with a larger memory=, or give smaller results"
+    )
+
+
+def _stragglers(case: Case) -> Diagnosis | None:
+    """Find results that wait for an earlier one: blocked, while the next stage has no input."""
+    names = list(case.rows)
+    for name, below in zip(names, [*names[1:], CONSUMER], strict=True):
+        row = case.rows[name]
+        starved = case.starved if below == CONSUMER else case.rows[below].starved
+        spec = case.stages[name].spec
+        if not isinstance(spec, Call) or not spec.ordered or row.concurrency == 1:
+            continue
+        uneven = row.latency_p50_s > 0 and row.latency_p95_s >= STRAGGLING * row.latency_p50_s
+        apart = row.blocked + starved > 1 + HELD_UP / 2 or uneven
+        if apart and min(row.blocked, starved) >= HELD_UP:
+            return _straggler(case, name, row)
+    return None
+
+
+def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
+    ratio = row.latency_p95_s / row.latency_p50_s if row.latency_p50_s else 1.0
+    slow = f"p95 {format_seconds(row.latency_p95_s)}, p50 {format_seconds(row.latency_p50_s)}"
+    text = f"{shown(name)} limits: slow calls hold back the order ({slow}), {case.wait}"
+    knob = case.stages[name].knobs.get("prefetch")
+    enough = math.ceil(row.concurrency * min(ratio, 1e6))
+    return _deeper(name, text, knob, enough, "ordered=False hands results on as they come")
+
+
+def _small_items(case: Case) -> Diagnosis | None:
+    busy = sum(load.slots for load in case.loads)
+    cpu = case.status.cpu_cores
+    fastest = max((row.items_per_s for row in case.rows.values()), default=0.0)
+    if fastest < MANY_PER_S or busy > MOST or (cpu is not None and cpu < ONE_CORE[0]):
+        return None
+    text = f"handing items over limits: {format_rate(fastest)} pass, and no stage is busy"
+    return Diagnosis(
+        None, f"{text}, {case.wait}", "do more in one call: batch first, or executor='inline'"
+    )
+
+
+def _bursts(case: Case) -> Diagnosis | None:
+    """Find stages that are blocked at one time and starve the loop at another."""
+    held = [name for name, row in case.rows.items() if row.blocked >= HELD_UP]
+    deep = [name for name in case.rows if "prefetch" in case.stages[name].knobs]
+    if not held or not deep:
+        return None
+    name = deep[-1]
+    blocked = max(case.rows[one].blocked for one in held)
+    text = (
+        f"no stage limits, work comes in bursts: stages are blocked up to {format_share(blocked)} "
+        f"of the time, and {case.wait}"
+    )
+    knob = case.stages[name].knobs["prefetch"]
+    return replace(_deeper(name, text, knob, 4 * knob.value, ""), stage=None)
+
+
+def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) -> Diagnosis:
+    """Advise a deeper buffer: twice as deep at least, four times at most."""
+    value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
+    if knob is None or value <= knob.value:
+        return Diagnosis(name, text, other or "make the loop's pauses shorter")
+    advice = f"try {shown(name)}.prefetch {value}" + (f", or {other}" if other else "")
+    return Diagnosis(name, text, advice, (name, "prefetch", value))
+
+
+_RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
+    _loop,
+    _full,
+    _event_loop,
+    _memory,
+    _stragglers,
+    _small_items,
+    _most,
+    _bursts,
+)
+
+
+def shown(address: str) -> str:
+    """Give an address as it stands in a sentence."""
+    return shortened(address, _NAME)

@@ -1,0 +1,434 @@
+"""Snapshot: a run at one moment as JSON-ready values. Everything that shows a run reads it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from ..base.format import shortened
+from ..base.knobs import KnobChange
+from ..engine.failures import Failure
+from ..engine.stats import StageStats, Status
+from ..ops.stage import CONSUMER, Stage, regions_of
+from .diagnose import judge
+from .rules import HANGS, Diagnosis
+from .watch import HasKnobs, Watched, changed
+
+# -- Text and numbers as a message may hold them: short, finite, in UTF-8 --------------------------
+NAME, LINE = 200, 500  # most characters of a name, of a line
+_MOST = 1e300  # larger numbers, and those that are none, are given as 0
+
+
+def rounded(number: float) -> float:
+    """Give a finite number with four digits: messages are to be small."""
+    return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
+
+
+def seconds(time_s: float) -> float:
+    """Give a finite time in hundredths of a second."""
+    return round(time_s, 2) if math.isfinite(time_s) else 0.0
+
+
+def share(number: float) -> float:
+    """Give a share of 1 with three digits."""
+    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
+
+
+def line(text: str) -> str:
+    """Give text in one bounded line that can be written as UTF-8."""
+    return shortened(plain(text), LINE)
+
+
+@functools.lru_cache(maxsize=256)
+def label(text: str) -> str:
+    """Give a bounded name, its spaces kept: it is what the front end asks for."""
+    return plain(text)[:NAME]
+
+
+def plain(text: str) -> str:
+    """Give text that can be written as UTF-8: a file name may hold what cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+# -- Links: the address of a page comes from outside; only one of the web is shown as a link -------
+_LONGEST = 300
+# No name before the host: what is shown may be saved, and a name is no part of a page.
+_PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE)
+
+
+def page_link(address: object) -> str | None:
+    """Give the address of a web page; None where it is none that may be a link."""
+    if not isinstance(address, str) or len(address) > _LONGEST:
+        return None
+    return address if _PAGE.fullmatch(address) else None
+
+
+# -- What was turned since a pipeline was exported, as JSON-ready values ---------------------------
+_MOST_KNOBS = 50  # knobs
+
+
+class TurnedPart(TypedDict):
+    """A knob that was turned since the last export: its value in the file, and now."""
+
+    stage: str
+    knob: str
+    old: int
+    new: int
+
+
+class ExportPart(TypedDict):
+    """The last export: the name of the file, and what was turned since."""
+
+    file: str
+    turned: list[TurnedPart]
+
+
+def since_export(stages: Mapping[str, HasKnobs]) -> ExportPart | None:
+    """Look at the last export of some stages; None where there was none."""
+    since = changed(stages)
+    if since is None:
+        return None
+    return {
+        "file": shortened(plain(since.path.name), NAME),
+        "turned": [
+            {
+                "stage": label(one.stage),
+                "knob": label(one.knob),
+                "old": one.exported,
+                "new": one.now,
+            }
+            for one in since.changes[:_MOST_KNOBS]
+        ],
+    }
+
+
+# -- Snapshot: a run at one moment as JSON-ready values. Everything that shows a run reads it ------
+VERSION = 1
+TRACE = 4000  # most characters of a traceback
+CHANGES, FAILURES = 50, 5  # so many of the last are shown
+_WINDOW_S = 5.0  # rates are those of so many last seconds
+_ENOUGH = 20  # items that make the rate of these seconds a steady one
+
+
+class KnobPart(TypedDict):
+    """A knob of a stage."""
+
+    name: str
+    value: int
+    minimum: int
+    maximum: int
+    default: int
+    unit: str
+
+
+class WorkersPart(TypedDict):
+    """Who does a stage's calls outside the run's threads; `link` is a page that shows them."""
+
+    count: int
+    starting: int
+    memory_bytes: int
+    link: str | None
+
+
+class StagePart(TypedDict):
+    """A stage; `bound` is the most it holds, running and finished [items].
+
+    Neighbours that share their workers are a region. The first of them has the workers and the
+    calls in progress, and `shares` of the others is its address; the last one has the bound, and
+    that of those before it is 0: what they make does not leave the worker.
+    """
+
+    address: str
+    op: str
+    executor: str
+    unit: str
+    items_out: int
+    items_per_s: float
+    mean_per_s: float
+    busy: float
+    starved: float
+    blocked: float
+    waiting: float
+    running: int
+    concurrency: int
+    queued: int
+    prefetch: int
+    bound: int
+    errors: int
+    retries: int
+    latency_p50_s: float
+    latency_p95_s: float
+    bytes_per_s: float | None
+    workers: WorkersPart | None
+    shares: str | None
+    knobs: list[KnobPart]
+
+
+class MemoryPart(TypedDict):
+    """What the buffers hold, and the budget for it."""
+
+    held_bytes: int
+    limit_bytes: int
+
+
+class Target(TypedDict):
+    """A knob and a value for it."""
+
+    stage: str
+    knob: str
+    value: int
+
+
+class DiagnosisPart(TypedDict):
+    """What limits, and what to try; `kind` is "limits", "hangs", "starts" or "failed"."""
+
+    kind: str
+    stage: str | None
+    text: str
+    advice: str
+    suggestion: Target | None
+
+
+class ChangePart(TypedDict):
+    """A change of a knob."""
+
+    when_s: float
+    knob: str
+    old: int
+    new: int
+    by: str
+    why: str
+
+
+class FailurePart(TypedDict):
+    """An item that failed."""
+
+    stage: str
+    path: str
+    epoch: int
+    error: str
+    traceback: str
+    input: str
+    attempts: int
+    when_s: float
+
+
+class Snapshot(TypedDict):
+    """A run at one moment; `undo` and `actions` are for the one who can act on the run."""
+
+    version: int
+    title: str
+    time_s: float
+    state: str
+    epoch: int
+    epochs: int | None
+    epochs_begun: int | None
+    delivered: int
+    total: int | None
+    unit: str
+    items_per_s: float
+    elapsed_s: float
+    left_s: float | None
+    waited_s: float
+    waited_share: float
+    cpu_cores: float | None
+    memory: MemoryPart | None
+    error: str
+    stages: list[StagePart]
+    diagnosis: DiagnosisPart
+    undo: Target | None
+    actions: list[str]
+    changes: list[ChangePart] | None
+    failures: list[FailurePart] | None
+    export: ExportPart | None
+
+
+def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
+    """Look at a run once.
+
+    Args:
+        watched: the run.
+        changes: with the last knob changes; without them the field is None, "as before".
+        failures: with the last failed items, likewise.
+    """
+    status, stats, stages = watched.status(), watched.stats(), watched.stages
+    loop = stats.get(CONSUMER) or StageStats()
+    diagnosis = judge(watched, status, stats)
+    hangs = diagnosis.kind == HANGS
+    return {
+        "version": VERSION,
+        "title": shortened(label(watched.title), NAME),
+        "time_s": round(time.time(), 3),
+        "state": status.state,
+        "epoch": status.epoch,
+        "epochs": status.epochs,
+        "epochs_begun": status.epochs_begun,
+        "delivered": status.delivered,
+        "total": status.total,
+        "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
+        "items_per_s": rounded(loop.items_per_s),
+        "elapsed_s": seconds(status.elapsed_s),
+        "left_s": None if hangs else _left_s(status, loop.items_per_s),
+        "waited_s": seconds(status.waited_s),
+        "waited_share": share(loop.starved),
+        "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
+        "memory": _memory(status),
+        "error": line(status.error),
+        "stages": [
+            _stage(address, stages[address], region, status, stats)
+            for region in regions(stages)
+            for address in region
+            if address in stats
+        ],
+        "diagnosis": _diagnosis(diagnosis),
+        "undo": None,
+        "actions": [],
+        "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
+        "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
+        "export": since_export(stages),
+    }
+
+
+def snapshot_key(snapshot: Snapshot) -> object:
+    """Give what two snapshots that look the same have in common: all but their time."""
+    return {name: part for name, part in snapshot.items() if name != "time_s"}
+
+
+def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
+    """Part stages into regions, by address; a stage that shares no workers is alone."""
+    addresses = iter(stages)
+    return [[next(addresses) for _ in region] for region in regions_of(tuple(stages.values()))]
+
+
+def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
+    """Give knob changes as JSON-ready values."""
+    return [
+        {
+            "when_s": round(event.when_s, 3),
+            "knob": label(event.knob),
+            "old": event.old,
+            "new": event.new,
+            "by": label(event.by),
+            "why": line(event.why),
+        }
+        for event in events
+    ]
+
+
+def _left_s(status: Status, items_per_s: float) -> float | None:
+    """Estimate the time to the end of the epoch; None where nothing supports an estimate."""
+    if status.state != "running" or status.total is None or not status.delivered:
+        return None
+    recent = items_per_s * min(_WINDOW_S, status.elapsed_s)
+    done = status.delivered - status.resumed
+    mean_per_s = done / status.elapsed_s if status.elapsed_s > 0 else 0.0
+    per_s = items_per_s if recent >= _ENOUGH else mean_per_s
+    if not per_s > 0:
+        return None
+    return seconds(max(0, status.total - status.delivered) / per_s)
+
+
+def _memory(status: Status) -> MemoryPart | None:
+    if status.held_bytes is None or status.limit_bytes is None:
+        return None
+    return {"held_bytes": status.held_bytes, "limit_bytes": status.limit_bytes}
+
+
+def _stage(
+    address: str,
+    stage: Stage,
+    region: Sequence[str],
+    status: Status,
+    stats: Mapping[str, StageStats],
+) -> StagePart:
+    row, is_first, is_last = stats[address], address == region[0], address == region[-1]
+    busy, starved, blocked = share(row.busy), share(row.starved), share(row.blocked)
+    known = row.bytes_out > 0 and row.items_out > 0
+    before = status.state == "ready"  # no time has passed that could go anywhere
+    bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
+    return {
+        "address": label(address),
+        "op": label(stage.op),
+        "executor": label("inline" if status.by_loop else stage.executor),
+        "unit": status.units.get(address, "items"),
+        "items_out": row.items_out,
+        "items_per_s": rounded(row.items_per_s),
+        "mean_per_s": rounded(row.mean_per_s),
+        "busy": busy,
+        "starved": starved,
+        "blocked": blocked,
+        "waiting": 0.0 if before else round(max(0.0, 1.0 - busy - starved - blocked), 3),
+        "running": stats.get(region[-1], row).running if is_first else 0,
+        "concurrency": row.concurrency,
+        "queued": row.queued,
+        "prefetch": row.prefetch,
+        "bound": row.prefetch + row.concurrency if is_last and not status.by_loop else 0,
+        "errors": row.errors,
+        "retries": row.retries,
+        "latency_p50_s": rounded(row.latency_p50_s),
+        "latency_p95_s": rounded(row.latency_p95_s),
+        "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
+        "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
+        "shares": None if is_first else label(region[0]),
+        "knobs": [] if status.by_loop else _knobs(stage),
+    }
+
+
+def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
+    unknown = stage.executor == "executor" and not row.workers
+    if stage.placement is None or stage.executor == "device" or unknown:
+        return None
+    return {
+        "count": row.workers,
+        "starting": row.starting,
+        "memory_bytes": row.memory_bytes,
+        "link": page_link(link),
+    }
+
+
+def _knobs(stage: Stage) -> list[KnobPart]:
+    return [
+        {
+            "name": name,
+            "value": knob.value,
+            "minimum": knob.minimum,
+            "maximum": knob.maximum,
+            "default": knob.default,
+            "unit": knob.unit,
+        }
+        for name, knob in stage.knobs.items()
+    ]
+
+
+def _diagnosis(found: Diagnosis) -> DiagnosisPart:
+    target: Target | None = None
+    if found.suggestion is not None:
+        stage, knob, value = found.suggestion
+        target = {"stage": label(stage), "knob": knob, "value": value}
+    return {
+        "kind": found.kind,
+        "stage": None if found.stage is None else label(found.stage),
+        "text": line(found.text),
+        "advice": line(found.advice),
+        "suggestion": target,
+    }
+
+
+def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
+    return [
+        {
+            "stage": label(failure.stage),
+            "path": label(str(failure.path)),
+            "epoch": failure.epoch,
+            "error": line(failure.error),
+            "traceback": plain(failure.traceback[-TRACE:]),
+            "input": line(failure.input),
+            "attempts": failure.attempts,
+            "when_s": round(failure.when_s, 3),
+        }
+        for failure in failures
+    ]

@@ -1,0 +1,202 @@
+"""What those who show or turn a run know of it: a protocol, the open runs, what was exported."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..base.knobs import Knob, KnobChange
+from ..base.threads import ExitCall
+from ..engine.failures import Failure
+from ..engine.stats import Row, StageStats, Status
+from ..ops.stage import Stage
+
+
+# -- Exported: with which values knobs were written to which file; it keeps no knob alive ----------
+class Turned(NamedTuple):
+    """A knob that was turned since: the stage's address, its name, the value written, and now."""
+
+    stage: str
+    knob: str
+    exported: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What became of a pipeline since it was exported.
+
+    Attributes:
+        path: the file.
+        changes: the knobs whose values are not those in the file, in the order of the stages;
+            one that stages share is the first's.
+    """
+
+    path: Path
+    changes: tuple[Turned, ...]
+
+
+class HasKnobs(Protocol):
+    """Something with knobs: a stage."""
+
+    @property
+    def knobs(self) -> Mapping[str, Knob]:
+        """Its knobs by name."""
+
+
+class _Mark(NamedTuple):
+    number: int  # a later export has a larger one
+    path: Path
+    value: int
+
+
+_marks: weakref.WeakKeyDictionary[Knob, _Mark] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def mark(knobs: Mapping[Knob, int], path: Path) -> None:
+    """Note that knobs were written to a file; what was noted of them before is forgotten.
+
+    Args:
+        knobs: the value that was written of each.
+        path: the file.
+    """
+    with _lock:
+        number = next(_numbers)
+        for knob, value in knobs.items():
+            _marks[knob] = _Mark(number, path, value)
+
+
+def changed(stages: Mapping[str, HasKnobs]) -> Since | None:
+    """Say what was turned since the last export of some stages.
+
+    Args:
+        stages: the stages by address.
+
+    Returns:
+        The file and the knobs that differ from it; None where no knob was ever exported.
+    """
+    knobs: dict[Knob, tuple[str, str]] = {}
+    for address, stage in stages.items():
+        for name, knob in stage.knobs.items():
+            knobs.setdefault(knob, (address, name))
+    with _lock:
+        found = {knob: mark for knob in knobs if (mark := _marks.get(knob)) is not None}
+    if not found:
+        return None
+    last = max(found.values(), key=lambda mark: mark.number)
+    turned = (
+        Turned(*knobs[knob], mark.value, knob.value)
+        for knob, mark in found.items()
+        if mark.number == last.number
+    )
+    return Since(last.path, tuple(one for one in turned if one.exported != one.now))
+
+
+# -- What those who show or turn a run know of it: a protocol, and its state as plain numbers ------
+class Written(Protocol):
+    """What an export says of the module that it wrote."""
+
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the module should know."""
+
+
+class Watched(Protocol):
+    """Something that runs, seen from outside: it is looked at, and its knobs are turned."""
+
+    @property
+    def title(self) -> str:
+        """Names of its stages."""
+
+    @property
+    def stages(self) -> Mapping[str, Stage]:
+        """Its stages by address, in order."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    @property
+    def events(self) -> tuple[KnobChange, ...]:
+        """Every knob change, oldest first."""
+
+    def status(self) -> Status:
+        """Say where it is."""
+
+    def stats(self) -> Mapping[str, StageStats]:
+        """Give stats by address, and of the training loop as "consumer"."""
+
+    def history(self) -> list[Row]:
+        """Give one row a second and stage."""
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Give the last failed items, oldest first."""
+
+    def pause(self) -> None:
+        """Let no further call start."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+    def stop(self) -> None:
+        """End the epoch in progress as if it were exhausted."""
+
+    def export(self, path: str, *, overwrite: bool = False) -> Written:
+        """Write its pipeline, as it is tuned now, to a module of plain Python.
+
+        Raises:
+            ExportError: it cannot be written; nothing was.
+        """
+
+
+# -- Open runs: closed when the interpreter ends, disowned where it was forked ---------------------
+_END_S = 1.0  # runs that are open as the interpreter ends have so long to close
+
+
+class Open(Protocol):
+    """Something that has to be closed."""
+
+    def close(self, timeout_s: float = 5) -> None:
+        """End it."""
+
+    def disown(self) -> None:
+        """Take note that this process was forked: it stayed in the other one."""
+
+
+_open: weakref.WeakSet[Open] = weakref.WeakSet()
+discard = _open.discard
+
+
+def add(one: Open) -> None:
+    """Have a run closed when the interpreter ends, before all that was there when it began."""
+    _open.add(one)
+    _at_exit.register()
+
+
+def _close_all(hurried: bool) -> None:  # noqa: FBT001
+    for one in tuple(_open):
+        one.close(0 if hurried else _END_S)
+
+
+_at_exit = ExitCall(_close_all)
+
+
+def _after_fork() -> None:
+    for one in tuple(_open):
+        one.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,270 @@
+"""The beginnings of pipelines: source, zip, concat, mix, interleave."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from .base.format import shortened
+from .errors import ArgumentError, ArgumentTypeError
+from .ops.append import check_name
+from .ops.operations import Concat, Interleave, Mix, Operation, Source, Zip, as_float, flag, whole
+from .ops.plan import IndexPlan
+from .ops.stage import Chain, Stage
+from .pipeline import Pipeline
+
+# -- source(): the beginning of every pipeline -----------------------------------------------------
+SOURCE_PREFETCH = 16
+
+
+def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH) -> Pipeline:
+    """Begin a pipeline.
+
+    Args:
+        items: a sequence or a map-style torch `Dataset` (read by index, one after the other; to
+            read by index in parallel, give `range(len(dataset))` and map
+            `dataset.__getitem__`), any object that can be iterated again and again, a torch
+            `Sampler` or `IterableDataset`, a function without arguments that returns a fresh
+            iterator, an async generator function, or another `Pipeline`. An object with a
+            method `set_epoch` is told the number of every epoch.
+        name: name of the stage.
+        prefetch: items read ahead [items], 1 to 65,536; a live knob.
+
+    Raises:
+        ArgumentTypeError: a generator object, a str, a mapping, a DataFrame, a set, or an
+            object that cannot be iterated; the message gives the way out.
+    """
+    check_name("source", name)
+    inputs: tuple[Chain, ...] = ()
+    if isinstance(items, Pipeline):
+        spec, inputs = Source(items=None), (items.chain,)
+    else:
+        _refuse(items)
+        plan = IndexPlan.of(items) if _is_indexed(items) else None
+        spec = Source(items=items, plan=plan)
+    words = frozenset() if prefetch == SOURCE_PREFETCH else frozenset({"prefetch"})
+    stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs, given=words)
+    return Pipeline((stage,))
+
+
+def _refuse(items: Any) -> None:
+    if inspect.isclass(items) and not hasattr(type(items), "__iter__"):
+        raise ArgumentTypeError(
+            f"source must be a collection or a function, got the class {items.__name__}; "
+            "give an instance"
+        )
+    if isinstance(items, str | bytes | bytearray):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got the {type(items).__name__} "
+            f"{_short(items)}; for one path write source([path]), for files "
+            "source(sorted(Path(folder).glob('*.jpg')))"
+        )
+    if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
+        raise ArgumentTypeError(
+            "source must be something that can be read again for every epoch, got an "
+            f"object of type {type(items).__name__}, which is empty the second time; give the "
+            "function that makes it, source(make), or source(list(...))"
+        )
+    if inspect.iscoroutine(items):
+        raise ArgumentTypeError(
+            "source must be a collection or a function, got a coroutine object; give the async "
+            "generator function itself, without calling it"
+        )
+    if isinstance(items, Mapping):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}; say which: "
+            "source(list(d.items())), source(list(d)) or source(list(d.values()))"
+        )
+    _refuse_tables(items)
+    if getattr(items, "ndim", 1) == 0:
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got the {type(items).__name__} "
+            f"{_short(items)} without dimensions; give source([...])"
+        )
+    if isinstance(items, set | frozenset):
+        raise ArgumentTypeError(
+            f"source must have an order that stays, got a {type(items).__name__}; "
+            "give source(sorted(items))"
+        )
+    _refuse_what_cannot_be_read(items)
+
+
+def _refuse_tables(items: Any) -> None:
+    """Refuse what reads by column or by label where one expects rows."""
+    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas")):
+        return
+    if hasattr(items, "columns"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}; for its rows "
+            "give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
+            "source(range(len(df)))"
+        )
+    if hasattr(items, "iloc"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}, which is read "
+            "by label; give source(series.tolist())"
+        )
+
+
+def _refuse_what_cannot_be_read(items: Any) -> None:
+    kind = type(items)
+    if any(hasattr(kind, name) for name in ("__iter__", "__aiter__", "__getitem__")):
+        return
+    if not callable(items):
+        raise ArgumentTypeError(
+            f"source must be a collection, a dataset or a function that returns an iterator, "
+            f"got {_short(items)}"
+        )
+    try:
+        parameters = inspect.signature(items).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ArgumentTypeError(
+            f"source function must take no arguments, got one that needs {', '.join(needed)}; "
+            "use functools.partial"
+        )
+
+
+def _is_indexed(items: Any) -> bool:
+    kind = type(items)
+    if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        return False
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is None or not isinstance(items, torch_data.IterableDataset)
+
+
+def _short(value: object) -> str:
+    return shortened(repr(value))
+
+
+# -- zip, concat, mix, interleave: several pipelines become one ------------------------------------
+PREFETCH = 8
+
+
+def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the field's word
+    """Join pipelines item by item: tuples of one item from each.
+
+    Args:
+        pipes: at least one pipeline.
+        strict: raise when one ends before the others; False stops at the shortest.
+
+    Raises:
+        ArgumentError: none given.
+        ArgumentTypeError: something else than pipelines.
+    """
+    return _joined(Zip(strict=flag("zip strict", strict)), _checked("zip", pipes))
+
+
+def concat(*pipes: Pipeline) -> Pipeline:
+    """Give the items of one pipeline after those of the other.
+
+    Where all of them are sources read by index, a full `shuffle()` may follow.
+    """
+    return _joined(Concat(), _checked("concat", pipes))
+
+
+def mix(
+    pipes: Sequence[Pipeline],
+    weights: Sequence[float] | None = None,
+    *,
+    seed: int = 0,
+    stop: Literal["longest", "shortest"] = "longest",
+) -> Pipeline:
+    """Draw each item from one of several pipelines, by weight; deterministic for a seed.
+
+    Args:
+        pipes: at least one pipeline.
+        weights: one number above 0 for each; equal where not given.
+        seed: seed of the draws.
+        stop: "longest": pipelines that end drop out, until none is left; "shortest": end when
+            a pipeline that is drawn has ended.
+
+    Raises:
+        ArgumentError: weights that do not fit, or another word for `stop`.
+        ArgumentTypeError: something else than a sequence of pipelines.
+    """
+    given = _several("mix", pipes)
+    if stop not in ("longest", "shortest"):
+        raise ArgumentError(f"mix stop must be 'longest' or 'shortest', got {stop!r}")
+    seed = whole("mix seed", seed, minimum=-(2**63), maximum=2**64)
+    return _joined(Mix(weights=_weights_of(weights, len(given)), seed=seed, stop=stop), given)
+
+
+def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PREFETCH) -> Pipeline:
+    """Take turns between pipelines, `cycle` of them open at once.
+
+    A pipeline that ends gives its turn to the next one that was not opened yet, as tf.data's
+    interleave does with a block length of 1.
+
+    Args:
+        pipes: at least one pipeline.
+        cycle: pipelines open at once, at least 1.
+        prefetch: items held ready [items]; a live knob.
+
+    Raises:
+        ArgumentError: none given, or a `cycle` below 1.
+        ArgumentTypeError: something else than a sequence of pipelines.
+        KnobError: `prefetch` out of range.
+    """
+    cycle = whole("interleave cycle", cycle, minimum=1, unit="pipelines")
+    return _joined(Interleave(cycle=cycle), _several("interleave", pipes), prefetch=prefetch)
+
+
+def _joined(spec: Operation, pipes: Sequence[Pipeline], prefetch: int | None = None) -> Pipeline:
+    inputs = tuple(pipe.chain for pipe in pipes)
+    words = frozenset() if prefetch in (None, PREFETCH) else frozenset({"prefetch"})
+    stage = Stage(spec, name=spec.label, prefetch=prefetch, inputs=inputs, given=words)
+    return Pipeline((stage,))
+
+
+def _several(word: str, pipes: object) -> Sequence[Pipeline]:
+    """Check the sequence of pipelines that `mix` or `interleave` was given."""
+    if isinstance(pipes, str) or not isinstance(pipes, Sequence):
+        raise ArgumentTypeError(
+            f"{word} must be given a sequence of pipelines, got {type(pipes).__name__}; "
+            f"as {word}([one, other])"
+        )
+    return _checked(word, pipes)
+
+
+def _checked(word: str, pipes: Sequence[Any]) -> Sequence[Pipeline]:
+    if not pipes:
+        raise ArgumentError(f"{word} must be given at least one pipeline, got none")
+    for pipe in pipes:
+        if isinstance(pipe, list | tuple):
+            raise ArgumentTypeError(
+                f"{word} must be given pipelines one by one, got a {type(pipe).__name__}; "
+                f"write {word}(*pipes)"
+            )
+        if not isinstance(pipe, Pipeline):
+            raise ArgumentTypeError(
+                f"{word} must be given pipelines, got {type(pipe).__name__}; "
+                "wrap it: nbpipe.source(...)"
+            )
+    return pipes
+
+
+def _weights_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Check the weights of `mix`, and scale their sum to 1."""
+    given = [1.0] * count if weights is None else weights
+    if not isinstance(given, Sequence | np.ndarray):
+        raise ArgumentTypeError(f"mix weights must be a sequence of numbers, got {weights!r}")
+    if len(given) != count:
+        raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")
+    values = [as_float(weight) for weight in given]
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise ArgumentError(f"mix weights must be finite numbers above 0, got {weights!r}")
+    largest = max(values, default=1.0)
+    values = [value / largest for value in values]
+    return tuple(value / sum(values) for value in values)
