@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import nbpipe
-from nbpipe.run.run import started
+from nbpipe.show.watch import run_started
 
 
 class Events:
@@ -387,20 +387,20 @@ def test_shared_stage_loses_nothing(shell, runs, capsys):
 
 def test_loading_again_does_nothing(shell):
     """Loading the extension a second time registers nothing twice."""
-    before = len(started)
+    before = len(run_started)
     nbpipe.load_ipython_extension(shell)
     counts = [len(callbacks) for callbacks in shell.events.callbacks.values()]
-    assert (counts, len(started)) == ([1, 1], before)
+    assert (counts, len(run_started)) == ([1, 1], before)
 
 
 def test_unloading_forgets_the_rules(runs):
     """After unloading, nothing is registered, and unloading again does nothing."""
-    shell, before = Shell(), len(started)
+    shell, before = Shell(), len(run_started)
     nbpipe.load_ipython_extension(shell)
     for _ in range(2):
         nbpipe.unload_ipython_extension(shell)
     counts = [len(callbacks) for callbacks in shell.events.callbacks.values()]
-    assert (counts, len(started)) == ([0, 0], before)
+    assert (counts, len(run_started)) == ([0, 0], before)
 
 
 @pytest.mark.parametrize(
@@ -413,9 +413,9 @@ def test_import_outside_a_kernel_registers_nothing(before):
     if before:
         pytest.importorskip("IPython")
     code = (
-        f"import sys; {before}\nimport nbpipe, nbpipe.run.run\n"
+        f"import sys; {before}\nimport nbpipe, nbpipe.show.watch\n"
         "names = 'nbpipe.jupyter.cells', 'IPython'\n"
-        "print(nbpipe.run.run.started, *[name in sys.modules for name in names])"
+        "print(nbpipe.show.watch.run_started, *[name in sys.modules for name in names])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == f"[] False {bool(before)}"

@@ -41,7 +41,7 @@ def kernel():
 def notebook(kernel):
     """Give the kernel with nbpipe imported; close what the test left open."""
     kernel.heard.clear()
-    kernel.run("import gc, threading, nbpipe, nbpipe.run.run\nruns = []")
+    kernel.run("import gc, threading, nbpipe, nbpipe.show.watch\nruns = []")
     yield Notebook(kernel)
     kernel.run("for run in tuple(nbpipe.show.watch._open):\n    run.close()\nrun = it = None")
 
@@ -103,7 +103,7 @@ def test_cell_that_loads_owns_its_runs(notebook):
 
 def test_loading_by_hand_changes_nothing(notebook):
     """`%load_ext nbpipe` after the import says nothing, and registers nothing twice."""
-    said = notebook.run("%load_ext nbpipe\nprint(len(nbpipe.run.run.started))").said
+    said = notebook.run("%load_ext nbpipe\nprint(len(nbpipe.show.watch.run_started))").said
     assert said == "1\n"
 
 

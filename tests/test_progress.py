@@ -8,8 +8,8 @@ import pytest
 
 import nbpipe
 from nbpipe.progress import Progress
-from nbpipe.run.run import started
 from nbpipe.show import diagnose
+from nbpipe.show.watch import run_started
 from tests.gates import Gate, finished, held, stage
 
 
@@ -27,9 +27,9 @@ class Ticks:
 def runs():
     """Collect the runs that a test starts."""
     found = []
-    started.append(found.append)
+    run_started.append(found.append)
     yield found
-    started.remove(found.append)
+    run_started.remove(found.append)
 
 
 def watched(pipe_or_run, step_s=0, **options):

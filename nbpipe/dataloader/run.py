@@ -21,6 +21,7 @@ from ..ops.order import length
 from ..ops.stage import CONSUMER, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.run import LiveStage, Run
+from ..show.watch import AttendedRun, Shown, loader_made
 from .epoch import Here, HereEpoch
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ..export.exporting import Exported
     from ..show.rules import Diagnosis
 
-made: list[Callable[[LoaderRun], None]] = []  # called with the run of every loader that is made
 _SETTABLE = ("hears_of", "between_waits", "shown")
 _ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
 _ELSEWHERE = {  # what a pipeline's run has
@@ -54,13 +54,6 @@ class Epoch(Protocol):
 
     def close(self) -> None:
         """Leave it."""
-
-
-class Shown(Protocol):
-    """What shows a run."""
-
-    def rest(self) -> None:
-        """Hear that the run has come to rest."""
 
 
 class Loader(Protocol):
@@ -113,7 +106,7 @@ class LoaderRun:
     """
 
     def __init__(self, loader: Loader, *, in_batches: bool) -> None:
-        self.hears_of: Callable[[Run], object] | None = None
+        self.hears_of: Callable[[AttendedRun], object] | None = None
         self.between_waits: Callable[[], object] | None = None
         self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
         self._loader = weakref.ref(loader)
@@ -131,7 +124,7 @@ class LoaderRun:
         self._knobs: dict[str, dict[str, Knob]] = {}
         self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
         self._begun_s = time()
-        for hear in tuple(made):
+        for hear in tuple(loader_made):
             hear(self)
 
     # -- what the loader tells ---------------------------------------------------------------

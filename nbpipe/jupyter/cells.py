@@ -16,15 +16,16 @@ from typing import Any, Protocol
 
 from ..base.format import shortened
 from ..base.knobs import Knob
-from ..dataloader.run import LoaderRun, made
 from ..export.cells import History
-from ..ops.stage import CONSUMER
-from ..run.run import Run, started
+from ..show.watch import Attended, AttendedLoader, AttendedRun, loader_made, run_started
 from .display import RunDisplay
 from .kernel import Pump
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
-_LOADER = ("nbpipe.dataloader.loader", "DataLoader")  # it is imported when it is used
+# What is shown, by name: this room knows none of them.
+_RUN = ("nbpipe.run.run", "Run")
+_LOADER_RUN = ("nbpipe.dataloader.run", "LoaderRun")
+_LOADER = ("nbpipe.dataloader.loader", "DataLoader")
 _Turn = tuple[int, int]  # epochs started, items handed out
 
 
@@ -65,11 +66,11 @@ def load_ipython_extension(ip: Any) -> None:
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     formatter = ip.display_formatter.ipython_display_formatter
-    for kind in (Run, LoaderRun):
-        formatter.for_type(kind, display.show)
-    formatter.for_type_by_name(*_LOADER, lambda loader: display.show(loader.run))
-    started.append(rules.adopt)
-    made.append(rules.answer)
+    formatter.for_type_by_name(*_RUN, display.show)
+    formatter.for_type_by_name(*_LOADER_RUN, lambda run: display.show(run, run.shown))
+    formatter.for_type_by_name(*_LOADER, lambda one: display.show(one.run, one.run.shown))
+    run_started.append(rules.adopt)
+    loader_made.append(rules.answer)
     request = _request(ip)
     History.of(ip).listen(None if request is None else request[1])
     if request is not None:
@@ -82,10 +83,10 @@ def unload_ipython_extension(ip: Any) -> None:
     if rules is not None:
         ip.events.unregister("pre_run_cell", rules.begin)
         ip.events.unregister("post_run_cell", rules.end)
-        for kind in (Run, LoaderRun, ".".join(_LOADER)):
-            ip.display_formatter.ipython_display_formatter.pop(kind, None)
-        started.remove(rules.adopt)
-        made.remove(rules.answer)
+        for kind in (_RUN, _LOADER_RUN, _LOADER):
+            ip.display_formatter.ipython_display_formatter.pop(".".join(kind), None)
+        run_started.remove(rules.adopt)
+        loader_made.remove(rules.answer)
         History.of(ip).rest()
 
 
@@ -97,7 +98,7 @@ class _Execution:
         before: how far each run was when it began.
     """
 
-    def __init__(self, key: _Key, before: Mapping[Run | LoaderRun, _Turn]) -> None:
+    def __init__(self, key: _Key, before: Mapping[Attended, _Turn]) -> None:
         self.key = key
         self.before = weakref.WeakKeyDictionary(before)
 
@@ -119,9 +120,9 @@ class CellRules:
         self._pump = pump
         self._display = display
         self._history = history
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._loaders: weakref.WeakSet[LoaderRun] = weakref.WeakSet()
-        self._runs_of: dict[_Key, weakref.WeakSet[Run]] = {}
+        self._runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[AttendedLoader] = weakref.WeakSet()
+        self._runs_of: dict[_Key, weakref.WeakSet[AttendedRun]] = {}
         self._under_way: dict[int, list[_Execution]] = {}  # by thread; cells may run cells
         self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
 
@@ -142,9 +143,7 @@ class CellRules:
 
     def enter(self, key: _Key) -> None:
         """Take note that a cell is under way in this thread."""
-        before: dict[Run | LoaderRun, _Turn] = {run: _turn(run) for run in self._open_runs()}
-        before |= {run: run.turn for run in tuple(self._loaders)}
-        execution = _Execution(key, before)
+        execution = _Execution(key, {run: run.turn for run in self._attended()})
         self._under_way.setdefault(threading.get_ident(), []).append(execution)
         _execution.set(execution)
 
@@ -159,12 +158,9 @@ class CellRules:
     def _end(self, execution: _Execution | None, result: Result | None) -> None:
         if execution is None or (result is not None and result.success):
             return
-        for run in self._open_runs():
-            if _is_iterated_here(run) and execution.before.get(run) != _turn(run):
+        for run in self._attended():
+            if execution.before.get(run) != run.turn:
                 run.close_epochs()
-        for loader in tuple(self._loaders):
-            if execution.before.get(loader) != loader.turn:
-                loader.close_epochs()
 
     def _leave(self, result: Result | None) -> _Execution | None:
         ident = threading.get_ident()
@@ -181,7 +177,7 @@ class CellRules:
         return execution
 
     # -- runs -----------------------------------------------------------------------------
-    def adopt(self, run: Run) -> None:
+    def adopt(self, run: AttendedRun) -> None:
         """Hear that a run started; it belongs to the cell whose code started it."""
         execution = _execution.get()
         self._runs.add(run)
@@ -193,7 +189,7 @@ class CellRules:
             if execution is not None:  # else there is no cell to tell it in
                 _tell(line)
 
-    def answer(self, run: LoaderRun) -> None:
+    def answer(self, run: AttendedLoader) -> None:
         """Hear that a loader was made; its controls are answered between two of its batches.
 
         Workers that it keeps stay when the cell that trains is run again.
@@ -203,11 +199,11 @@ class CellRules:
         if self._pump is not None:
             run.between_waits = self._pump.poll
 
-    def _leave_to_loader(self, run: Run) -> None:
+    def _leave_to_loader(self, run: AttendedRun) -> None:
         for runs in self._runs_of.values():
             runs.discard(run)
 
-    def _lost_values(self, run: Run) -> list[str]:
+    def _lost_values(self, run: AttendedRun) -> list[str]:
         lines = []
         chain = " > ".join(run.stages)
         for address, stage in run.stages.items():
@@ -224,16 +220,11 @@ class CellRules:
                     )
         return lines
 
-    def _open_runs(self) -> list[Run]:
+    def _open_runs(self) -> list[AttendedRun]:
         return [run for run in tuple(self._runs) if not run.closed]
 
-
-def _turn(run: Run) -> _Turn:
-    return run._life.next_epoch, run.stats()[CONSUMER].items_out
-
-
-def _is_iterated_here(run: Run) -> bool:
-    return run._life.owner is threading.current_thread()
+    def _attended(self) -> list[Attended]:
+        return [*self._open_runs(), *self._loaders]
 
 
 def _key(cell: Cell) -> _Key:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSet
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..dataloader.run import LoaderRun
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.html import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
-from ..show.watch import Watched
+from ..show.watch import Shown, Watched
 from . import panel_of
 
 if TYPE_CHECKING:
@@ -63,13 +62,18 @@ class RunDisplay:
         self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
         self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
-    def show(self, run: Watched) -> None:
-        """Show a run where the running cell shows things."""
+    def show(self, run: Watched, shown: MutableSet[Shown] | None = None) -> None:
+        """Show a run where the running cell shows things.
+
+        Args:
+            run: the run.
+            shown: takes the panel, where the run tells it when it comes to rest.
+        """
         panel, place = _panel(run), uuid.uuid4().hex
         if panel is not None:
             panel.settled = self.keep
-            if isinstance(run, LoaderRun):
-                run.shown.add(panel)
+            if shown is not None:
+                shown.add(panel)
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
             self._publisher.publish(data, transient={}, update=False)
         self._places.setdefault(run, []).append(place)

@@ -273,8 +273,6 @@ class Observed:
 # -- Run: a started pipeline. It owns its workers for its whole life; one iteration is an epoch ----
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
-started: list[Callable[[Run], None]] = []  # called with every run that starts
-
 
 @final
 class Run(Observed):
@@ -307,7 +305,7 @@ class Run(Observed):
         self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
         self._finalizer.atexit = False
         watch.add(self)
-        for hear in tuple(started):
+        for hear in tuple(watch.run_started):
             hear(self)
 
     # -- epochs ---------------------------------------------------------------------------
@@ -458,10 +456,16 @@ class Run(Observed):
         self._life.check_open()
         self._machine.pause(paused=False)
 
+    @property
+    def turn(self) -> tuple[int, int]:
+        """How far it is: epochs begun, items delivered in all of them."""
+        return self._life.next_epoch, self.stats()[CONSUMER].items_out
+
     def close_epochs(self) -> None:
-        """Cancel the epoch in progress: the code that iterated it is gone."""
-        for iterator in tuple(self._iterators):
-            iterator.close()
+        """Cancel the epoch that this thread iterates: the code that did so is gone."""
+        if self._life.owner is threading.current_thread():
+            for iterator in tuple(self._iterators):
+                iterator.close()
 
     # -- a loop in the background ---------------------------------------------------------
     def train(self, step: Callable[[Any], object], epochs: int = 1) -> Run:

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -159,6 +159,57 @@ class Watched(Protocol):
         Raises:
             ExportError: it cannot be written; nothing was.
         """
+
+
+# -- Who looks after runs: the rules of a notebook hear of each, and hold none ---------------------
+class Shown(Protocol):
+    """What shows a run."""
+
+    def rest(self) -> None:
+        """Called when the run has come to rest."""
+
+
+class Attended(Watched, Protocol):
+    """A run that the cells of a notebook look after.
+
+    Attributes:
+        between_waits: called by the training loop before it takes a batch, or None.
+    """
+
+    between_waits: Callable[[], object] | None
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """How far it is: epochs begun, items delivered in all of them."""
+
+    def close_epochs(self) -> None:
+        """Leave the epochs that this thread iterates: the code that did so is gone."""
+
+
+class AttendedRun(Attended, Protocol):
+    """A run that belongs to the cell that started it."""
+
+    def close(self, timeout_s: float = 5) -> None:
+        """End it."""
+
+    def renew_functions(self) -> None:
+        """Called after each cell: workers get the functions that it changed."""
+
+
+class AttendedLoader(Attended, Protocol):
+    """All epochs of a loader; its workers stay when the cell that trains is run again.
+
+    Attributes:
+        hears_of: called with every run that makes batches for it, or None.
+        shown: what shows it.
+    """
+
+    hears_of: Callable[[AttendedRun], object] | None
+    shown: weakref.WeakSet[Shown]
+
+
+run_started: list[Callable[[AttendedRun], None]] = []  # called with every run that starts
+loader_made: list[Callable[[AttendedLoader], None]] = []  # called as every loader is made
 
 
 # -- Open runs: closed when the interpreter ends, disowned where it was forked ---------------------

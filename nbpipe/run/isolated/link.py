@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import functools
 import itertools
 import logging
 import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from ...base.threads import Latch, uninterrupted
-from ...errors import WorkerDiedError, WorkerStartError
+from ...engine.external import MAX_DEPTH, Broken, Feed, GivenOrder, Index, Listed
+from ...errors import EpochClosedError, WorkerDiedError, WorkerStartError
 from ...executors.channel import BUDGET_BYTES, Channel
 from ...executors.launch import Worker, launch
 from ...executors.process import LEAVE_S, how_it_ended
-
-if TYPE_CHECKING:
-    from .indices import Delivery
 
 
 # -- A second connection to a process that was started with one ------------------------------------
@@ -132,9 +133,9 @@ class Link:
         self._started = Latch()
         self._error: BaseException | None = None
         self._gone = self._closed = False
-        self._delivery: Delivery | None = None
-        self._teller = _thread(self._tell, "nbpipe-isolated-tell")
-        self._hearer = _thread(self._hear, "nbpipe-isolated-hear")
+        self._delivery: IndexSender | None = None
+        self._teller = _daemon(self._tell, "nbpipe-isolated-tell")
+        self._hearer = _daemon(self._hear, "nbpipe-isolated-hear")
         uninterrupted(self._teller.start)
 
     # -- its life -------------------------------------------------------------------------
@@ -226,7 +227,7 @@ class Link:
         self.tell("ask", number, what, *arguments)
         return reply
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: IndexSender) -> None:
         """Let a delivery hear what becomes of it; that of the epoch before is over."""
         with self._lock:
             self._delivery, gone = delivery, self._gone
@@ -335,5 +336,144 @@ class Link:
             self._connection.close()  # not the channel, which would hang up for the other one
 
 
-def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+def _daemon(target: Callable[[], None], name: str) -> threading.Thread:
     return threading.Thread(target=target, name=name, daemon=True)
+
+
+# -- The order of an epoch, on its way to the process that reads the source ------------------------
+_LOT = 256  # indices that are sent at once, where they are there without a wait
+_AHEAD = 64  # lots drawn from an iterable and not yet begun over there
+
+
+@final
+class IndexSender:
+    """Passes the loads of one epoch on, and draws them where they come from an iterable.
+
+    Args:
+        order: the indices.
+        ticket: of the epoch.
+        link: the process that reads the source.
+        program: number of what it runs.
+    """
+
+    def __init__(self, order: GivenOrder, ticket: int, *, link: Link, program: int) -> None:
+        self.ticket = ticket
+        self.link = link
+        self.program = program
+        self._listed = order if isinstance(order, Listed) else None
+        self._drawn: deque[Sequence[Index]] = deque()
+        self.feed = order if isinstance(order, Feed) else Feed(_AHEAD)
+        self.feed.pass_on = self._pass_on
+        link.deliver(self)
+
+    def _pass_on(self, indices: Sequence[Index] | None) -> None:
+        if self._listed is None or indices is None:
+            self.link.tell("feed", self.ticket, indices, 1)
+            return
+        self._drawn.append(indices)
+        if len(self._drawn) == 1:  # else it is under way
+            self.link.tell_late(self._all_drawn)
+
+    def _all_drawn(self) -> tuple[Any, ...]:
+        """Give what was drawn while other messages were sent, as one."""
+        indices: list[Index] = []
+        lots = 0
+        with contextlib.suppress(IndexError):  # to the end: what comes later is told anew
+            while True:
+                indices += self._drawn.popleft()
+                lots += 1
+        return "feed", self.ticket, indices, lots
+
+    def heard(self, ticket: int, loads: int) -> None:
+        """Hear that so many loads were begun, or with 0 that no more are wanted."""
+        if ticket != self.ticket:
+            return
+        if loads:
+            self.feed.began(loads)
+        else:
+            self.feed.cut()
+
+    def start(self) -> None:
+        """Begin to draw, in a thread of its own: whatever gives the indices may be slow."""
+        if self._listed is not None:
+            threading.Thread(
+                target=self._draw, args=(self._listed,), name="nbpipe-indices", daemon=True
+            ).start()
+
+    def _draw(self, listed: Listed) -> None:
+        try:
+            for lot in listed.draw_lots(_LOT):
+                if not self.feed.wanted:
+                    return
+                self.feed.load(lot)
+            self.feed.end()
+        except EpochClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001  the source raises it over there
+            with contextlib.suppress(EpochClosedError):
+                self.feed.load([Broken(error)])
+                self.feed.end()
+        finally:
+            close = getattr(listed.inner, "close", None)
+            if close is not None:
+                close()
+
+    def close(self) -> None:
+        """Draw no more: the epoch is over."""
+        self.feed.close(None)
+
+
+@final
+class Feeds:
+    """The feeds of this process, by the tickets of the epochs that another one began.
+
+    Args:
+        control: the way back: what was begun is told there.
+    """
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._feeds: dict[int, Feed] = {}
+        self._first = 1  # tickets before it are of epochs that are over
+        self._lock = threading.Lock()
+
+    def put(self, ticket: int, indices: Sequence[Index] | None, loads: int) -> None:
+        """Take indices in that stand for some loads, or the end."""
+        feed = self._of(ticket)
+        if feed is None:
+            return
+        if indices is None:
+            feed.end()
+            return
+        with contextlib.suppress(EpochClosedError):
+            feed.load(indices, loads=loads)
+
+    def take(self, ticket: int) -> Feed | None:
+        """Give the feed of an epoch that begins, and forget those of earlier ones."""
+        feed = self._of(ticket)
+        with self._lock:
+            self._first = max(self._first, ticket)
+            for past in [one for one in self._feeds if one < self._first]:
+                del self._feeds[past]
+        return feed
+
+    def _of(self, ticket: int) -> Feed | None:
+        with self._lock:
+            if ticket < self._first:
+                return None
+            if ticket not in self._feeds:
+                self._feeds[ticket] = feed = Feed(MAX_DEPTH)  # the other end bounds it
+                feed.hear = functools.partial(self._heard, ticket)
+            return self._feeds[ticket]
+
+    def _heard(self, ticket: int, loads: int) -> None:
+        if loads:
+            self._tell(ticket, loads)
+            return
+        # it is heard under a lock that must not be held for as long as a pipe is full
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+            _thread.start_new_thread(self._tell, (ticket, loads))
+
+    def _tell(self, ticket: int, loads: int) -> None:
+        with contextlib.suppress(OSError):  # the run is gone
+            self._control.send(("fed", ticket, loads))

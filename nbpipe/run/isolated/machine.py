@@ -22,8 +22,7 @@ from ...ops.index import Rest
 from ...ops.operations import Source
 from ...ops.stage import Chain, Stage, addresses
 from .freight import Values, knobs_of, shipped, split, warn_of_size
-from .indices import Delivery
-from .link import ANSWER_S, Link, NoAnswerError, Reply
+from .link import ANSWER_S, IndexSender, Link, NoAnswerError, Reply
 from .report import Past, Report, Workers, report_before, seen_s, shifted, together
 from .source import MOST, Crossing
 
@@ -138,7 +137,7 @@ class IsolatedMachine(Machine):
         if given is None:
             return self._crossing.begin(None), None, stands
         link, program = self._current()
-        deliver = functools.partial(Delivery, given, link=link, program=program)
+        deliver = functools.partial(IndexSender, given, link=link, program=program)
         return self._crossing.begin(deliver), None, stands
 
     def stands(self, epoch: Epoch, delivered: int) -> Stages | None:

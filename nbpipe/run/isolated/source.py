@@ -11,8 +11,7 @@ from typing import Any, final
 from ...base.knobs import Knob
 from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
-from .indices import Delivery
-from .link import Link
+from .link import IndexSender, Link
 
 MOST = 64  # items that cross at once, where they are small and the loop waits for them
 _IN_A_ROW = 4  # answers that say the same, before more cross
@@ -46,11 +45,11 @@ class Crossing:
         self._epoch = 0
         self._open: Passage | None = None
         self.stands: Stages = {}  # where the stages go on over there
-        self._delivery: Delivery | None = None
+        self._delivery: IndexSender | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
 
-    def begin(self, deliver: Callable[[int], Delivery] | None) -> int:
+    def begin(self, deliver: Callable[[int], IndexSender] | None) -> int:
         """Hear that an epoch is about to begin; give its ticket.
 
         Args:
@@ -100,7 +99,7 @@ class Passage(Iterator[Any]):
     """
 
     def __init__(
-        self, crossing: Crossing, ticket: int, token: int, epoch: int, delivery: Delivery | None
+        self, crossing: Crossing, ticket: int, token: int, epoch: int, delivery: IndexSender | None
     ) -> None:
         self.ticket = ticket
         self._crossing = crossing
