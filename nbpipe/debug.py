@@ -33,7 +33,7 @@ class DeviceLeaks:
     events: int
 
     def __bool__(self) -> bool:
-        """Say whether anything is held."""
+        """Tell whether anything is held."""
         return bool(self.tensors or self.sources or self.events)
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Leaks:
     devices: tuple[DeviceLeaks, ...]
 
     def __bool__(self) -> bool:
-        """Say whether anything is held."""
+        """Tell whether anything is held."""
         return any(self.devices)
 
     def __iter__(self) -> Iterator[DeviceLeaks]:

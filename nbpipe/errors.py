@@ -60,7 +60,7 @@ class UnknownStageError(NbpipeError, KeyError):
     """The pipeline has no stage of this name."""
 
     def __str__(self) -> str:
-        """Give the message as it is: KeyError would show its repr."""
+        """Return the message as it is: KeyError would show its repr."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -182,6 +182,6 @@ class FailureBudgetError(StageError):
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
-    """Say which known name is meant, as `; did you mean 'decode'?`, or nothing."""
+    """Tell which known name is meant, as `; did you mean 'decode'?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

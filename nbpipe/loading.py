@@ -100,7 +100,7 @@ def _file(path: object) -> Path:
 
 
 def _instead(file: Path) -> str:
-    """Say what is wrong with a path, and what to give in its place."""
+    """Tell what is wrong with a path, and what to give in its place."""
     if file.name and not file.suffix and file.with_name(f"{file.name}.py").is_file():
         by_name = f", or import it: from {file} import {_BUILD}" if file.name == str(file) else ""
         return f"; give its path, load({f'{file}.py'!r}){by_name}"
@@ -126,7 +126,7 @@ class _Source(SourceFileLoader):
 
 
 def _module(file: Path) -> ModuleType:
-    """Give the module of a file: the one there is, unless the file changed since."""
+    """Return the module of a file: the one there is, unless the file changed since."""
     with _lock:
         data = file.read_bytes()
         content = blake2b(data, digest_size=16).digest() + _asset(file)
@@ -142,7 +142,7 @@ def _module(file: Path) -> ModuleType:
 
 
 def _asset(file: Path) -> bytes:
-    """Give what changes with the arrays beside a file."""
+    """Return what changes with the arrays beside a file."""
     try:
         status = file.with_suffix(".npz").stat()
     except OSError:
@@ -161,7 +161,7 @@ def _name(file: Path, known: _Loaded | None) -> str:
 
 
 def _is_free(name: str, file: Path) -> bool:
-    """Say whether a name means no module but this file, also where it is imported later."""
+    """Tell whether a name means no module but this file, also where it is imported later."""
     if name in sys.modules or name in sys.stdlib_module_names:
         return False
     found = PathFinder.find_spec(name)
@@ -259,7 +259,7 @@ def _check_changes(
 def _exported_values(
     pipe: Pipeline, parameters: Mapping[str, inspect.Parameter]
 ) -> dict[Knob, int]:
-    """Give the value that each knob has in the file: a default, or what the code says."""
+    """Return the value that each knob has in the file: a default, or what the code says."""
     values: dict[Knob, int] = {}
     words = stage_words(pipe.chain)
     for stage in pipe.stages:

@@ -17,9 +17,9 @@ from .engine.build import Builder
 from .engine.epoch import Epoch
 from .engine.failures import Failure
 from .engine.join import Chooser, PumpNode
-from .engine.lane import Lane
 from .engine.map import MapNode, Step
 from .engine.node import Node
+from .engine.runtime import StageRuntime
 from .engine.task import Entry, EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
@@ -56,11 +56,11 @@ class InlineEngine:
         witness: sees what they do.
 
     Attributes:
-        lanes: counters by address.
+        runtimes: counters by address.
     """
 
     def __init__(self, chain: Chain, witness: Witness) -> None:
-        self.lanes: dict[str, Lane] = {}
+        self.runtimes: dict[str, StageRuntime] = {}
         self._witness = witness
         self._loop = EventLoop(self)
         self._answered = allocate_lock()
@@ -68,18 +68,21 @@ class InlineEngine:
         self._crash: BaseException | None = None
         self._task: Task | None = None
         self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=witness.failed)
-        Builder(_with_private_caches(chain, {}), self._epoch, self._lane).build()
+        Builder(_with_private_caches(chain, {}), self._epoch, self._runtime).build()
 
-    def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
-        lane = self.lanes.get(address)
-        if lane is None:
-            lane = Lane(address, stage, prefetch=0, now_ns=perf_counter_ns())
-            lane.concurrency, lane.prefetch = 1, 0  # one item at a time, whatever the knobs say
-            self.lanes[address] = lane
-        return lane
+    def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
+        runtime = self.runtimes.get(address)
+        if runtime is None:
+            runtime = StageRuntime(address, stage, prefetch=0, now_ns=perf_counter_ns())
+            runtime.concurrency, runtime.prefetch = (
+                1,
+                0,
+            )  # one item at a time, whatever the knobs say
+            self.runtimes[address] = runtime
+        return runtime
 
     def items(self, n: int) -> list[Any]:
-        """Give the first `n` items, or fewer where the epoch has fewer; then close everything."""
+        """Return the first `n` items, or fewer where the epoch has fewer; then close everything."""
         given: list[Any] = []
         try:
             while len(given) < n and (entry := self._next()) is not None:
@@ -113,16 +116,16 @@ class InlineEngine:
         while moved:
             moved = False
             for pump in tuple(epoch.pumps):
-                before = pump.lane.counters.items_out
+                before = pump.runtime.counters.items_out
                 moved = pump.pump(now_ns) or moved
-                fresh = pump.lane.counters.items_out - before
+                fresh = pump.runtime.counters.items_out - before
                 if fresh:
-                    self._witness.gave(pump.lane.address, list(pump.out)[-fresh:])
+                    self._witness.gave(pump.runtime.address, list(pump.out)[-fresh:])
 
     def _take(self) -> Task | None:
         """Choose the most downstream work, but none for a join that waits for another input."""
-        for lane in self.lanes.values():
-            lane.cost_ns = float("inf")  # or a task would be a chunk of several items
+        for runtime in self.runtimes.values():
+            runtime.cost_ns = float("inf")  # or a task would be a chunk of several items
         now_ns = perf_counter_ns()
         wanted = {id(self._epoch.last)}
         for node in self._epoch.order:
@@ -149,15 +152,15 @@ class InlineEngine:
         for result in task.results:
             _raise_interrupt(result)
         if not _chooses(node):
-            lane = node.rest_lanes[-1] if node.rest_lanes else node.lane
-            self._witness.gave(lane.address, (r for r in task.results if type(r) is tuple))
+            runtime = node.rest_runtimes[-1] if node.rest_runtimes else node.runtime
+            self._witness.gave(runtime.address, (r for r in task.results if type(r) is tuple))
         node.settle(task)
         self._task = None
 
     def _watch_fused(self, node: Node) -> None:
         if not node.rest or isinstance(node.rest[0], _SeenStep):
             return
-        above = (node.lane, *node.rest_lanes)
+        above = (node.runtime, *node.rest_runtimes)
         steps = [
             _SeenStep(step, place, above[place].address, self._witness)
             for place, step in enumerate(node.rest)
@@ -166,18 +169,18 @@ class InlineEngine:
 
     # -- what the event loop calls, in its thread
     def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Hear that a call ended."""
+        """Called when a call ended."""
         assert isinstance(done, Task)
         done.ended_ns = perf_counter_ns()
         self._answered.release()
         return ()
 
     def crashed(self, error: BaseException) -> None:
-        """Hear that the loop itself failed."""
+        """Called when the loop itself failed."""
         self._crash = error
 
     def end_turn(self) -> None:
-        """Hear that the loop went round: nothing to do, there is one call at a time."""
+        """Called when the loop went round: nothing to do, there is one call at a time."""
 
     def _close(self) -> None:
         epoch = self._epoch
@@ -209,7 +212,7 @@ class _SeenStep:
 
 
 def _chooses(node: Node) -> bool:
-    """Say whether a node only finds the branches of a route; its items show behind them."""
+    """Tell whether a node only finds the branches of a route; its items show behind them."""
     return isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
 
 
@@ -297,7 +300,7 @@ class StagePeek:
     note: str
 
     def row(self) -> list[str]:
-        """Give the cells of a table."""
+        """Return the cells of a table."""
         shown = self.output
         return [
             self.address,
@@ -350,7 +353,7 @@ def peek(chain: Chain, n: int) -> Peek:
     table = _Table(chain)
     engine = InlineEngine(chain, table)
     items = engine.items(n)
-    return Peek(items=tuple(items), stages=tuple(table.rows(engine.lanes)))
+    return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes)))
 
 
 def _counted(things: tuple[Any, ...], word: str) -> str:
@@ -441,11 +444,11 @@ class _Table:
         """Note an item that failed."""
         self._marks[failure.stage].failures.append(failure)
 
-    def rows(self, lanes: dict[str, Lane]) -> Iterator[StagePeek]:
-        """Give what was noted, stage by stage."""
+    def rows(self, runtimes: dict[str, StageRuntime]) -> Iterator[StagePeek]:
+        """Return what was noted, stage by stage."""
         for address, stage in self._stages.items():
             mark = self._marks[address]
-            counters = lanes[address].counters if address in lanes else None
+            counters = runtimes[address].counters if address in runtimes else None
             calls = counters.items_in if counters and counters.busy_ns else 0
             if counters and counters.retries:
                 mark.notes.append(f"{counters.retries} tried again")
@@ -464,7 +467,7 @@ class _Table:
 
 
 def _parts(chain: Chain, place: str) -> Iterator[tuple[Chain, str]]:
-    """Give a chain and all chains that are joined in it, with their places."""
+    """Return a chain and all chains that are joined in it, with their places."""
     yield chain, place
     for stage in chain:
         for number, inner in enumerate(stage.inputs):

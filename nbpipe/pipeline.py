@@ -229,7 +229,7 @@ class Chaining:
         return self._with(append.unbatch(self.chain))
 
     def window(self, size: int, stride: int = 1) -> Self:
-        """Give lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
+        """Return lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
         return self._with(append.window(self.chain, size, stride))
 
     def shuffle(
@@ -348,11 +348,11 @@ class Chaining:
         return self._with(append.skip(self.chain, n))
 
     def repeat(self, n: int | None = None) -> Self:
-        """Give all items `n` times, or for ever; every pass shuffles and draws anew."""
+        """Return all items `n` times, or for ever; every pass shuffles and draws anew."""
         return self._with(append.repeat(self.chain, n))
 
     def enumerate(self) -> Self:
-        """Give pairs of a number, from 0, and the item."""
+        """Return pairs of a number, from 0, and the item."""
         return self._with(append.enumerate_(self.chain))
 
     def cache(self, path: str | os.PathLike[str] | None = None) -> Self:
@@ -433,7 +433,7 @@ class Pipeline(Chaining):
         return self.start().single_epoch()
 
     def __len__(self) -> int:
-        """Give the number of items of an epoch.
+        """Return the number of items of an epoch.
 
         Raises:
             LengthUnknownError: it is not known before they are made.
@@ -498,7 +498,7 @@ class Pipeline(Chaining):
         return tuple(addresses(self.chain).values())
 
     def __getitem__(self, address: str) -> Stage:
-        """Give a stage by its name, or by its place and name: `pipe["0/decode"]`.
+        """Return a stage by its name, or by its place and name: `pipe["0/decode"]`.
 
         Raises:
             UnknownStageError: there is none; the message names those there are.
@@ -509,7 +509,7 @@ class Pipeline(Chaining):
         return list(addresses(self.chain))
 
     def graph(self) -> list[dict[str, Any]]:
-        """Give the chain as data: for each stage its name, operation, executor and knobs."""
+        """Return the chain as data: for each stage its name, operation, executor and knobs."""
         return outline.graph(self.chain)
 
     def __repr__(self) -> str:

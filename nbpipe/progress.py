@@ -77,7 +77,7 @@ class Progress(Iterator[Any]):
         self._done = False
 
     def __next__(self) -> Any:
-        """Give the next item, from one epoch after the other."""
+        """Return the next item, from one epoch after the other."""
         while not self._done:
             epoch = self._epoch or self._start_epoch()
             begun_s = self._clock()
@@ -153,7 +153,7 @@ class Progress(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
-        """Give the number of items of all epochs.
+        """Return the number of items of all epochs.
 
         Raises:
             LengthUnknownError: it is not known before they are made.
@@ -196,7 +196,7 @@ class _Tally:
         self._waited_s += waited_s
 
     def line(self, now_s: float, length: int | None, *, hangs: bool = False) -> str:
-        """Say how the epoch goes; rate and wait are those since the last line.
+        """Tell how the epoch goes; rate and wait are those since the last line.
 
         Where a call hangs, nobody knows how much time is left.
         """
@@ -214,7 +214,7 @@ class _Tally:
         return ", ".join([*words, _waits(waited_s, elapsed_s)])
 
     def last_line(self, now_s: float) -> str:
-        """Say how the epoch went, as a whole."""
+        """Tell how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
         words = [f"{self._items:,} items in {format_seconds(elapsed_s)}"]
         if self._items and elapsed_s > 0:

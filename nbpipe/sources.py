@@ -167,7 +167,7 @@ def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the f
 
 
 def concat(*pipes: Pipeline) -> Pipeline:
-    """Give the items of one pipeline after those of the other.
+    """Return the items of one pipeline after those of the other.
 
     Where all of them are sources read by index, a full `shuffle()` may follow.
     """

@@ -252,7 +252,7 @@ def _is_quiet(run):
     with scheduler.lock:
         team = scheduler._team
         parked = len(team._parked) == len(team._seats)
-        return parked and not any(lane.active for lane in scheduler.lanes.values())
+        return parked and not any(runtime.active for runtime in scheduler.runtimes.values())
 
 
 def _rests(run):

@@ -37,7 +37,7 @@ CIRCLES = {
     "engine/failures.py": {"engine/node.py"},
     "engine/fold.py": {"engine/map.py", "engine/epoch.py"},
     "engine/join.py": {"engine/epoch.py"},
-    "engine/lane.py": {"engine/node.py"},
+    "engine/runtime.py": {"engine/node.py"},
     "engine/map.py": {"engine/epoch.py"},
     "engine/node.py": {"engine/map.py", "engine/epoch.py"},
     "engine/task.py": {"engine/map.py", "engine/node.py"},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, DuplicateNameError, LengthUnknownError
-from nbpipe.ops.index import ItemsOrder, Rest
+from nbpipe.ops.index import ItemsOrder, Remaining
 from nbpipe.ops.plan import IndexPlan
 from nbpipe.ops.sample import ClaimOrder
 from nbpipe.ranks import LocalStore
@@ -150,7 +150,7 @@ def test_claimed_rows_are_noted():
     st.integers(0, 5),
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=4),
 )
-def test_rows_that_are_wanted(turns, start, holes):
+def test_rows_that_are_wanted(turns, start, gaps):
     """Rows of the global order are wanted, but for those claimed here that are not."""
     store = LocalStore()
     order = ClaimOrder(ItemsOrder(range(100), 100), 4, OwnCounts(store), "")
@@ -160,7 +160,7 @@ def test_rows_that_are_wanted(turns, start, holes):
             list(itertools.islice(rows, 3))
         else:
             store.add("nbpipe//100/1", 4)  # another rank takes a chunk
-    rest = Rest.of(start, sorted((at, at + count) for at, count in holes))
+    rest = Remaining.of(start, sorted((at, at + count) for at, count in gaps))
     claimed = [row for first, stop in order.claimed for row in range(first, stop)]
     done = {row for number, row in enumerate(claimed) if number not in rest}
     wanted = order.wanted(rest)
@@ -172,9 +172,9 @@ def test_the_rest_of_an_epoch_is_claimed(count):
     """From two ranks the wanted rows go on to any number of ranks, each row to one."""
     orders = [plan.resolve(0) for plan in ranks(2, length=50)]
     got = [list(itertools.islice(order.rows(), 7 + 4 * n)) for n, order in enumerate(orders)]
-    rests = [order.unclaimed(Rest(len(part))) for order, part in zip(orders, got, strict=True)]
-    done = [run for one in rests for run in ((0, one.start), *one.holes)]
-    rest = Rest.of(0, sorted(done))
+    rests = [order.unclaimed(Remaining(len(part))) for order, part in zip(orders, got, strict=True)]
+    done = [run for one in rests for run in ((0, one.start), *one.gaps)]
+    rest = Remaining.of(0, sorted(done))
     after = in_turns([plan.rest_of_world(rest) for plan in ranks(count, length=50)])
     wanted = list(IndexPlan.of(range(50)).shuffle(0).resolve(0).rows())
     assert sorted(itertools.chain(*got, *after)) == sorted(wanted)

@@ -247,8 +247,8 @@ def quiet_but_for(run, name):
         scheduler = run._scheduler
         while True:
             with scheduler.lock:
-                lanes = scheduler.lanes.items()
-                if not any(lane.active for address, lane in lanes if address != name):
+                runtimes = scheduler.runtimes.items()
+                if not any(runtime.active for address, runtime in runtimes if address != name):
                     return
             threading.Event().wait(0.001)
 

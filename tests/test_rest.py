@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import StateError
-from nbpipe.ops.index import Rest
+from nbpipe.ops.index import Remaining
 
 END = 60  # beyond what any example leaves out
 RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)
@@ -16,7 +16,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)
 def rests(draw):
     """Give a rest, made of runs that may touch and overlap."""
     runs = sorted((first, first + length) for first, length in draw(RUNS))
-    return Rest.of(draw(st.integers(0, 10)), runs)
+    return Remaining.of(draw(st.integers(0, 10)), runs)
 
 
 def wanted(rest, end=END):
@@ -28,8 +28,8 @@ def wanted(rest, end=END):
 def test_of_leaves_out_what_it_is_told(start, runs):
     """What is wanted is neither before the start nor in any run; the runs are apart."""
     runs = sorted((first, first + length) for first, length in runs)
-    rest = Rest.of(start, runs)
-    bounds = [rest.start, *(number for run in rest.holes for number in run)]
+    rest = Remaining.of(start, runs)
+    bounds = [rest.start, *(number for run in rest.gaps for number in run)]
     out = {number for first, end in runs for number in range(first, end)} | set(range(start))
     assert wanted(rest) == [number for number in range(END) if number not in out]
     assert bounds == sorted(set(bounds))
@@ -41,14 +41,14 @@ def test_arrays_give_the_same_as_runs(start, runs):
     runs = [(first, first + length + 1) for first, length in runs]
     firsts = np.array([first for first, _ in runs], np.int64)
     ends = np.array([end for _, end in runs], np.int64)
-    assert Rest.of_arrays(start, firsts, ends) == Rest.of(start, sorted(runs))
+    assert Remaining.of_arrays(start, firsts, ends) == Remaining.of(start, sorted(runs))
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(0, 10))
 def test_only_wants_the_numbers_given(numbers, more):
     """The numbers given are wanted, and all from the frontier on."""
     frontier = max(numbers, default=-1) + 1 + more
-    rest = Rest.only(sorted(numbers), frontier)
+    rest = Remaining.only(sorted(numbers), frontier)
     assert wanted(rest) == [*sorted(numbers), *range(frontier, END)]
 
 
@@ -92,7 +92,7 @@ def test_since_and_until_part_a_rest(rest, place):
 @given(rests())
 def test_data_can_be_read(rest):
     """Lists of numbers and back."""
-    assert Rest.read(rest.data) == rest
+    assert Remaining.read(rest.data) == rest
     assert rest.left_out == END - len(wanted(rest))
 
 
@@ -103,5 +103,5 @@ def test_data_can_be_read(rest):
 def test_other_data_is_refused(data):
     """The message shows what stands there and what to give."""
     with pytest.raises(StateError, match=r"must be \[start.*run\.state_dict"):
-        Rest.read(data)
+        Remaining.read(data)
     assert issubclass(StateError, ValueError)

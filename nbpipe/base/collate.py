@@ -257,7 +257,7 @@ def _not_numbers(got: str, where: str) -> ArgumentError:
 
 
 def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple[int, ...]:
-    """Give the shape that holds all; refuse where nothing is said about padding."""
+    """Return the shape that holds all; refuse where nothing is said about padding."""
     ndims = set(map(len, shapes))
     if how.pad is not None and len(ndims) == 1:
         return tuple(map(max, zip(*shapes, strict=True)))
@@ -272,7 +272,7 @@ def _padded_shape(shapes: list[tuple[int, ...]], how: _How, where: str) -> tuple
 
 
 def _fitting(pad: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Give the pad value as a `dtype`; refuse where that would change it."""
+    """Return the pad value as a `dtype`; refuse where that would change it."""
     given = np.asarray(pad)
     if dtype.kind in "biu":
         with np.errstate(all="ignore"):
@@ -309,7 +309,7 @@ def _gather_nodes(samples: list[Any], how: _How, where: str, depth: int) -> Any:
 
 
 def _mapping_columns(samples: list[Any], where: str) -> list[list[Any]]:
-    """Give the values of each key, in the order of the first sample's keys."""
+    """Return the values of each key, in the order of the first sample's keys."""
     first = samples[0].keys()
     for number, sample in enumerate(samples):
         if sample.keys() != first:
@@ -374,7 +374,7 @@ def _check_names(names: Any) -> None:
 
 
 def _floating(dtype: Any) -> str | None:
-    """Give the name of a floating dtype of numpy or torch."""
+    """Return the name of a floating dtype of numpy or torch."""
     if dtype is None:
         return None
     name = str(dtype) if type(dtype).__module__ == "torch" else dtype

@@ -58,7 +58,7 @@ class Description:
 
 
 def summarize(value: object, limit: int = 200) -> str:
-    """Say in one line what `value` is; never raises, shows no memory address.
+    """Tell in one line what `value` is; never raises, shows no memory address.
 
     Args:
         value: anything.
@@ -129,7 +129,7 @@ def _summary(value: Any, limit: int, depth: int) -> str:
 
 
 def _plain_words(value: Any, limit: int) -> str | None:
-    """Give the value itself, where it is short."""
+    """Return the value itself, where it is short."""
     if isinstance(value, int) and abs(value) >= _LONG_INT:
         return f" of {value.bit_length()} bits"
     if isinstance(value, enum.Enum):
@@ -148,7 +148,7 @@ def _plain_words(value: Any, limit: int) -> str | None:
 
 
 def _shape_words(value: Any) -> str | None:
-    """Give shape and dtype of anything that has them, or size and mode of a PIL image."""
+    """Return shape and dtype of anything that has them, or size and mode of a PIL image."""
     if callable(getattr(value, "getbands", None)):
         return f" {value.width}x{value.height} {value.mode}"
     shape = getattr(value, "shape", None)
@@ -158,7 +158,7 @@ def _shape_words(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """Give what is inside, but not of a mapping that may have to read it first."""
+    """Return what is inside, but not of a mapping that may have to read it first."""
     held = isinstance(value, dict | UserDict | types.MappingProxyType)
     return None if isinstance(value, Mapping) and not held else children(value)
 
@@ -205,7 +205,7 @@ def _dtype_name(value: Any) -> str:
 
 
 def _as_array(value: Any) -> NDArray[Any] | None:
-    """Give an array or tensor as a numpy array; None for other values."""
+    """Return an array or tensor as a numpy array; None for other values."""
     if is_tensor(value):
         tensor = value.detach().cpu()
         wide = "float8" in str(tensor.dtype) or "bfloat16" in str(tensor.dtype)
@@ -215,7 +215,7 @@ def _as_array(value: Any) -> NDArray[Any] | None:
 
 
 def _range(value: Any) -> tuple[float | None, float | None]:
-    """Give the smallest and the largest element, leaving NaN out."""
+    """Return the smallest and the largest element, leaving NaN out."""
     if not isinstance(value, np.ndarray):
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not number or (isinstance(value, int) and abs(value) > 2**1000):
@@ -235,7 +235,7 @@ def _number(value: Any) -> float:
 
 
 def _image(value: Any) -> NDArray[Any] | None:
-    """Give the image in `value` as an array (H, W, 1 | 3 | 4)."""
+    """Return the image in `value` as an array (H, W, 1 | 3 | 4)."""
     array: NDArray[Any] | None
     if callable(getattr(value, "getbands", None)):
         array = np.asarray(value if value.mode in ("L", "RGB", "RGBA") else value.convert("RGB"))

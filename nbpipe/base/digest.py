@@ -134,7 +134,7 @@ class _Feeder:
 
 
 def _names_read(code: CodeType) -> set[str]:
-    """Give the global names that a function reads and does not set."""
+    """Return the global names that a function reads and does not set."""
     steps = list(dis.get_instructions(code))
     names = {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:

@@ -24,7 +24,7 @@ _LONGEST = 60
 
 
 def shortened(text: str, limit: int = _LONGEST) -> str:
-    """Give `text` in at most `limit` characters, in one line, an ellipsis where it was cut."""
+    """Return `text` in at most `limit` characters, in one line, an ellipsis where it was cut."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -108,7 +108,7 @@ _WAY_OUT = 'give an int of bytes or a text such as "500 MB", "2 GB", "1.5 GiB"'
 
 
 def format_count(count: float) -> str:
-    """Give a count with three digits and a decimal prefix.
+    """Return a count with three digits and a decimal prefix.
 
     Examples:
         >>> format_count(12345.0)
@@ -121,7 +121,7 @@ def format_count(count: float) -> str:
 
 
 def format_rate(items_per_s: float, unit: str = "items") -> str:
-    """Give a rate, `unit` being the plural of what is counted.
+    """Return a rate, `unit` being the plural of what is counted.
 
     Examples:
         >>> format_rate(12345.0)
@@ -131,7 +131,7 @@ def format_rate(items_per_s: float, unit: str = "items") -> str:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Give a size in decimal units (1 kB is 1,000 bytes).
+    """Return a size in decimal units (1 kB is 1,000 bytes).
 
     Examples:
         >>> format_bytes(1_300_000_000)
@@ -142,7 +142,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(time_s: float) -> str:
-    """Give a time in the unit that suits it, from ns to hours.
+    """Return a time in the unit that suits it, from ns to hours.
 
     Examples:
         >>> format_seconds(0.0042)
@@ -160,7 +160,7 @@ def format_seconds(time_s: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Give a share of 1 in percent, without hiding a small one.
+    """Return a share of 1 in percent, without hiding a small one.
 
     Examples:
         >>> format_share(0.97)
@@ -214,7 +214,7 @@ def _parse_text(text: str, what: str) -> int:
 
 
 def _scaled(amount: float) -> tuple[str, str]:
-    """Give the digits of an amount and its decimal prefix."""
+    """Return the digits of an amount and its decimal prefix."""
     step = 0
     while math.isfinite(amount) and round(abs(amount)) >= _STEP and step < len(_PREFIXES) - 1:
         amount /= _STEP
@@ -223,7 +223,7 @@ def _scaled(amount: float) -> tuple[str, str]:
 
 
 def _digits(amount: float) -> str:
-    """Give at most three digits, without a zero after the point at the end."""
+    """Return at most three digits, without a zero after the point at the end."""
     if not math.isfinite(amount):
         return str(amount)
     if round(abs(amount), 1) >= _WHOLE_FROM:

@@ -100,7 +100,7 @@ class Permutation:
         ]
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the images of `rows`, an array of shape (n,) int64 in [0, length)."""
+        """Return the images of `rows`, an array of shape (n,) int64 in [0, length)."""
         found = self._walk(rows.astype(np.uint64))
         outside = np.flatnonzero(found >= self.length)
         while outside.size:
@@ -134,7 +134,7 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(key: np.uint64, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Give one number in [0, 1) for each of `rows`, an array of shape (n,), in random access.
+    """Return one number in [0, 1) for each of `rows`, an array of shape (n,), in random access.
 
     Source: SplitMix64 (Steele, Lea, Flood 2014), of which `key` is the state: row i is its
     i-th number.
@@ -152,7 +152,7 @@ class _KeySequence:
         self._digest = digest
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """Give the words that a bit generator asks for (Philox: two of 64 bits)."""
+        """Return the words that a bit generator asks for (Philox: two of 64 bits)."""
         if n_words == _KEY_WORDS and dtype is np.uint64:
             key = np.frombuffer(self._digest, np.uint64)
             return key if sys.byteorder == "little" else key.byteswap()

@@ -79,7 +79,7 @@ def holds(lock: threading.RLock) -> bool:
 
 
 def no_thread(what: str, error: RuntimeError) -> WorkerStartError:
-    """Give the error to raise, from `error`, where the system gives no more threads."""
+    """Return the error to raise, from `error`, where the system gives no more threads."""
     return WorkerStartError(
         f"no thread could be started for {what}: {error}; end other threads and processes, or "
         "raise the limit on them (`ulimit -u`)"
@@ -196,7 +196,7 @@ class _Interval:
         self._before_s: float | None = None
 
     def lower(self, holder: object) -> None:
-        """Hear that `holder` has an epoch in progress; to say it again does nothing."""
+        """Called when `holder` has an epoch in progress; to say it again does nothing."""
         with self._lock:
             self._holders.add(id(holder))
             wanted_s = _wanted_s()
@@ -207,7 +207,7 @@ class _Interval:
                     sys.setswitchinterval(wanted_s)
 
     def restore(self, holder: object) -> None:
-        """Hear that it has none; after the last, put the interval back unless others changed it."""
+        """Called when it has none; the last puts the interval back, unless others changed it."""
         with self._lock:
             self._holders.discard(id(holder))
             if self._holders or self._before_s is None:

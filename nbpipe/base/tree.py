@@ -52,7 +52,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def children(node: Any) -> list[tuple[Any, Any]] | None:
-    """Give what a node holds as pairs (key, index or field name; value); None for a leaf."""
+    """Return what a node holds as pairs (key, index or field name; value); None for a leaf."""
     if isinstance(node, Mapping):
         return list(node.items())
     if isinstance(node, list | tuple):
@@ -200,7 +200,7 @@ _COMPUTED: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDict
 
 
 def _field_names(kind: Any) -> tuple[str, ...] | None:
-    """Give the fields of a dataclass; None for other types."""
+    """Return the fields of a dataclass; None for other types."""
     if getattr(kind, "__dataclass_fields__", None) is None:
         return None
     names = _FIELDS.get(kind)
@@ -210,7 +210,7 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
 
 
 def _computed_names(kind: Any) -> frozenset[str]:
-    """Give the names of the properties that a class computes once and keeps."""
+    """Return the names of the properties that a class computes once and keeps."""
     names = _COMPUTED.get(kind)
     if names is None:
         names = _COMPUTED[kind] = frozenset(_computed_in(kind))
@@ -233,7 +233,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def is_tensor(value: object) -> bool:
-    """Say whether `value` is a torch tensor, without loading torch."""
+    """Tell whether `value` is a torch tensor, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
@@ -285,7 +285,7 @@ def _object_size(value: Any, kind: Any, budget: list[int], depth: int) -> int:
 
 
 def _fields_held(value: Any, kind: Any, names: tuple[str, ...]) -> list[Any]:
-    """Give the values of a dataclass that are stored; what its properties compute is not."""
+    """Return the values of a dataclass that are stored; what its properties compute is not."""
     slots = _slots_of(kind)
     stored = _stored(value) if getattr(kind, "__dictoffset__", 0) else {}
     held = [stored[name] for name in names if name in stored]
@@ -302,7 +302,7 @@ def _stored(value: Any) -> dict[str, Any]:
 
 
 def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
-    """Give the slots of a class by their names."""
+    """Return the slots of a class by their names."""
     return {
         name: slot
         for base in reversed(kind.__mro__)
@@ -312,7 +312,7 @@ def _slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
 
 
 def _measured_by(kind: type) -> Callable[[Any], int] | None:
-    """Give what measures the objects of a library that says how large they are."""
+    """Return what measures the objects of a library that says how large they are."""
     return _LIBRARIES.get(kind.__module__.partition(".")[0])
 
 
@@ -321,19 +321,19 @@ def _nbytes(value: Any) -> int:
 
 
 def _image_bytes(image: Any) -> int:
-    """Give the bytes of an image's pixels, which lie outside the object."""
+    """Return the bytes of an image's pixels, which lie outside the object."""
     bands = getattr(image, "getbands", None)
     return _WORD_BYTES if bands is None else image.width * image.height * len(bands())
 
 
 def _frame_bytes(table: Any) -> int:
-    """Give the bytes of a table's columns; of objects in them, those of the references."""
+    """Return the bytes of a table's columns; of objects in them, those of the references."""
     usage = getattr(table, "memory_usage", None)
     return _WORD_BYTES if usage is None else int(np.sum(usage(deep=False)))
 
 
 def _scaled(values: Any, count: int, budget: list[int], depth: int) -> int:
-    """Give the size of `count` values, of which `values` are all or some of the first.
+    """Return the size of `count` values, of which `values` are all or some of the first.
 
     An even sample is measured, and less of it, but at least one, when the budget is used up.
     """

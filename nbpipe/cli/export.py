@@ -173,7 +173,7 @@ def _failed(what: str, error: CellError) -> FailedError:
 
 
 def _readable(traceback: str) -> str:
-    """Give a traceback as plain text; lines of source with a secret in them are left out."""
+    """Return a traceback as plain text; lines of source with a secret in them are left out."""
     lines = printable_lines(scrubbed(traceback)).splitlines()
     return "\n".join(map(_without_secret, lines))
 
@@ -198,7 +198,7 @@ class _Progress:
     """Plain lines on stderr."""
 
     def begin(self, number: int, words: str) -> None:
-        """Hear that a cell begins."""
+        """Called when a cell begins."""
         tell(words)
 
     def say(self, words: str) -> None:

@@ -55,7 +55,7 @@ class CellError(NbpipeError):
 
 
 def kernel_command(name: str) -> str:
-    """Give the program that a kernel is.
+    """Return the program that a kernel is.
 
     Raises:
         BadUsageError: there is no kernel of this name.
@@ -185,7 +185,7 @@ class Kernel:
         raise KernelDiedError(f"the kernel died {how}", self._last_words())
 
     def _last_words(self) -> str:
-        """Give the last line that the kernel wrote past the notebook, warnings of its own aside."""
+        """Return the last line that the kernel wrote past the notebook; its own warnings are none."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - _LOG_BYTES))
         written = self._log.read().decode("utf-8", "replace").strip().splitlines()

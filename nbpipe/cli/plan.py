@@ -45,7 +45,7 @@ class Plan:
             self._setter(name)
 
     def _setter(self, name: str) -> CodeCell:
-        """Give the cell after which a variable is set.
+        """Return the cell after which a variable is set.
 
         That is the one tagged `parameters` where it assigns the variable, else the first that
         does.
@@ -61,7 +61,7 @@ class Plan:
         return next((cell for cell in found if PARAMETERS in cell.tags), found[0])
 
     def assignments_after(self, cell: CodeCell) -> str:
-        """Give the lines to run after a cell: those that set variables; empty where there are none.
+        """Return the lines to run after a cell: those that set variables, or nothing.
 
         Their text is to leave no trace: a module then has the new value in the place of the old
         one, with the comment that stands there.
@@ -70,11 +70,11 @@ class Plan:
         return "\n".join(f"{name} = {self.sets[name]!r}" for name in names)
 
     def binders(self) -> list[CodeCell]:
-        """Give the cells that bind the pipeline's name, as far as their text shows."""
+        """Return the cells that bind the pipeline's name, as far as their text shows."""
         return [cell for cell in self.notebook.cells if self.pipeline in cell.binds]
 
     def warnings(self) -> Iterator[str]:
-        """Say what may not be as it was meant."""
+        """Tell what may not be as it was meant."""
         cells = self.notebook.cells
         if not self.binders() and not any(cell.may_hide for cell in cells):
             known = {name for cell in cells for name in cell.binds}
@@ -92,7 +92,7 @@ class Plan:
 
 
 def explained(plan: Plan) -> str:
-    """Say in words what would be run, set and written."""
+    """Tell in words what would be run, set and written."""
     rows = [
         ("kernel", "{} ({})".format(*map(printable, plan.kernel))),
         ("folder", printable(str(plan.notebook.path.absolute().parent))),

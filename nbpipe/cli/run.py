@@ -77,7 +77,7 @@ def _run_plainly(pipe: Pipeline, epochs: int) -> None:
 
 @contextmanager
 def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
-    """Say on stderr, once for each, that a call hangs: meanwhile there are no other lines.
+    """Tell on stderr, once for each, that a call hangs: meanwhile there are no other lines.
 
     Args:
         started: the run that is iterated inside the `with` block.

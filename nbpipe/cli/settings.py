@@ -28,7 +28,7 @@ def settings(given: Iterable[str]) -> dict[str, Any]:
 
 
 def secrets_of(arguments: Sequence[str]) -> Iterator[str]:
-    """Give the values on a command line that are secrets by their names.
+    """Return the values on a command line that are secrets by their names.
 
     Examples:
         >>> list(secrets_of(["run", "l.py", "--set", "password=swordfish", "--token", "abc"]))

@@ -33,7 +33,7 @@ class FailedError(NbpipeError):
 
 
 def printable(text: str) -> str:
-    r"""Give text from outside in one line, without what a terminal would obey.
+    r"""Return text from outside in one line, without what a terminal would obey.
 
     Examples:
         >>> printable("plain, é\x1b[2J\n")
@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Give text of several lines, without colours and what else a terminal would obey."""
+    """Return text of several lines, without colours and what else a terminal would obey."""
     plain = _COLOURS.sub("", text).expandtabs(4)
     return "\n".join(printable(line) for line in plain.splitlines())
 

@@ -19,7 +19,7 @@ from ..base.knobs import Knob
 from ..base.worker import NUMBER, worker_info
 from ..executors.environment import seed_item
 from ..executors.memory import Packer, unpack
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.stage import Stage, addresses
 from ..pipeline import Pipeline
 from ..sources import interleave, source
@@ -162,7 +162,7 @@ class Workers:
             yield
 
     def dataset_of(self, number: int, dataset: Any) -> Any:
-        """Give a worker's own dataset: it may be told to read a part of it."""
+        """Return a worker's own dataset: it may be told to read a part of it."""
         info = self._infos.get(number)
         if info is not None:
             return info.dataset
@@ -262,7 +262,7 @@ class _Sent:
         return _blank, (type(self),), state
 
     def release(self) -> None:
-        """Hear that there are no workers any more."""
+        """Called when there are no workers any more."""
         if self._packer is not None:
             self._packer.release()
 
@@ -431,7 +431,7 @@ class Batches(_Sent):
         return (None if number < resumed.had else one for number, one in lists)
 
     def _lists(self, resumed: Resumed | None) -> Iterator[Any]:
-        """Give the lists; None for each that the loop has had, where a state stands for them.
+        """Return the lists; None for each that the loop has had, where a state stands for them.
 
         The dataset's `iter` is called at once: its state may be asked for before a sample is.
         """
@@ -457,7 +457,7 @@ class Batches(_Sent):
 
 
 def own_copy(dataset: Any) -> Any:
-    """Give a thread a dataset of its own, as far as it can be copied."""
+    """Return a thread a dataset of its own, as far as it can be copied."""
     try:
         return copy.copy(dataset)
     except TypeError:  # what it holds cannot be
@@ -495,7 +495,7 @@ def _tell_end(dataset: Any, resumed: Resumed) -> None:
 
 
 def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Give the samples; where nothing comes the state was that of an end, and all is read."""
+    """Return the samples; where nothing comes the state was that of an end, and all is read."""
     first = next(samples, END)
     if first is END:
         yield from following(iter(dataset))
@@ -504,7 +504,7 @@ def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
 
 
 def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
-    """Give some items, and what follows; `iter` is never called on it, it might begin anew."""
+    """Return some items, and what follows; `iter` is never called on it, it might begin anew."""
     yield from first
     while (item := next(items, END)) is not END:
         yield item
@@ -585,7 +585,7 @@ class Read(_Sent):
         self.mapped = workers.are_processes
 
     def __call__(self, number: int) -> Iterator[Any]:
-        """Give the batches of the worker of this number."""
+        """Return the batches of the worker of this number."""
         dataset = self._workers.dataset_of(number, self._dataset)
         with self._workers.at(number, dataset):
             self._workers.seed_call()
@@ -811,7 +811,7 @@ def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
 
 
 def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:
-    """Give the stages of a chain the knobs that those of the same address had before."""
+    """Return the stages of a chain the knobs that those of the same address had before."""
     book = {id(stage): address for address, stage in addresses(pipe.chain).items()}
     return Pipeline(
         tuple(_with_knobs(stage, known.get(book[id(stage)], {})) for stage in pipe.chain)
@@ -844,7 +844,7 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
 
 
 def batches_here(
-    recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Rest
+    recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Remaining
 ) -> Iterator[Any]:
     """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""
     if isinstance(given, Batches):
@@ -853,7 +853,7 @@ def batches_here(
 
 
 def _made(
-    recipe: Recipe, make: Callable[[Any], Any], given: Iterator[Any], rest: Rest
+    recipe: Recipe, make: Callable[[Any], Any], given: Iterator[Any], rest: Remaining
 ) -> Iterator[Any]:
     for number, each in enumerate(given):
         if number in rest:

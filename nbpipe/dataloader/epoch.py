@@ -12,8 +12,8 @@ from typing import Any, Protocol, final
 
 from ..base.threads import in_new_thread
 from ..engine.failures import Failure, formatted, one_line
-from ..engine.lane import BLOCKED, READY, Lane
 from ..engine.machine import CANCELLED, FAILED, FINISHED, STOPPED, Record
+from ..engine.runtime import BLOCKED, READY, StageRuntime
 from ..engine.stats import Row, StageStats, Status
 from ..errors import StageError, StageTimeoutError
 from ..ops.stage import CONSUMER, Chain, addresses
@@ -42,11 +42,11 @@ class Patience:
         self._until_s = 0.0
 
     def begin(self) -> None:
-        """Hear that a wait may begin."""
+        """Called when a wait may begin."""
         self._until_s = monotonic() + self._limit_s
 
     def __call__(self) -> None:
-        """Hear that the wait goes on.
+        """Called when the wait goes on.
 
         Raises:
             StageTimeoutError: it has taken too long.
@@ -67,7 +67,7 @@ class Loader(Protocol):
         """Begin an epoch again, with a reader in each worker."""
 
     def ended(self) -> None:
-        """Hear that an epoch is over."""
+        """Called when an epoch is over."""
 
     def yielded(self, count: int) -> None:
         """Hear how many batches of an epoch came."""
@@ -110,7 +110,7 @@ class LoaderEpoch(Iterator[Any]):
         self._progress = progress
 
     def __next__(self) -> Any:
-        """Give the next batch.
+        """Return the next batch.
 
         Raises:
             Exception: what the dataset, `collate_fn`, the sampler or `worker_init_fn` raised.
@@ -171,7 +171,7 @@ class LoaderEpoch(Iterator[Any]):
         raise cause
 
     def _begin_again(self, other: LoaderEpoch) -> None:
-        """Give the batches of an epoch that nobody else knows."""
+        """Return the batches of an epoch that nobody else knows."""
         self._items, self._run, self._closes = other._items, other._run, other._closes
         self.over, other.over = False, True
 
@@ -247,7 +247,7 @@ class Team:
         return epoch is None or epoch.over
 
     def is_free(self, readers: int) -> bool:
-        """Say whether another epoch may begin.
+        """Tell whether another epoch may begin.
 
         Args:
             readers: workers that are to read a part each, where they do.
@@ -306,7 +306,7 @@ class HereEpoch:
 
     # -- what the iterating thread tells ----------------------------------------------------
     def ask(self) -> None:
-        """Hear that a batch is wanted; wait while it is paused.
+        """Called when a batch is wanted; wait while it is paused.
 
         Raises:
             StopIteration: it was stopped.
@@ -323,7 +323,7 @@ class HereEpoch:
         here.begin_call(self._asked_ns)
 
     def made(self) -> None:
-        """Hear that the batch is there."""
+        """Called when the batch is there."""
         self._delivered += 1
         self._note(self._here.end_call(perf_counter_ns(), self.number))
 
@@ -333,7 +333,7 @@ class HereEpoch:
         self._last_ns = now_ns
 
     def end(self, outcome: str, error: BaseException | None = None) -> None:
-        """Hear that the epoch is over; again does nothing."""
+        """Called when the epoch is over; again does nothing."""
         if self.over:
             return
         self.over = True
@@ -349,7 +349,7 @@ class HereEpoch:
         self._here.resume()
 
     def now_ns(self, *, going: bool) -> int:
-        """Give the time that its stats are of [ns].
+        """Return the time that its stats are of [ns].
 
         Args:
             going: it may go on: its iterator is there.
@@ -357,7 +357,7 @@ class HereEpoch:
         return perf_counter_ns() if going else self._last_ns
 
     def status(self, *, going: bool) -> Status:
-        """Say where it is.
+        """Tell where it is.
 
         Args:
             going: it may go on: its iterator is there.
@@ -397,7 +397,7 @@ class Here:
     def __init__(self) -> None:
         self.record = Record()
         self.between_waits: Callable[[], object] | None = None
-        self._lanes: dict[str, Lane] = {}
+        self._runtimes: dict[str, StageRuntime] = {}
         self._lock = threading.RLock()  # stats are read while batches are made
         self._sample_ns = 0
         self._going = threading.Event()
@@ -417,43 +417,45 @@ class Here:
             self.record.end(now_ns)  # the one before may have been dropped
             self.record.begin(now_ns)
             for address, stage in addresses(chain).items():
-                lane = self._lanes.get(address)
-                if lane is None or lane.stage is not stage:
-                    lane = self._lanes[address] = Lane(address, stage, prefetch=0, now_ns=now_ns)
-                lane.active = 0
-                lane.skip_time(now_ns)
-                lane.state = BLOCKED  # nothing is made before it is wanted
-                if not lane.counters.first_ns:
-                    lane.counters.first_ns = now_ns
+                runtime = self._runtimes.get(address)
+                if runtime is None or runtime.stage is not stage:
+                    runtime = self._runtimes[address] = StageRuntime(
+                        address, stage, prefetch=0, now_ns=now_ns
+                    )
+                runtime.active = 0
+                runtime.skip_time(now_ns)
+                runtime.state = BLOCKED  # nothing is made before it is wanted
+                if not runtime.counters.first_ns:
+                    runtime.counters.first_ns = now_ns
             self.record.consumer.waits_since_ns = 0
             return HereEpoch(self, number, before, total)
 
     def begin_call(self, now_ns: int) -> None:
-        """Hear that a batch is being made."""
+        """Called when a batch is being made."""
         with self._lock:
             self.record.consumer.waits_since_ns = now_ns
-            lane = self._lanes.get(_MADE_IN)
-            if lane is not None:
-                lane.account(now_ns, READY)
-                lane.active = 1
+            runtime = self._runtimes.get(_MADE_IN)
+            if runtime is not None:
+                runtime.account(now_ns, READY)
+                runtime.active = 1
 
     def end_call(self, now_ns: int, epoch: int) -> int:
-        """Hear that a batch was made; give the time [ns]."""
+        """Called when a batch was made; give the time [ns]."""
         with self._lock:
             spent_ns = self._back(now_ns)
             consumer = self.record.consumer
             consumer.items += 1
-            for address, lane in self._lanes.items():
-                lane.counters.items_in += 1
-                lane.counters.items_out += 1
+            for address, runtime in self._runtimes.items():
+                runtime.counters.items_in += 1
+                runtime.counters.items_out += 1
                 if address == _MADE_IN:
-                    lane.learn(spent_ns, 1, now_ns)
+                    runtime.learn(spent_ns, 1, now_ns)
             if now_ns >= self._sample_ns:
                 self._sample(now_ns, epoch, last=False)
         return now_ns
 
     def fail(self, error: Exception, epoch: int, place: int) -> None:
-        """Hear that a batch could not be made.
+        """Called when a batch could not be made.
 
         Args:
             error: why.
@@ -462,9 +464,9 @@ class Here:
         """
         with self._lock:
             address = self._stage_of(error)
-            lane = self._lanes.get(address)
-            if lane is not None:
-                lane.counters.errors += 1
+            runtime = self._runtimes.get(address)
+            if runtime is not None:
+                runtime.counters.errors += 1
             self.record.failures.append(
                 Failure(
                     stage=address,
@@ -479,16 +481,16 @@ class Here:
             )
 
     def _stage_of(self, error: Exception) -> str:
-        """Give the stage whose function an error came through; else it is the first one's."""
+        """Return the stage whose function an error came through; else it is the first one's."""
         ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
-        for address, lane in self._lanes.items():
-            call = vars(type(getattr(lane.stage, "fn", None))).get("__call__")
+        for address, runtime in self._runtimes.items():
+            call = vars(type(getattr(runtime.stage, "fn", None))).get("__call__")
             if getattr(call, "__code__", None) in ran:
                 return address
-        return next(iter(self._lanes), _MADE_IN)
+        return next(iter(self._runtimes), _MADE_IN)
 
     def end(self, now_ns: int, epoch: int) -> int:
-        """Hear that an epoch is over; give the time [ns]."""
+        """Called when an epoch is over; give the time [ns]."""
         with self._lock:
             self._back(now_ns)
             self._sample(now_ns, epoch, last=True)
@@ -501,36 +503,36 @@ class Here:
         since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
         spent_ns = max(0, now_ns - since_ns) if since_ns else 0
         consumer.waited_ns += spent_ns
-        lane = self._lanes.get(_MADE_IN)
-        if lane is not None:
-            lane.account(now_ns, BLOCKED)
-            lane.active = 0
+        runtime = self._runtimes.get(_MADE_IN)
+        if runtime is not None:
+            runtime.account(now_ns, BLOCKED)
+            runtime.active = 0
         return spent_ns
 
     def _sample(self, now_ns: int, epoch: int, *, last: bool) -> None:
-        lanes = [(lane, 0, 0) for lane in self._lanes.values()]
-        self._sample_ns = self.record.sample(now_ns, epoch, lanes, last=last)
+        runtimes = [(runtime, 0, 0) for runtime in self._runtimes.values()]
+        self._sample_ns = self.record.sample(now_ns, epoch, runtimes, last=last)
 
     # -- looking in -----------------------------------------------------------------------
     def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Give stats by address, and of the loop."""
+        """Return stats by address, and of the loop."""
         with self._lock:
             since_ns = self.record.consumer.waits_since_ns
             running_ns = max(0, now_ns - since_ns) if since_ns else 0
             rows = {
-                address: lane.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
-                for address, lane in self._lanes.items()
+                address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
+                for address, runtime in self._runtimes.items()
             }
             rows[CONSUMER] = self.record.consumer.stats(now_ns)
         return rows
 
     def history(self) -> list[Row]:
-        """Give one row a second and stage."""
+        """Return one row a second and stage."""
         with self._lock:
             return self.record.history()
 
     def failures(self) -> list[Failure]:
-        """Give the last batches that could not be made, oldest first."""
+        """Return the last batches that could not be made, oldest first."""
         with self._lock:
             return list(self.record.failures)
 

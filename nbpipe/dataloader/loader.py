@@ -52,7 +52,7 @@ class Standing(ABC):
         """Batches made at once [calls]."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Say where the loader stands, for `load_state_dict` of a loader of the same data.
+        """Tell where the loader stands, for `load_state_dict` of a loader of the same data.
 
         Behind the last batch that was handed out by the newest iterator; once that has come to
         its end, or before the first, at the beginning of the next epoch. Nothing stops or waits.
@@ -445,7 +445,7 @@ class DataLoader(Standing):
         return epoch
 
     def ended(self) -> None:
-        """Hear that an epoch is over."""
+        """Called when an epoch is over."""
         self._live.ended()
 
     def yielded(self, count: int) -> None:
@@ -463,7 +463,7 @@ class DataLoader(Standing):
             close_run(run, CLOSE_S)
 
     def __len__(self) -> int:
-        """Give the number of batches of an epoch; of an iterable dataset as far as it says.
+        """Return the number of batches of an epoch; of an iterable dataset as far as it says.
 
         Raises:
             TypeError: the sampler or the iterable dataset has no length.

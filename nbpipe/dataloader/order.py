@@ -391,7 +391,7 @@ class Draws:
         ]
 
     def _is_apart(self, sampler: Any) -> bool:
-        """Say whether a sampler leaves torch's own generator alone."""
+        """Tell whether a sampler leaves torch's own generator alone."""
         data = self._torch.utils.data
         drawn = getattr(sampler, "generator", None)
         if drawn is not None:
@@ -500,7 +500,7 @@ def _epoch(sampler: Any) -> Any:
 
 
 def has_state(one: Any) -> bool:
-    """Say whether a sampler or a dataset has a state of its own."""
+    """Tell whether a sampler or a dataset has a state of its own."""
     words = ("state_dict", "load_state_dict")
     return all(callable(getattr(one, word, None)) for word in words)
 
@@ -519,7 +519,7 @@ def checked_state(one: Any) -> None:
 
 
 def state_of(one: Any) -> Any:
-    """Give the state of a sampler or a dataset; what it does later does not change it."""
+    """Return the state of a sampler or a dataset; what it does later does not change it."""
     return copy.deepcopy(one.state_dict())
 
 
@@ -552,9 +552,9 @@ class Noted(Iterator[Any]):
         return item
 
     def at(self, count: int) -> Any:
-        """Give the sampler's state behind so many."""
+        """Return the sampler's state behind so many."""
         return self._states[count]
 
     def forget(self, count: int) -> None:
-        """Hear that the state behind so many is no longer wanted."""
+        """Called when the state behind so many is no longer wanted."""
         self._states.pop(count, None)

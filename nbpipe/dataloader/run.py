@@ -129,7 +129,7 @@ class LoaderRun:
 
     # -- what the loader tells ---------------------------------------------------------------
     def follow(self, pipeline: Pipeline) -> None:
-        """Hear that a chain was built; the changes of its knobs are events of this run."""
+        """Called when a chain was built; the changes of its knobs are events of this run."""
         self._pipeline = pipeline
         for address, stage in addresses(pipeline.chain).items():
             self._knobs.setdefault(address, {}).update(stage.knobs)
@@ -144,7 +144,7 @@ class LoaderRun:
         return self._knobs
 
     def began(self, epoch: Epoch, run: Run | None, before: int) -> HereEpoch | None:
-        """Hear that an epoch begins.
+        """Called when an epoch begins.
 
         Args:
             epoch: its iterator; it is held weakly.
@@ -170,12 +170,12 @@ class LoaderRun:
         return maker if isinstance(maker, HereEpoch) else None
 
     def ended(self) -> None:
-        """Hear that an epoch is over."""
+        """Called when an epoch is over."""
         for one in tuple(self.shown):
             one.rest()
 
     def moved(self, run: Run, other: Run) -> None:
-        """Hear that another run makes the batches of an epoch that has begun."""
+        """Called when another run makes the batches of an epoch that has begun."""
         with self._lock:
             self._legs = [
                 leg._replace(maker=other) if leg.maker is run else leg for leg in self._legs
@@ -255,7 +255,7 @@ class LoaderRun:
         return tuple(self._events.copy())
 
     def status(self) -> Status:
-        """Say where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
+        """Tell where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
         leg = self._leg
         if leg is None:
             status = _ready(self._total(), by_loop=self._by_loop)
@@ -283,7 +283,7 @@ class LoaderRun:
             return None
 
     def stats(self) -> RunStats:
-        """Give frozen stats by stage address; the training loop's own row is "consumer".
+        """Return frozen stats by stage address; the training loop's own row is "consumer".
 
         Counts are those of all epochs. Between epochs, "the last seconds" are those of the last
         epoch.
@@ -320,7 +320,7 @@ class LoaderRun:
         )
 
     def history(self) -> list[Row]:
-        """Give one row a second and stage, of all epochs; old times are thinned."""
+        """Return one row a second and stage, of all epochs; old times are thinned."""
         with self._lock:
             rows = [*self._past, *self._placed(self._here.history())]
             for run, numbers in self._runs:
@@ -344,7 +344,7 @@ class LoaderRun:
         ]
 
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last 100 items that failed, oldest first."""
+        """Return the last 100 items that failed, oldest first."""
         with self._lock:
             found = [*self._lost, *self._here.failures()]
             for run, numbers in self._runs:
@@ -353,7 +353,7 @@ class LoaderRun:
         return tuple(found[-KEPT:])
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
-        """Give a stage; one with workers also tells how many, and their process ids.
+        """Return a stage; one with workers also tells how many, and their process ids.
 
         Raises:
             UnknownStageError: there is no such stage.
@@ -365,7 +365,7 @@ class LoaderRun:
         return list(self.stages)
 
     def __len__(self) -> int:
-        """Give the number of batches of an epoch, as the loader says it."""
+        """Return the number of batches of an epoch, as the loader says it."""
         return len(self._open_loader())
 
     def __bool__(self) -> bool:
@@ -447,7 +447,7 @@ class LoaderRun:
 
     # -- what belongs to the loader ----------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
-        """Say where something is that this run has not.
+        """Tell where something is that this run has not.
 
         Raises:
             AttributeError: always; with the way out.
@@ -487,7 +487,7 @@ class LoaderRun:
         return figure(self)
 
     def controls(self) -> VBox:
-        """Give sliders and buttons bound to the knobs: an `ipywidgets.VBox`.
+        """Return sliders and buttons bound to the knobs: an `ipywidgets.VBox`.
 
         Raises:
             MissingExtraError: ipywidgets is not installed.

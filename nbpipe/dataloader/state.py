@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..run.run import Run
 from .chain import READER, SAMPLES, Batches, Resumed, following
 from .order import Drawn, Draws, Noted, Samples, checked_state, has_state, state_of
@@ -63,7 +63,7 @@ class Mark:
 
     begun: bool
     delivered: int
-    rest: Rest
+    rest: Remaining
     drawn: Drawn
     seed: int | None
     drew: bool
@@ -152,7 +152,7 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
     for name in ("delivered", "epoch"):
         if type(data[name]) is not int or not 0 <= data[name] < _MOST:
             raise _wrong(name, data[name])
-    seed, rest = data["seed"], Rest.read(data["rest"])
+    seed, rest = data["seed"], Remaining.read(data["rest"])
     is_seed = type(seed) is int and 0 <= seed < _MOST_SEED
     if not is_seed and (data["begun"] or seed is not None):
         raise _wrong("seed", seed)
@@ -220,7 +220,7 @@ def check_reading(mark: Mark, *, workers: int, splits: bool, in_order: bool) -> 
 
 
 def parted(mark: Mark) -> StateError:
-    """Give the error for a dataset that was read whole, and is to be read in parts."""
+    """Return the error for a dataset that was read whole, and is to be read in parts."""
     return StateError(
         f"the state is of an epoch whose dataset was read once, for {mark.delivered} batches; here "
         "each worker reads a part of it: set num_workers=0, or begin the epoch again"
@@ -258,9 +258,9 @@ class Progress:
         self._in_order = in_order
 
     def deliver(self) -> int:
-        """Hear that the loop gets a batch; give the number of all that it has had."""
+        """Called when the loop gets a batch; give the number of all that it has had."""
         self.delivered += 1
-        if self._noted is not None and self._in_order and not self.mark.rest.holes:
+        if self._noted is not None and self._in_order and not self.mark.rest.gaps:
             self._noted.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
 
@@ -288,25 +288,27 @@ class Progress:
         return Parts(readers=self.readers, in_order=self._in_order, stages=stages)
 
     @property
-    def rest(self) -> Rest:
+    def rest(self) -> Remaining:
         """The batches that the loop has not had."""
         if self.run is None or self._in_order:
-            return self.mark.rest.of_wanted(Rest(self.delivered - self.mark.delivered))
+            return self.mark.rest.of_wanted(Remaining(self.delivered - self.mark.delivered))
         stages = self.run.state_dict()["stages"]
         if READER not in stages:
-            return next((Rest.read(about["rest"]) for about in stages.values()), self.mark.rest)
+            return next(
+                (Remaining.read(about["rest"]) for about in stages.values()), self.mark.rest
+            )
         for _, rest in stages.get(SAMPLES, {}).get("children", ()):
-            return Rest.read(rest)
+            return Remaining.read(rest)
         over = stages[READER]["rest"][0]  # its one item: all that it gave was handed out
-        return Rest(self.delivered) if over else self.mark.rest
+        return Remaining(self.delivered) if over else self.mark.rest
 
     def sampler_at(self, number: int) -> Any:
-        """Give the sampler's own state behind so many batches, or None."""
+        """Return the sampler's own state behind so many batches, or None."""
         return None if self._noted is None else self._noted.at(number)
 
 
 # -- LoaderPlaces: the epoch of a `DataLoader` that is the newest, and the one that is to go on ----
-_ALL = Rest()
+_ALL = Remaining()
 Seeded = tuple[int, int]  # a seed, and the number of an epoch of those that have it
 
 
@@ -337,7 +339,7 @@ class Places:
 
     # -- the next epoch -------------------------------------------------------------------
     def begin(self) -> Mark | None:
-        """Give the place where the next epoch begins, if one was loaded."""
+        """Return the place where the next epoch begins, if one was loaded."""
         if self.progress is not None and self.progress.asked:
             self.pending = None
         return self.pending
@@ -360,7 +362,7 @@ class Places:
     def seeded(
         self, draw: Callable[[], int], mark: Mark | None, *, stays: bool
     ) -> tuple[int, int, bool]:
-        """Give the seed of the next epoch, its number, and whether the seed was drawn for it.
+        """Return the seed of the next epoch, its number, and whether the seed was drawn for it.
 
         Args:
             draw: draws one.
@@ -379,13 +381,13 @@ class Places:
         return *kept, self._once is False
 
     def _next_seeded(self, *, stays: bool) -> Seeded | None:
-        """Give the next epoch's seed and number, where none is drawn for it."""
+        """Return the next epoch's seed and number, where none is drawn for it."""
         return self._kept if stays or self._once else None
 
     def marked(
         self, mark: Mark | None, drawn: Drawn, seeded: tuple[int, int, bool], *, stays: bool
     ) -> Mark:
-        """Give the place where an epoch begins.
+        """Return the place where an epoch begins.
 
         Args:
             mark: the one that was loaded, or None.
@@ -419,7 +421,7 @@ class Places:
 
     # -- states ---------------------------------------------------------------------------
     def about(self, draws: Draws) -> dict[str, Any]:
-        """Say what must be the same where an epoch goes on."""
+        """Tell what must be the same where an epoch goes on."""
         samples = self._samples
         size, drop_last = samples.batch_size, samples.drop_last
         if samples.chosen_by_user:
@@ -552,7 +554,7 @@ def prepared(indices: Iterator[Any] | None, mark: Mark) -> Iterator[Any] | None:
 
 
 def resumed(mark: Mark) -> Resumed:
-    """Say where an iterable dataset goes on that is read once."""
+    """Tell where an iterable dataset goes on that is read once."""
     return Resumed(
         epoch=mark.epoch,
         had=mark.rest.start,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.seeding import Path, order_generator
 from ..ops.cache import Made, Store
 from ..ops.checkpoint import check_below
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import (
     Batch,
     Cache,
@@ -32,7 +32,7 @@ from .expand import (
     ReplayOpener,
     SourceOpener,
     is_async_source,
-    rest_in,
+    remaining_in,
 )
 from .external import Feed, GivenItems
 from .failures import Budget
@@ -59,11 +59,11 @@ from .join import (
     ZipMover,
     numbers_of,
 )
-from .lane import Lane
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
 from .program import RegionNode, node_of
 from .regions import Regions, direct_node, let_read
+from .runtime import StageRuntime
 from .task import EpochContext
 
 if TYPE_CHECKING:
@@ -93,19 +93,19 @@ class Part:
         self._batched = False
         self._known: dict[str, dict[str, Any]] = {}
 
-    def _stands(self, lane: Lane) -> dict[str, Any]:
-        """Give where a stage stands; asking again gives the same."""
-        if lane.address not in self._known:
-            self._known[lane.address] = self._builder.stands(lane.address)
-        return self._known[lane.address]
+    def _node_state(self, runtime: StageRuntime) -> dict[str, Any]:
+        """Return where a stage stands; asking again gives the same."""
+        if runtime.address not in self._known:
+            self._known[runtime.address] = self._builder.node_state(runtime.address)
+        return self._known[runtime.address]
 
     def make_as_of(self, epoch: int, passes: tuple[int, ...]) -> None:
         """Let the stages that follow make the items of this epoch and these passes."""
         self._context = self.own if epoch == self.own.epoch else self.own.as_of(epoch)
         self._passes = passes
 
-    def _lane(self, stage: Stage) -> Lane:
-        return self._builder.lane(self._place, stage, batched=self._batched)
+    def _runtime(self, stage: Stage) -> StageRuntime:
+        return self._builder.runtime(self._place, stage, batched=self._batched)
 
     def _input(self, number: int, chain: Chain) -> list[Node]:
         place = f"{self._place}{number}/"
@@ -123,7 +123,7 @@ class Part:
             return
         if group[0].executor == "device":
             for stage in group:
-                self._append(direct_node(self._lane(stage), self._epoch, stage))
+                self._append(direct_node(self._runtime(stage), self._epoch, stage))
             return
         for stage in group:
             self._add(stage)
@@ -138,10 +138,10 @@ class Part:
             self._batch(stage, spec)
         elif isinstance(spec, Unbatch):
             self._batched = False
-            lane = self._lane(stage)
-            step = Step(lane.address, split_batch, self._context)
-            known = self._children(lane)
-            self._append(ExpandNode(lane, self._epoch, CallOpener(step), known=known))
+            runtime = self._runtime(stage)
+            step = Step(runtime.address, split_batch, self._context)
+            known = self._children(runtime)
+            self._append(ExpandNode(runtime, self._epoch, CallOpener(step), known=known))
         elif isinstance(spec, Zip | Concat | Mix | Interleave):
             self._join(stage, spec)
         elif isinstance(spec, Route):
@@ -162,66 +162,66 @@ class Part:
                 stage.inputs[0], f"{self._place}0/", self._passes, context=self._context
             )
             self._nodes.extend(inner)
-            self._append(PumpNode(self._lane(stage), self._epoch, ConcatMover(deepen=False)))
+            self._append(PumpNode(self._runtime(stage), self._epoch, ConcatMover(deepen=False)))
             return
-        lane = self._lane(stage)
-        stands = self._stands(lane)
-        opener = SourceOpener(lane.address, spec, self._context, self._passes, stands)
+        runtime = self._runtime(stage)
+        node_state = self._node_state(runtime)
+        opener = SourceOpener(runtime.address, spec, self._context, self._passes, node_state)
         if type(spec.items) is GivenItems and isinstance(spec.items.order, Feed):
-            self._append(FedNode(lane, self._epoch, opener, spec.items.order))
+            self._append(FedNode(runtime, self._epoch, opener, spec.items.order))
             return
         remote = self._builder.once(stage, lambda: is_async_source(spec.items))
-        self._append(ExpandNode(lane, self._epoch, opener, remote=remote, source=True))
+        self._append(ExpandNode(runtime, self._epoch, opener, remote=remote, source=True))
 
     def _call(self, stage: Stage, spec: Call) -> None:
-        lane = self._lane(stage)
-        step = step_of(lane.address, spec, self._context, stage.executor)
-        budget = self._budget(lane, stage)
+        runtime = self._runtime(stage)
+        step = step_of(runtime.address, spec, self._context, stage.executor)
+        budget = self._budget(runtime, stage)
         previous = self._nodes[-1]
         flat = isinstance(spec, FlatMap)
         if stage.executor == "inline" and not flat and _takes_fused(previous):
             previous.rest += (step,)
-            previous.rest_lanes += (lane,)
+            previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
             previous.guarded = previous.guarded or spec.policy.max_failures is not None
             return
         if stage.executor == "inline":
-            lane.cost_ns = 0.0  # run by whoever comes next
+            runtime.cost_ns = 0.0  # run by whoever comes next
         remote = stage.executor == "coroutine"
         node: Node
         if flat:
             opener = CallOpener(step)
-            known = self._children(lane)
+            known = self._children(runtime)
             node = ExpandNode(
-                lane, self._epoch, opener, ordered=spec.ordered, remote=remote, known=known
+                runtime, self._epoch, opener, ordered=spec.ordered, remote=remote, known=known
             )
         else:
-            node = MapNode(lane, self._epoch, step, ordered=spec.ordered, remote=remote)
+            node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
         if spec.policy.max_failures is not None:
             node.budget = budget
             node.guarded = True
         self._append(node)
 
-    def _children(self, lane: Lane) -> dict[Path, Rest]:
-        """Give for the paths of items of which only some children are wanted, those."""
-        parts = self._stands(lane).get("children", ())
-        return {path_in(path): Rest.read(rest) for path, rest in parts}
+    def _children(self, runtime: StageRuntime) -> dict[Path, Remaining]:
+        """Return for the paths of items of which only some children are wanted, those."""
+        parts = self._node_state(runtime).get("children", ())
+        return {path_in(path): Remaining.read(rest) for path, rest in parts}
 
-    def _budget(self, lane: Lane, stage: Stage) -> Budget:
+    def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
         policy = getattr(stage.spec, "policy", None)
-        budget = Budget(lane.address, policy.max_failures if policy else None)
-        budget.failures, budget.seen = self._stands(lane).get("failed", (0, 0))
+        budget = Budget(runtime.address, policy.max_failures if policy else None)
+        budget.failures, budget.seen = self._node_state(runtime).get("failed", (0, 0))
         return budget
 
     def _region(self, group: Sequence[Stage], regions: Regions) -> None:
-        lanes = [self._lane(stage) for stage in group]
-        for lane in lanes[:-1]:
-            lane.prefetch = 0  # behind an inner stage nothing waits
-        region = regions.region(group, [lane.address for lane in lanes], self._context)
-        budgets = [self._budget(lane, lane.stage) for lane in lanes]
+        runtimes = [self._runtime(stage) for stage in group]
+        for runtime in runtimes[:-1]:
+            runtime.prefetch = 0  # behind an inner stage nothing waits
+        region = regions.region(group, [runtime.address for runtime in runtimes], self._context)
+        budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
         self._batched = self._batched or any(isinstance(one.spec, Batch) for one in group)
-        node = node_of(group, lanes[-1], self._epoch, region, self._children(lanes[0]))
-        node.rest_lanes, node.rest_budgets = tuple(lanes[:-1]), tuple(budgets[:-1])
+        node = node_of(group, runtimes[-1], self._epoch, region, self._children(runtimes[0]))
+        node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
         if any(_max_failures(stage) is not None for stage in group):
             node.budget = budgets[-1]
             node.guarded = True
@@ -232,46 +232,46 @@ class Part:
         if spec.cost is not None:
             self._stream(stage)
             return
-        lane = self._lane(stage)
-        step = step_of(lane.address, spec, self._context, stage.executor)
-        node = MapNode(lane, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last)
+        runtime = self._runtime(stage)
+        step = step_of(runtime.address, spec, self._context, stage.executor)
+        node = MapNode(runtime, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last)
         self._append(node)
 
     def _stream(self, stage: Stage) -> None:
-        lane = self._lane(stage)
-        stands = self._stands(lane)
-        self._operate(lane, operation_of(stage, self._context, self._passes, stands))
-        self._drop(lane, stands)
+        runtime = self._runtime(stage)
+        node_state = self._node_state(runtime)
+        self._operate(runtime, operation_of(stage, self._context, self._passes, node_state))
+        self._drop(runtime, node_state)
 
-    def _operate(self, lane: Lane, operation: StreamOperation) -> None:
-        step = StreamStep(lane.address, operation, self._context)
-        self._append(StreamNode(lane, self._epoch, step))
+    def _operate(self, runtime: StageRuntime, operation: StreamOperation) -> None:
+        step = StreamStep(runtime.address, operation, self._context)
+        self._append(StreamNode(runtime, self._epoch, step))
 
-    def _drop(self, lane: Lane, stands: dict[str, Any]) -> None:
+    def _drop(self, runtime: StageRuntime, node_state: dict[str, Any]) -> None:
         """Leave out again what the loop has had, where the stage itself begins before that."""
-        if "drop" in stands:
-            self._operate(_unseen(lane), Dropping(Rest.read(stands["drop"])))
+        if "drop" in node_state:
+            self._operate(_unseen(runtime), Dropping(Remaining.read(node_state["drop"])))
 
     def _record(self, stage: Stage, spec: Cache) -> None:
         """Add a cache that is not complete; what was replayed before is made again."""
-        lane = self._lane(stage)
-        stands = self._stands(lane)
-        again = stands if stands.get("by") == "replay" else {}
-        about = {} if again else stands
+        runtime = self._runtime(stage)
+        node_state = self._node_state(runtime)
+        again = node_state if node_state.get("by") == "replay" else {}
+        about = {} if again else node_state
         made = self._context.epoch, self._passes
-        self._operate(lane, Recording(spec.store, self._own_passes, made, about))
-        left = rest_in(again).of_wanted(rest_in(stands, "drop"))
-        self._drop(lane, {} if left.is_all else {"drop": left.data})
+        self._operate(runtime, Recording(spec.store, self._own_passes, made, about))
+        left = remaining_in(again).of_wanted(remaining_in(node_state, "drop"))
+        self._drop(runtime, {} if left.is_all else {"drop": left.data})
 
     def _replay(self, stage: Stage, spec: Cache, made: Made) -> None:
         self._nodes.clear()
-        lane = self._lane(stage)
-        stands = self._stands(lane)
-        rest = rest_in(stands).of_wanted(rest_in(stands, "drop"))
+        runtime = self._runtime(stage)
+        node_state = self._node_state(runtime)
+        rest = remaining_in(node_state).of_wanted(remaining_in(node_state, "drop"))
         opener = ReplayOpener(
-            lane.address, spec.store, made, self._context, passes=self._passes, rest=rest
+            runtime.address, spec.store, made, self._context, passes=self._passes, rest=rest
         )
-        self._append(ExpandNode(lane, self._epoch, opener, source=True))
+        self._append(ExpandNode(runtime, self._epoch, opener, source=True))
 
     def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
         inputs = [
@@ -280,36 +280,36 @@ class Part:
             )
             for number, chain in enumerate(stage.inputs)
         ]
-        lane = self._lane(stage)
-        mover, at_first = self._mover(stage, spec, lane)
+        runtime = self._runtime(stage)
+        mover, at_first = self._mover(stage, spec, runtime)
         opened = [n for n in range(len(inputs)) if n in at_first]
         for number, nodes in enumerate(inputs):
             if number not in at_first:
                 self._epoch.keep_closed(nodes[-1], nodes[::-1])
         for number in reversed(opened):
             self._nodes.extend(inputs[number])
-        pump = PumpNode(lane, self._epoch, mover)
+        pump = PumpNode(runtime, self._epoch, mover)
         connect([nodes[-1] for nodes in inputs], pump)
         self._nodes.append(pump)
 
     def _mover(
-        self, stage: Stage, spec: Zip | Concat | Mix | Interleave, lane: Lane
+        self, stage: Stage, spec: Zip | Concat | Mix | Interleave, runtime: StageRuntime
     ) -> tuple[Mover, Container[int]]:
-        """Give what joins the inputs, and the numbers of those that are open at first."""
-        address, stands = lane.address, self._stands(lane)
+        """Return what joins the inputs, and the numbers of those that are open at first."""
+        address, node_state = runtime.address, self._node_state(runtime)
         every = range(len(stage.inputs))
         if isinstance(spec, Zip):
             return ZipMover(strict=spec.strict), every
         if isinstance(spec, Concat):
-            first = stands.get("first", 0)
+            first = node_state.get("first", 0)
             check_below(address, "first", (first,), len(every))
             return ConcatMover(first=first), range(first, first + 2)
         if isinstance(spec, Interleave):
-            turns = InterleaveMover(address, len(every), spec.cycle, stands)
+            turns = InterleaveMover(address, len(every), spec.cycle, node_state)
             return turns, turns.at_first
         rng = order_generator(spec.seed, self._context.epoch, self._passes or 0)
         shortest = spec.stop == "shortest"
-        return MixMover(address, spec.weights, rng, shortest=shortest, stands=stands), every
+        return MixMover(address, spec.weights, rng, shortest=shortest, node_state=node_state), every
 
     def repeat(self, chain: Chain, place: int) -> None:
         """Add everything up to a repeat; it is built again for each pass."""
@@ -322,25 +322,25 @@ class Part:
         def build(number: int) -> Sequence[Node]:
             return builder.nodes(above, here, (number, *passes), context=context)[::-1]
 
-        lane = self._lane(stage)
-        stands = self._stands(lane)
-        number = stands.get("pass", 0)
+        runtime = self._runtime(stage)
+        node_state = self._node_state(runtime)
+        number = node_state.get("pass", 0)
         if stage.spec.times is not None:
-            check_below(lane.address, "pass", (number,), stage.spec.times)
+            check_below(runtime.address, "pass", (number,), stage.spec.times)
         self._nodes.extend(build(number)[::-1])
         self._batched = any(isinstance(s.spec, Batch) for s in above)
-        mover = RepeatMover(stage.spec.times, build, builder.look_again, stands)
-        self._append(PumpNode(self._lane(stage), self._epoch, mover))
-        self._drop(lane, stands)
+        mover = RepeatMover(stage.spec.times, build, builder.look_again, node_state)
+        self._append(PumpNode(self._runtime(stage), self._epoch, mover))
+        self._drop(runtime, node_state)
 
     def _route(self, stage: Stage, spec: Route) -> None:
-        epoch, lane = self._epoch, self._lane(stage)
+        epoch, runtime = self._epoch, self._runtime(stage)
         numbers = self._builder.once(stage, lambda: numbers_of(spec))
-        step = Step(lane.address, Chooser(lane.address, spec, numbers), self._context)
-        self._append(MapNode(lane, epoch, step))
-        outlets = [Outlet(_unseen(lane), epoch) for _ in spec.values]
+        step = Step(runtime.address, Chooser(runtime.address, spec, numbers), self._context)
+        self._append(MapNode(runtime, epoch, step))
+        outlets = [Outlet(_unseen(runtime), epoch) for _ in spec.values]
         mover = SplitMover(outlets)
-        split = PumpNode(_unseen(lane), epoch, mover)
+        split = PumpNode(_unseen(runtime), epoch, mover)
         self._append(split)
         branches = []
         for outlet, chain in zip(outlets, stage.inputs, strict=True):
@@ -348,19 +348,19 @@ class Part:
             branch = self._builder.nodes(chain, self._place, self._passes, outlet, self._context)
             branches.append(branch)
             self._nodes.extend(branch)
-        merge = PumpNode(_unseen(lane), epoch, MergeMover(split, mover.order, branches))
+        merge = PumpNode(_unseen(runtime), epoch, MergeMover(split, mover.order, branches))
         connect([branch[-1] for branch in branches], merge)
         self._nodes.append(merge)
 
 
 def path_in(path: Any) -> Path:
-    """Give a path that was written as JSON."""
+    """Return a path that was written as JSON."""
     return tuple(path) if isinstance(path, list) else path
 
 
-def _unseen(lane: Lane) -> Lane:
-    """Give a lane that does not show in the stats."""
-    return Lane(lane.address, lane.stage, prefetch=_AHEAD, now_ns=0)
+def _unseen(runtime: StageRuntime) -> StageRuntime:
+    """Return a runtime that does not show in the stats."""
+    return StageRuntime(runtime.address, runtime.stage, prefetch=_AHEAD, now_ns=0)
 
 
 def _max_failures(stage: Stage) -> int | float | None:
@@ -394,26 +394,26 @@ class Builder:
 
     Args:
         epoch: the epoch to fill.
-        lane_of: gives the run's lane for an address, made at first use.
+        runtime_of: gives the run's runtime of a stage for an address, made at first use.
         regions: gives stages their workers outside the run's threads; None lets them run
             like those in threads.
-        stands: where stages stand, by address, for an epoch that goes on in its middle.
+        node_state: where stages stand, by address, for an epoch that goes on in its middle.
     """
 
     def __init__(
         self,
         chain: Chain,
         epoch: Epoch,
-        lane_of: Callable[[str, Stage, int], Lane],
+        runtime_of: Callable[[str, Stage, int], StageRuntime],
         regions: Regions | None = None,
-        stands: Stages | None = None,
+        node_state: Stages | None = None,
     ) -> None:
-        self._stands = dict(stands or {})
+        self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
         self._caches: dict[int, tuple[Store, Made | None]] = {}  # by the id of a store
         self._chain = chain
         self._epoch = epoch
-        self._lane_of = lane_of
+        self._runtime_of = runtime_of
         self._addresses = address_book(chain)
         self.regions = regions
 
@@ -430,7 +430,7 @@ class Builder:
         above: Node | None = None,
         context: EpochContext | None = None,
     ) -> list[Node]:
-        """Give the nodes of a chain, most upstream first."""
+        """Return the nodes of a chain, most upstream first."""
         nodes: list[Node] = [] if above is None else [above]
         part = Part(self, place, passes, nodes, context or self._epoch.context)
         cache = self._begun_elsewhere(chain, place)
@@ -455,23 +455,23 @@ class Builder:
         return nodes
 
     def _begun_elsewhere(self, chain: Chain, place: str) -> tuple[Stage, Made] | None:
-        """Give the last cache of a chain that has to make what another process has begun."""
+        """Return the last cache of a chain that has to make what another process has begun."""
         for stage in reversed(chain):
             if isinstance(stage.spec, Repeat):
                 return None
             if isinstance(stage.spec, Cache) and self.made(stage.spec.store) is None:
-                stands = self._stands.get(self._addresses[place + stage.name], {})
-                epoch, passes = stands.get("made") or stage.spec.store.as_of or (None, ())
+                node_state = self._node_state.get(self._addresses[place + stage.name], {})
+                epoch, passes = node_state.get("made") or stage.spec.store.as_of or (None, ())
                 return None if epoch is None else (stage, (epoch, tuple(passes)))
         return None
 
-    def lane(self, place: str, stage: Stage, *, batched: bool) -> Lane:
-        """Give the lane of a stage."""
+    def runtime(self, place: str, stage: Stage, *, batched: bool) -> StageRuntime:
+        """Return the runtime of a stage."""
         address = self._addresses[place + stage.name]
-        return self._lane_of(address, stage, BATCHES if batched else SAMPLES)
+        return self._runtime_of(address, stage, BATCHES if batched else SAMPLES)
 
     def once(self, stage: Stage, ask: Callable[[], Any]) -> Any:
-        """Give what is asked of a stage's arguments in the first pass, in each pass.
+        """Return what is asked of a stage's arguments in the first pass, in each pass.
 
         The others are built under the lock, where nothing of the user's may run.
         """
@@ -480,7 +480,7 @@ class Builder:
         return self._found[id(stage)]
 
     def made(self, store: Store) -> Made | None:
-        """Give the epoch that made what a cache holds, or None where it is not complete.
+        """Return the epoch that made what a cache holds, or None where it is not complete.
 
         It is asked before the first pass and by `look_again`: it may be on a disk, and the
         other passes are built under the lock.
@@ -495,9 +495,9 @@ class Builder:
             if made is None:
                 self._caches[id(store)] = store, _made(store)
 
-    def stands(self, address: str) -> dict[str, Any]:
-        """Give where a stage stands; later passes of a repeat begin at their beginning."""
-        return self._stands.pop(address, {})
+    def node_state(self, address: str) -> dict[str, Any]:
+        """Return where a stage stands; later passes of a repeat begin at their beginning."""
+        return self._node_state.pop(address, {})
 
     @property
     def epoch(self) -> Epoch:

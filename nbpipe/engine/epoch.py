@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode
-from .lane import Memory
 from .node import CHUNK_MAX, Node, Stages, forget, stages_of
+from .runtime import Memory
 from .task import Entry, EpochContext, Task
 
 LOG = logging.getLogger("nbpipe")
@@ -164,7 +164,7 @@ class Epoch:
         self.changed = True
 
     def keeping(self, nodes: Iterable[Node]) -> list[StreamNode]:
-        """Give those of these nodes that can keep what they made, as a cache does."""
+        """Return those of these nodes that can keep what they made, as a cache does."""
         return [node for node in nodes if isinstance(node, StreamNode) and node.keeps]
 
     def commit(self) -> None:
@@ -173,7 +173,7 @@ class Epoch:
             node.commit()
 
     def above(self, node: Node) -> list[Node]:
-        """Give all nodes above this one."""
+        """Return all nodes above this one."""
         found: list[Node] = []
         waiting = list(node.upstream)
         while waiting:
@@ -211,14 +211,14 @@ class Epoch:
                 return None
 
     def admits(self, node: Node) -> bool:
-        """Say whether the byte budget lets `node` start."""
+        """Tell whether the byte budget lets `node` start."""
         memory = self.memory
         if memory is None:
             return True
         return memory.admits(node, waits=self.waiting and not self.sink)
 
     def affordable(self, node: Node) -> int:
-        """Give the number of results that the byte budget has places for, at least 1."""
+        """Return the number of results that the byte budget has places for, at least 1."""
         memory = self.memory
         return CHUNK_MAX if memory is None else memory.affordable(node)
 
@@ -234,20 +234,20 @@ class Epoch:
                 self.dropped.append(queue.popleft())
 
     def take_dropped(self) -> list[object]:
-        """Give what was dropped: it goes when the caller, outside the lock, lets go of it."""
+        """Return what was dropped: it goes when the caller, outside the lock, lets go of it."""
         dropped, self.dropped = self.dropped, []
         return dropped
 
     # -- where it stands ------------------------------------------------------------------
-    def stands(self, rest: Rest) -> Stages:
-        """Say where all stages stand, given what the consumer wants."""
+    def node_state(self, rest: Remaining) -> Stages:
+        """Tell where all stages stand, given what the consumer wants."""
         assert self.last is not None
         return stages_of(self.last, rest)
 
     def forget(self) -> None:
         """Forget what the consumer has had, but for a little: it may be elsewhere, and behind."""
         assert self.last is not None
-        forget(self.last, Rest(max(0, self.delivered() - KEPT)))
+        forget(self.last, Remaining(max(0, self.delivered() - KEPT)))
 
     # -- the end --------------------------------------------------------------------------
     def halt(self, nodes: Iterable[Node]) -> None:
@@ -258,7 +258,7 @@ class Epoch:
                 self.halt(node.upstream)
 
     def drained(self, error: BaseException | None) -> None:
-        """Hear that the last node is done."""
+        """Called when the last node is done."""
         self.exhausted = True
         if self.error is None:
             self.error = error
@@ -305,11 +305,11 @@ class Epoch:
         return None
 
     def kept(self) -> Entry | None:
-        """Give what this thread took when an interrupt came, or None."""
+        """Return what this thread took when an interrupt came, or None."""
         return None if self.over or self.holder != get_ident() else self.held
 
     def made_room(self, *, was_direct: bool) -> bool:
-        """Say whether something may start because the consumer took an item."""
+        """Tell whether something may start because the consumer took an item."""
         if self.direct:
             return len(self.sink) == self.low
         assert self.last is not None
@@ -327,8 +327,8 @@ class Epoch:
         half, so that the threads work meanwhile.
         """
         assert self.last is not None
-        lane = self.last.lane
-        bound = lane.prefetch + lane.concurrency
+        runtime = self.last.runtime
+        bound = runtime.prefetch + runtime.concurrency
         quick = now_ns - self.lot_since_ns < bound * QUICK_NS
         self.low = -1 if quick else bound >> 1
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ..base.seeding import Path
 from ..errors import ArgumentTypeError, StateError
 from ..ops.cache import Made, PassNumber, Store, with_passes
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import Source
 from ..ops.plan import ResolvedOrder
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems, NothingReadyError
 from .fold import StreamStep
-from .lane import Lane
 from .node import Children, Drops, Node, Stages
+from .runtime import StageRuntime
 from .task import Entry, Expansion, Task, child_path
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .task import EpochContext
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
-_ALL = Rest()
+_ALL = Remaining()
 _DEEPEST = 4  # samplers inside one another
 
 
@@ -44,13 +44,13 @@ class Opener(ABC):
         """Set `inner` and `entries`, an async iterator, on the event loop."""
         raise TypeError(f"{type(self).__name__} has no async form")
 
-    def note(self, rest: Rest, about: dict[str, Any]) -> None:
+    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
         """Say, of what has no input, which items are wanted."""
         raise TypeError(f"{type(self).__name__} has an input")
 
     @abstractmethod
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """Give the failure, or None when the expansion is to be opened again."""
+        """Return the failure, or None when the expansion is to be opened again."""
 
 
 class SourceOpener(Opener):
@@ -58,7 +58,7 @@ class SourceOpener(Opener):
 
     Args:
         passes: numbers of the passes of `repeat` stages further down; they extend each path.
-        stands: where the source goes on.
+        node_state: where the source goes on.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class SourceOpener(Opener):
         spec: Source,
         context: EpochContext,
         passes: tuple[int, ...],
-        stands: dict[str, Any],
+        node_state: dict[str, Any],
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._stage = stage
         self._spec = spec
         self._context = context
         self._passes = tuple(map(PassNumber, passes))
-        self._rest = rest_in(stands)
-        self._base = rest_in(stands, "base")
+        self._rest = remaining_in(node_state)
+        self._base = remaining_in(node_state, "base")
         self._order: ResolvedOrder | None = None
         self._count: int | None = None  # items of a stream that has come to its end
 
-    def note(self, rest: Rest, about: dict[str, Any]) -> None:
-        """Say which items are wanted, and how the source comes to them."""
+    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
+        """Tell which items are wanted, and how the source comes to them."""
         plan, base = self._spec.plan, self._base
         claims = plan is not None and plan.claimed
         if claims and self._order is not None:
@@ -118,7 +118,7 @@ class SourceOpener(Opener):
     def _ended(self, count: int) -> None:
         """Refuse an end before the place where the epoch was to go on: nothing would be left."""
         self._count = count
-        reached = self._rest.holes[-1][1] if self._rest.holes else self._rest.start
+        reached = self._rest.gaps[-1][1] if self._rest.gaps else self._rest.start
         if count < reached:
             raise StateError(
                 f"source {self._stage!r} must have at least the {reached} items that it had when "
@@ -206,7 +206,7 @@ class ReplayOpener(Opener):
         context: EpochContext,
         *,
         passes: tuple[int, ...] = (),
-        rest: Rest = _ALL,
+        rest: Remaining = _ALL,
     ) -> None:
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._store = store
@@ -214,8 +214,8 @@ class ReplayOpener(Opener):
         self._passes = passes
         self._rest = rest
 
-    def note(self, rest: Rest, about: dict[str, Any]) -> None:
-        """Say which items are wanted; the stages that made them do not stand anywhere."""
+    def note(self, rest: Remaining, about: dict[str, Any]) -> None:
+        """Tell which items are wanted; the stages that made them do not stand anywhere."""
         about["rest"] = self._rest.of_wanted(rest).data
         about["by"] = "replay"
         epoch, passes = self._made
@@ -242,7 +242,7 @@ class CallOpener(Opener):
         self._step = step
 
     def let_read(self, each: Callable[[Any], Any]) -> None:
-        """Hear that items are batches in flight; `each` makes a function open them."""
+        """Called when items are batches in flight; `each` makes a function open them."""
         self._step.fn = each(self._step.fn)
 
     def open(self, expansion: Expansion) -> None:
@@ -291,7 +291,7 @@ class _NoOperation:
     def flush(self) -> Iterator[Entry]:
         return iter(())
 
-    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
         return rest
 
 
@@ -336,7 +336,7 @@ class Drawn(Iterator[Any]):
 
 
 def _samplers_in(items: Any) -> Iterator[Any]:
-    """Give the sampler that a batch sampler draws from, and the one inside that."""
+    """Return the sampler that a batch sampler draws from, and the one inside that."""
     for _ in range(_DEEPEST):
         inner = getattr(items, "batch_sampler", None)
         items = getattr(items, "sampler", None) if inner is None else inner
@@ -345,9 +345,9 @@ def _samplers_in(items: Any) -> Iterator[Any]:
         yield items
 
 
-def rest_in(stands: dict[str, Any], word: str = "rest") -> Rest:
-    """Give what is left of a source or a cache."""
-    return Rest.read(stands[word]) if word in stands else _ALL
+def remaining_in(node_state: dict[str, Any], word: str = "rest") -> Remaining:
+    """Return what is left of a source or a cache."""
+    return Remaining.read(node_state[word]) if word in node_state else _ALL
 
 
 def _is_maker(items: Any) -> bool:
@@ -359,7 +359,7 @@ def _longer(path: Any, passes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def children(path: Any, values: Iterator[Any], expansion: Expansion) -> Iterator[Entry]:
-    """Give the entries of an item's children, but for those drawn before, or not wanted."""
+    """Return the entries of an item's children, but for those drawn before, or not wanted."""
     wants = _wants(expansion)
     for child, value in enumerate(values):
         if wants(child):
@@ -377,13 +377,13 @@ async def _children_async(
 
 
 def _wants(expansion: Expansion) -> Callable[[int], bool]:
-    left = Rest(expansion.drawn)
+    left = Remaining(expansion.drawn)
     if expansion.wanted is not None:
         left = expansion.wanted.of_wanted(left)
     return left.__contains__
 
 
-def _left(rest: Rest, entries: Iterator[Entry]) -> Iterator[Entry]:
+def _left(rest: Remaining, entries: Iterator[Entry]) -> Iterator[Entry]:
     if rest.is_all:
         return entries
     return (entry for number, entry in enumerate(entries) if number in rest)
@@ -412,7 +412,7 @@ def _checked(stage: str, made: Any) -> Iterable[Any]:
 
 
 def is_async_source(items: Any) -> bool:
-    """Say whether a source is read on the event loop."""
+    """Tell whether a source is read on the event loop."""
     if hasattr(items, "__iter__") or hasattr(items, "__aiter__"):
         return not hasattr(items, "__iter__")
     return is_async_generator_function(items) or is_coroutine_function(items)
@@ -443,16 +443,16 @@ class ExpandNode(Node):
 
     def __init__(
         self,
-        lane: Lane,
+        runtime: StageRuntime,
         epoch: Epoch,
         opener: Opener,
         *,
         ordered: bool = True,
         remote: bool = False,
         source: bool = False,
-        known: dict[Path, Rest] | None = None,
+        known: dict[Path, Remaining] | None = None,
     ) -> None:
-        super().__init__(lane, epoch, ordered=ordered, remote=remote)
+        super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.active_without_input = True
         self.opener = opener
         self.source = source
@@ -466,11 +466,11 @@ class ExpandNode(Node):
             self.input_over = True
 
     def held(self) -> int:
-        """Give the number of results ready, those that wait for their turn included."""
+        """Return the number of results ready, those that wait for their turn included."""
         return len(self.out) + self.buffered
 
     def busy(self) -> bool:
-        """Say whether anything is in this node, or may still be drawn."""
+        """Tell whether anything is in this node, or may still be drawn."""
         return bool(self.live) or super().busy()
 
     def inputs(self, results: int) -> int:
@@ -478,7 +478,7 @@ class ExpandNode(Node):
         return results if self.source else 0
 
     def item_of(self, task: Task) -> str:
-        """Say which item is drawn from, or, of a source, the number of the one to come."""
+        """Tell which item is drawn from, or, of a source, the number of the one to come."""
         expansion = task.expansion
         if expansion is None:
             return ""
@@ -487,21 +487,21 @@ class ExpandNode(Node):
         return str(task.drawn + len(task.results))
 
     def has_input(self) -> bool:
-        """Say whether anything could be drawn."""
+        """Tell whether anything could be drawn."""
         return bool(self.inbox) or any(not x.over and not x.held for x in self.live)
 
     def runnable(self) -> bool:
-        """Say whether `take` would give a task."""
+        """Tell whether `take` would give a task."""
         return self._choose() is not None
 
     def _choose(self) -> tuple[Expansion | None, int] | None:
-        """Give the expansion to draw from (None: a new one) and the places it may use."""
+        """Return the expansion to draw from (None: a new one) and the places it may use."""
         if self.done or self.halted or not self.epoch.admits(self):
             return None
-        lane, room = self.lane, self.room()
-        if lane.active >= lane.concurrency:
+        runtime, room = self.runtime, self.room()
+        if runtime.active >= runtime.concurrency:
             return None
-        calls = lane.active - self.running
+        calls = runtime.active - self.running
         for place, expansion in enumerate(self.live):
             calls += not expansion.over
             if expansion.held or expansion.over:
@@ -515,14 +515,14 @@ class ExpandNode(Node):
                 allowed = self._room_ahead(room)
             if allowed > 0:
                 return expansion, allowed
-        fresh = bool(self.inbox) and calls < lane.concurrency
+        fresh = bool(self.inbox) and calls < runtime.concurrency
         allowed = room if not self.live or not self.ordered else self._room_ahead(room)
-        if fresh and allowed > 0 and len(self.live) < lane.prefetch + lane.concurrency:
+        if fresh and allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
 
     def _room_ahead(self, room: int) -> int:
-        """Give the places for expansions that work ahead: all but one for the first."""
+        """Return the places for expansions that work ahead: all but one for the first."""
         return room - self.gathers - (not self.live[0].held)
 
     def take(self, now_ns: int) -> Task | None:
@@ -538,7 +538,7 @@ class ExpandNode(Node):
             expansion.wanted = self.children.begin(self.seq_in, entry[0])
             self.seq_in += 1
             self.live.append(expansion)
-            self.lane.counters.items_in += 1
+            self.runtime.counters.items_in += 1
             self.freed(now_ns)
         expansion.held = True
         task = Task(self, expansion.seq, deque(), self.chunk(allowed, allowed))
@@ -640,9 +640,9 @@ class ExpandNode(Node):
         elif irregular:
             self.drops.note(first, results)
 
-    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
-        """Say which inputs, and which children of those in work, are wanted."""
-        address = self.lane.address
+    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+        """Tell which inputs, and which children of those in work, are wanted."""
+        address = self.runtime.address
         if self.source:
             self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
             return rest
@@ -656,13 +656,13 @@ class ExpandNode(Node):
         """Items of a source that the inline stages behind it dropped."""
         return self.drops.count
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget whose children the results are that nobody wants any more."""
         start = min(rest.start for rest in below.values())
         (self.drops if self.source else self.children).forget(start)
 
     def exhausted(self) -> bool:
-        """Say whether every expansion came to its end."""
+        """Tell whether every expansion came to its end."""
         return not self.inbox and not self.live
 
     def let_go(self) -> None:
@@ -689,16 +689,16 @@ class FedNode(ExpandNode):
 
     __slots__ = ("feed",)
 
-    def __init__(self, lane: Lane, epoch: Epoch, opener: Opener, feed: Feed) -> None:
-        super().__init__(lane, epoch, opener, source=True)
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, opener: Opener, feed: Feed) -> None:
+        super().__init__(runtime, epoch, opener, source=True)
         self.feed = feed
 
     def has_input(self) -> bool:
-        """Say whether there is an index to draw, or the end to be noticed."""
+        """Tell whether there is an index to draw, or the end to be noticed."""
         return bool(self.feed.ready or self.feed.ended) and super().has_input()
 
     def runnable(self) -> bool:
-        """Say whether `take` would give a task."""
+        """Tell whether `take` would give a task."""
         return self.has_input() and super().runnable()
 
     def take(self, now_ns: int) -> Task | None:
@@ -706,7 +706,7 @@ class FedNode(ExpandNode):
         return super().take(now_ns) if self.has_input() else None
 
     def chunk(self, room: int, available: int) -> int:
-        """Give the number of items to read: no more than there are indices, or one for the end."""
+        """Return the number of items to read: as many as there are indices, or one for the end."""
         return super().chunk(room, min(available, max(1, self.feed.ready)))
 
     def finish(self) -> None:

@@ -18,7 +18,7 @@ from ..base.format import shortened
 from ..base.seeding import Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..executors.remote_errors import PackedError, pack_error
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import Cache, Enumerate, Repeat, Skip, Source, as_int
 from ..ops.order import absorbed
 from ..ops.stage import Chain, Stage
@@ -81,7 +81,7 @@ class GivenOrder(ABC):
 
     @abstractmethod
     def draw(self) -> Iterator[Index]:
-        """Give the indices one by one; called once, in the thread that reads the source.
+        """Return the indices one by one; called once, in the thread that reads the source.
 
         Raises:
             NothingReadyError: there is none now; the iterator can be asked again.
@@ -94,7 +94,7 @@ class GivenOrder(ABC):
 
     @abstractmethod
     def close(self, error: BaseException | None) -> None:
-        """Hear that the epoch is over, and what ended it before its time; from any thread."""
+        """Called when the epoch is over, and what ended it before its time; from any thread."""
 
 
 @final
@@ -131,7 +131,7 @@ class Listed(GivenOrder):
         return map(as_index, numbers)
 
     def draw_lots(self, size: int) -> Iterator[list[Index]]:
-        """Give `size` indices at once where that keeps nobody waiting, else one by one."""
+        """Return `size` indices at once where that keeps nobody waiting, else one by one."""
         ready = is_array(self._indices) or isinstance(self._indices, list | tuple | range)
         lot: list[Index] = []
         for index in self.draw():
@@ -177,20 +177,20 @@ def checked(what: str, indices: Any) -> Any:
 
 
 def is_array(indices: object) -> bool:
-    """Say whether the numbers lie in an array or a tensor."""
+    """Tell whether the numbers lie in an array or a tensor."""
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)
     return isinstance(indices, np.ndarray) or (tensor is not None and isinstance(indices, tensor))
 
 
 def as_index(value: object) -> Index:
-    """Give an int as it is, or what stands for anything else."""
+    """Return an int as it is, or what stands for anything else."""
     number = as_int(value)
     return NotAnIndex(value) if number is None else number
 
 
 def lot_of(indices: Any) -> Sequence[Index]:
-    """Give all of some indices.
+    """Return all of some indices.
 
     Raises:
         ArgumentTypeError: they cannot be iterated, or have no order.
@@ -295,7 +295,7 @@ class Feed(GivenOrder):
             return True
 
     def _admits(self) -> bool:
-        """Say whether there is nothing to wait for."""
+        """Tell whether there is nothing to wait for."""
         full = self._depth is not None and self._waiting >= self._depth
         return not full or not self._wanted or self._ended or self._closed
 
@@ -319,7 +319,7 @@ class Feed(GivenOrder):
         self._waiting += loads
 
     def end(self) -> None:
-        """Say that no more loads come; again does nothing."""
+        """Tell that no more loads come; again does nothing."""
         with self._lock:
             if self._ended or self._closed:
                 return
@@ -354,7 +354,7 @@ class Feed(GivenOrder):
         return self._wanted
 
     def draw(self) -> Iterator[Index]:
-        """Give what was pushed; `NothingReadyError` where nothing is, until the end."""
+        """Return what was pushed; `NothingReadyError` where nothing is, until the end."""
         return iter(self._draw, _END)
 
     def _draw(self) -> Any:
@@ -370,14 +370,14 @@ class Feed(GivenOrder):
         return index
 
     def began(self, loads: int) -> None:
-        """Hear that the source has begun some loads: there is room for others."""
+        """Called when the source has begun some loads: there is room for others."""
         with self._lock:
             self._waiting = max(0, self._waiting - loads)
             self._changed.notify_all()
         self.hear(loads)
 
     def cut(self) -> None:
-        """Hear that the source wants no more: what is pushed from now on is dropped."""
+        """Called when the source wants no more: what is pushed from now on is dropped."""
         with self._lock:
             if not self._wanted:
                 return
@@ -390,7 +390,7 @@ class Feed(GivenOrder):
 
 
 def _round_s(until_s: float | None, *, attends: bool) -> float | None:
-    """Say how long to wait before one looks after other things [s]."""
+    """Tell how long to wait before one looks after other things [s]."""
     most_s = _ATTEND_S if attends else None
     if until_s is None:
         return most_s
@@ -447,7 +447,7 @@ class GivenItems:
         if close is not None:
             close()
 
-    def entries(self, rest: Rest) -> Iterator[Entry]:
+    def entries(self, rest: Remaining) -> Iterator[Entry]:
         """Read the items one by one, those at the places in the order that are wanted.
 
         Raises:
@@ -480,7 +480,7 @@ class GivenItems:
 class _Reading(Iterator[Entry]):
     """Reads on after an exception, which a generator would not."""
 
-    def __init__(self, items: GivenItems, length: int, rest: Rest) -> None:
+    def __init__(self, items: GivenItems, length: int, rest: Remaining) -> None:
         self._items = items
         self._length = length
         self._rest = None if rest.is_all else rest
@@ -498,7 +498,7 @@ class _Reading(Iterator[Entry]):
 
 
 def given_chain(chain: Chain, order: GivenOrder) -> Chain:
-    """Give the chain for an epoch in a given order; stages share their knobs with those of `chain`.
+    """Return the chain for an epoch in a given order; its stages share the knobs of `chain`.
 
     Raises:
         ArgumentError, ArgumentTypeError: as `check_head` does.
@@ -524,7 +524,7 @@ def _with(stage: Stage, spec: Source | Skip) -> Stage:
 
 
 def check_head(chain: Chain) -> tuple[Source, int]:
-    """Give the source of a chain that can be read in a given order, and the stages of its head.
+    """Return the source of a chain that can be read in a given order, and the stages of its head.
 
     Raises:
         ArgumentTypeError: the chain does not begin with items that have a length and an index.

@@ -137,7 +137,7 @@ def formatted(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Give an exception's type and message; what the exception does meanwhile must not matter."""
+    """Return an exception's type and message; what the exception does meanwhile must not matter."""
     try:
         return "".join(traceback.format_exception_only(error)[:1]).strip()
     except Exception:
@@ -169,7 +169,7 @@ class Budget:
         return error
 
     def exceeded(self, *, at_end: bool = False) -> FailureBudgetError | None:
-        """Give the error to raise when too many items failed, else None."""
+        """Return the error to raise when too many items failed, else None."""
         limit = self._limit
         if limit is None:
             return None
@@ -190,7 +190,7 @@ class Budget:
 
 
 def parted(node: Node, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
-    """Give the entries up to the first failure that ends the epoch, and its error."""
+    """Return the entries up to the first failure that ends the epoch, and its error."""
     entries: list[Entry] = []
     error: BaseException | None = None
     for result in results:
@@ -208,11 +208,11 @@ def parted(node: Node, results: Sequence[Any]) -> tuple[list[Entry], BaseExcepti
 def _count_failure(node: Node, failed: Failed) -> BaseException | None:
     """Count a failed item; give the error if it ends the epoch."""
     node.epoch.remember(failed.record)
-    lanes, budgets = (node.lane, *node.rest_lanes), (node.budget, *node.rest_budgets)
+    runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
     error = None
-    for lane, budget in zip(lanes, budgets, strict=True):
-        if lane.address == failed.record.stage:
-            lane.counters.errors += 1
+    for runtime, budget in zip(runtimes, budgets, strict=True):
+        if runtime.address == failed.record.stage:
+            runtime.counters.errors += 1
             error = budget.fail() if budget is not None else None
     failed.ends_epoch = failed.fatal or error is not None
     return failed.exception if failed.fatal else error

@@ -16,7 +16,7 @@ from ..base.seeding import Path, order_generator
 from ..errors import ArgumentError
 from ..ops.cache import Made, Recorder, Store, with_passes, without_passes
 from ..ops.checkpoint import check_below
-from ..ops.index import LONGEST, Rest
+from ..ops.index import LONGEST, Remaining
 from ..ops.operations import (
     Batch,
     Enumerate,
@@ -30,8 +30,8 @@ from ..ops.operations import (
 )
 from ..ops.stage import Stage
 from .failures import Failed, failed
-from .lane import Lane
 from .node import Node, Stages, note
+from .runtime import StageRuntime
 from .task import Entry, EpochContext, Expansion, Task, run_steps
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class Collate:
 class BatchByCost:
     """Gathers items while the sum of their costs stays within `size`."""
 
-    def __init__(self, spec: Batch, stands: dict[str, Any]) -> None:
+    def __init__(self, spec: Batch, node_state: dict[str, Any]) -> None:
         self._spec = spec
         self._collate = Collate(spec)
-        self._known = deque(stands.get("sizes", ()))  # of batches that the loop has not got
+        self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
         self._sizes: deque[int] = deque()  # of those given; the first is number `_first`
         self._first = self._before = 0
         self._entries: list[Entry] = []
@@ -68,14 +68,14 @@ class BatchByCost:
         self.finished = False
         self.holds_items = False
 
-    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
-        """Say how many items belong to the batches that are not wanted."""
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+        """Tell how many items belong to the batches that are not wanted."""
         sizes = list(enumerate(tuple(self._sizes), self._first))
         ends = list(itertools.accumulate((size for _, size in sizes), initial=self._before))
         again = [size for number, size in sizes if number in rest]
-        stands["sizes"] = [*again, *self._known]
+        node_state["sizes"] = [*again, *self._known]
         gone = [ends[n : n + 2] for n, (number, _) in enumerate(sizes) if number not in rest]
-        return Rest.of(self._before, [(first, end) for first, end in gone])
+        return Remaining.of(self._before, [(first, end) for first, end in gone])
 
     def forget(self, start: int) -> None:
         """Forget the sizes of the batches before number `start`."""
@@ -111,7 +111,7 @@ class BatchByCost:
         return (entries[0][0], self._collate([entry[1] for entry in entries]))
 
     def flush(self) -> Iterator[Entry]:
-        """Give the last batch, unless it is dropped."""
+        """Return the last batch, unless it is dropped."""
         if self._entries and not self._spec.drop_last:
             yield self._close()
 
@@ -169,7 +169,7 @@ class Shuffling:
         spec: size and seed.
         epoch: number of the epoch.
         passes: numbers of the passes of repeats around it.
-        stands: what `rest_of_input` noted.
+        node_state: what `rest_of_input` noted.
 
     Source: the buffered shuffle that tf.data and WebDataset describe.
     """
@@ -177,17 +177,17 @@ class Shuffling:
     finished = False
     holds_items = True
 
-    def __init__(self, spec: Shuffle, epoch: int, passes: Path, stands: dict[str, Any]) -> None:
+    def __init__(self, spec: Shuffle, epoch: int, passes: Path, node_state: dict[str, Any]) -> None:
         size = spec.buffer_size
         assert size is not None
-        self._stands = stands
+        self._node_state = node_state
         self._rng = order_generator(spec.seed, epoch, passes)
-        self._drawn: int = stands.get("drawn", 0)
-        self._over: bool = stands.get("over", False)
+        self._drawn: int = node_state.get("drawn", 0)
+        self._over: bool = node_state.get("over", False)
         _advance(self._rng, size, self._drawn)
         self._size = size
-        again = stands.get("again", [])
-        self._slots: list[int] = list(stands.get("slots", range(size)))  # numbers of the inputs
+        again = node_state.get("again", [])
+        self._slots: list[int] = list(node_state.get("slots", range(size)))  # numbers of the inputs
         for word, numbers in (("again", again), ("slots", self._slots)):
             check_below("shuffle", word, numbers, len({*again, *self._slots}))
         self._known: deque[int] = deque(again)  # those of the results, from number `_first` on
@@ -235,7 +235,7 @@ class Shuffling:
         self._entries = [early[number] for number in self._slots if number < len(early)]
 
     def _next_late(self) -> Entry | None:
-        """Give what comes before all that is drawn, once it is there."""
+        """Return what comes before all that is drawn, once it is there."""
         late = self._late
         if late:
             return self._early[late.popleft()] if late[0] < len(self._early) else None
@@ -244,7 +244,7 @@ class Shuffling:
         return self._given.popleft() if self._given else None
 
     def flush(self) -> Iterator[Entry]:
-        """Give what is left, in random order."""
+        """Return what is left, in random order."""
         if self._pushed < self._needed:
             with self._lock:
                 self._slots = [number for number in self._slots if number < self._pushed]
@@ -260,21 +260,21 @@ class Shuffling:
         for place in order:
             yield self._entries[place]
 
-    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
-        """Say which items are wanted: those in the buffer, those given again, and all to come."""
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+        """Tell which items are wanted: those in the buffer, those given again, and all to come."""
         if rest.is_all:
-            stands.update(self._stands)
+            node_state.update(self._node_state)
             return rest
         with self._lock:
             known, slots = list(self._known), list(self._slots)
             frontier = self._counted
-            stands["drawn"], stands["over"] = self._drawn, self._over
+            node_state["drawn"], node_state["over"] = self._drawn, self._over
         again = [known[number - self._first] for number in rest.numbers(self._first + len(known))]
         numbers = sorted({*again, *slots})
         rank = {number: place for place, number in enumerate(numbers)}
-        stands["again"] = [rank[number] for number in again]
-        stands["slots"] = [rank[number] for number in slots]
-        return Rest.only(numbers, frontier)
+        node_state["again"] = [rank[number] for number in again]
+        node_state["slots"] = [rank[number] for number in slots]
+        return Remaining.only(numbers, frontier)
 
     def close(self) -> None:
         """Hold no items any more: the epoch is over."""
@@ -316,10 +316,10 @@ class StreamOperation(Protocol):
         """Take an entry; give the next one, or None."""
 
     def flush(self) -> Iterator[Entry]:
-        """Give what is left at the end of the input."""
+        """Return what is left at the end of the input."""
 
-    def rest_of_input(self, rest: Rest, stands: dict[str, Any]) -> Rest:
-        """Say which inputs are wanted, given which results are; note what else is to know.
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+        """Tell which inputs are wanted, given which results are; note what else is to know.
 
         A thread may be in `push` meanwhile: only what it changes in one step is to be read.
         """
@@ -368,23 +368,23 @@ class StreamNode(Node):
         "step",
     )
 
-    def __init__(self, lane: Lane, epoch: Epoch, step: StreamStep) -> None:
-        super().__init__(lane, epoch)
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, step: StreamStep) -> None:
+        super().__init__(runtime, epoch)
         self.active_without_input = True
         self.step = step
         self.rest_of_stream: Expansion | None = None
         self.flushed = False
 
     def has_input(self) -> bool:
-        """Say whether there is something to push or to flush."""
+        """Tell whether there is something to push or to flush."""
         over = self.input_over or self.step.operation.finished
         return bool(self.inbox) or (over and not self.flushed)
 
     def runnable(self) -> bool:
-        """Say whether `take` would give a task."""
-        lane = self.lane
+        """Tell whether `take` would give a task."""
+        runtime = self.runtime
         return (
-            not (self.done or self.halted or self.running or lane.active >= lane.concurrency)
+            not (self.done or self.halted or self.running or runtime.active >= runtime.concurrency)
             and self.has_input()
             and self.room() > 0
             and self.epoch.admits(self)
@@ -438,14 +438,14 @@ class StreamNode(Node):
             return iter(())
         return operation.flush()
 
-    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Have the operation say what it wants."""
-        stands: dict[str, Any] = {}
-        inputs = self.step.operation.rest_of_input(rest, stands)
-        note(stages, self.lane.address, stands)
+        node_state: dict[str, Any] = {}
+        inputs = self.step.operation.rest_of_input(rest, node_state)
+        note(stages, self.runtime.address, node_state)
         return inputs
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Let the operation forget what nobody wants any more."""
         forget = getattr(self.step.operation, "forget", None)
         if forget is not None:
@@ -501,16 +501,16 @@ class StreamNode(Node):
             self.input_over = self.epoch.changed = True
 
     def end_of_input(self, error: BaseException | None) -> None:
-        """Hear that nothing more will come; it is of no interest once nothing is wanted."""
+        """Called when nothing more will come; it is of no interest once nothing is wanted."""
         super().end_of_input(None if self.step.operation.finished else error)
 
     def exhausted(self) -> bool:
-        """Say whether everything was pushed and flushed."""
+        """Tell whether everything was pushed and flushed."""
         return not self.inbox and not self.running and self.flushed
 
 
 # -- Stream operations: they see the items in order and remember something from one to the next ----
-Stands = dict[str, Any]  # where a stage stands; JSON-ready
+NodeState = dict[str, Any]  # where a stage stands; JSON-ready
 
 
 class Taking:
@@ -518,13 +518,13 @@ class Taking:
 
     holds_items = False
 
-    def __init__(self, count: int, stands: Stands) -> None:
-        self._count = self._left = stands.get("left", count)
+    def __init__(self, count: int, node_state: NodeState) -> None:
+        self._count = self._left = node_state.get("left", count)
         self.finished = self._left == 0
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
-        """Say how many items are left to take."""
-        stands["left"] = max(0, self._count - rest.left_out)
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell how many items are left to take."""
+        node_state["left"] = max(0, self._count - rest.left_out)
         return rest
 
     def push(self, entry: Entry) -> Entry | None:
@@ -534,7 +534,7 @@ class Taking:
         return entry
 
     def flush(self) -> Iterator[Entry]:
-        """Give nothing more."""
+        """Return nothing more."""
         return iter(())
 
 
@@ -544,15 +544,15 @@ class Skipping:
     finished = False
     holds_items = False
 
-    def __init__(self, count: int, stands: Stands) -> None:
-        self._count = self._left = stands.get("left", count)
+    def __init__(self, count: int, node_state: NodeState) -> None:
+        self._count = self._left = node_state.get("left", count)
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
-        """Say how many items are still to be left out."""
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell how many items are still to be left out."""
         if rest.is_all:
-            stands["left"] = left = self._left
-            return Rest(self._count - left)
-        stands["left"] = 0
+            node_state["left"] = left = self._left
+            return Remaining(self._count - left)
+        node_state["left"] = 0
         return rest.moved(self._count)
 
     def push(self, entry: Entry) -> Entry | None:
@@ -563,7 +563,7 @@ class Skipping:
         return entry
 
     def flush(self) -> Iterator[Entry]:
-        """Give nothing more."""
+        """Return nothing more."""
         return iter(())
 
 
@@ -573,13 +573,13 @@ class Enumerating:
     finished = False
     holds_items = False
 
-    def __init__(self, stands: Stands) -> None:
-        self._rest = Rest.read(stands.get("rest", [0, []]))
+    def __init__(self, node_state: NodeState) -> None:
+        self._rest = Remaining.read(node_state.get("rest", [0, []]))
         self._numbers = self._rest.numbers(LONGEST)
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
-        """Say which numbers are still to be given."""
-        stands["rest"] = self._rest.of_wanted(rest).data
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell which numbers are still to be given."""
+        node_state["rest"] = self._rest.of_wanted(rest).data
         return rest
 
     def push(self, entry: Entry) -> Entry | None:
@@ -587,7 +587,7 @@ class Enumerating:
         return (entry[0], (next(self._numbers), entry[1]))
 
     def flush(self) -> Iterator[Entry]:
-        """Give nothing more."""
+        """Return nothing more."""
         return iter(())
 
 
@@ -597,22 +597,22 @@ class Windowing:
     finished = False
     holds_items = False
 
-    def __init__(self, size: int, stride: int, stands: Stands) -> None:
+    def __init__(self, size: int, stride: int, node_state: NodeState) -> None:
         self._size = size
         self._stride = stride
         self._entries: deque[Entry] = deque(maxlen=size)
-        self._skipped = stands.get("skip", 0)
+        self._skipped = node_state.get("skip", 0)
         self._until = self._skipped + size
         self._pushed = 0
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
         """Begin with the first item of the next window; windows behind it overlap."""
         first = self._skipped + rest.start * self._stride if rest.start else 0
         start = min(first, self._pushed)
-        stands["skip"] = first - start if rest.start else self._skipped
-        if rest.holes:
-            stands["drop"] = rest.behind_start().data
-        return Rest(start)
+        node_state["skip"] = first - start if rest.start else self._skipped
+        if rest.gaps:
+            node_state["drop"] = rest.behind_start().data
+        return Remaining(start)
 
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give a window when one is whole."""
@@ -625,7 +625,7 @@ class Windowing:
         return (self._entries[0][0], [one[1] for one in self._entries])
 
     def flush(self) -> Iterator[Entry]:
-        """Give nothing more: a window that is not whole is left out."""
+        """Return nothing more: a window that is not whole is left out."""
         return iter(())
 
 
@@ -635,34 +635,34 @@ class Sharding:
     finished = False
     holds_items = False
 
-    def __init__(self, spec: Shard, stands: Stands) -> None:
+    def __init__(self, spec: Shard, node_state: NodeState) -> None:
         self._rank = spec.rank
         self._world = spec.world_size
         self._tail = spec.tail
-        self._rounds = Rest.read(stands.get("rest", [0, []]))
-        self._begun = self._seen = min(self._rounds.start * self._world, stands.get("seen", 0))
-        self._padded: bool = stands.get("padded", False)
+        self._rounds = Remaining.read(node_state.get("rest", [0, []]))
+        self._begun = self._seen = min(self._rounds.start * self._world, node_state.get("seen", 0))
+        self._padded: bool = node_state.get("padded", False)
         self._inputs = self._wanted(self._rounds, self._begun)
         self._numbers = self._inputs.numbers(LONGEST)
         self._given = 0
         self._held: Entry | None = None
         self._first: list[Entry] = []  # what "pad" repeats
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
         """Begin with the next round; what is to pad the last one is read again."""
         rounds = self._rounds.of_wanted(rest)
-        stands.update(rest=rounds.data, seen=self._seen)
-        stands["padded"] = self._padded or rest.start > self._given
+        node_state.update(rest=rounds.data, seen=self._seen)
+        node_state["padded"] = self._padded or rest.start > self._given
         return self._inputs.ranked(self._wanted(rounds, self._seen))
 
-    def _wanted(self, rounds: Rest, seen: int) -> Rest:
-        """Give the items of the whole stream that are wanted, given the rounds that are."""
+    def _wanted(self, rounds: Remaining, seen: int) -> Remaining:
+        """Return the items of the whole stream that are wanted, given the rounds that are."""
         world = self._world
         start = min(rounds.start * world, seen)
-        holes = [(first * world, end * world) for first, end in rounds.holes]
+        gaps = [(first * world, end * world) for first, end in rounds.gaps]
         if self._tail != "pad":
-            return Rest.of(start, holes)
-        return Rest.of(0, [(min(world, start), start), *holes])
+            return Remaining.of(start, gaps)
+        return Remaining.of(0, [(min(world, start), start), *gaps])
 
     def push(self, entry: Entry) -> Entry | None:
         """Keep this rank's items; with "drop", until their round is whole."""
@@ -708,20 +708,22 @@ class Recording:
     finished = False
     holds_items = False
 
-    def __init__(self, store: Store, passes: tuple[int, ...], made: Made, stands: Stands) -> None:
+    def __init__(
+        self, store: Store, passes: tuple[int, ...], made: Made, node_state: NodeState
+    ) -> None:
         self._store = store
         self._passes = passes
         self._as_of = made
-        self._rest = Rest.read(stands.get("rest", [0, []]))
+        self._rest = Remaining.read(node_state.get("rest", [0, []]))
         self._keeps = self._rest.is_all  # else the beginning was seen by another process
         self._made: Recorder | None = None
         self._closed = False
         self._whole = False
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
-        """Say which items are left, for a cache that is complete by then."""
-        stands["rest"] = self._rest.of_wanted(rest).data
-        stands["made"] = [self._as_of[0], list(self._as_of[1])]
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell which items are left, for a cache that is complete by then."""
+        node_state["rest"] = self._rest.of_wanted(rest).data
+        node_state["made"] = [self._as_of[0], list(self._as_of[1])]
         return rest
 
     def _recorder(self) -> Recorder:
@@ -770,17 +772,17 @@ class Dropping:
     finished = False
     holds_items = False
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: Remaining) -> None:
         self._rest = rest
         self._pushed = 0
 
-    def rest_of_input(self, rest: Rest, stands: Stands) -> Rest:
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
         """Count among all items; what has not come yet is left out when it comes."""
         left, seen = self._rest.of_wanted(rest), self._pushed
-        inputs = Rest.of(min(left.start, seen), left.until(seen).holes)
+        inputs = Remaining.of(min(left.start, seen), left.until(seen).gaps)
         later = inputs.ranked(left)
         if not later.is_all:
-            stands["drop"] = later.data
+            node_state["drop"] = later.data
         return inputs
 
     def push(self, entry: Entry) -> Entry | None:
@@ -789,27 +791,27 @@ class Dropping:
         return entry if self._pushed - 1 in self._rest else None
 
     def flush(self) -> Iterator[Entry]:
-        """Give nothing more."""
+        """Return nothing more."""
         return iter(())
 
 
 def operation_of(
-    stage: Stage, context: EpochContext, passes: tuple[int, ...], stands: Stands
+    stage: Stage, context: EpochContext, passes: tuple[int, ...], node_state: NodeState
 ) -> StreamOperation:
     """Make the operation of a stage for one pass, or for what is left of it."""
     match stage.spec:
         case Take(count=count):
-            return Taking(count, stands)
+            return Taking(count, node_state)
         case Skip(count=count):
-            return Skipping(count, stands)
+            return Skipping(count, node_state)
         case Enumerate():
-            return Enumerating(stands)
+            return Enumerating(node_state)
         case Window(size=size, stride=stride):
-            return Windowing(size, stride, stands)
+            return Windowing(size, stride, node_state)
         case Shuffle() as shuffle:
-            return Shuffling(shuffle, context.epoch, passes or 0, stands)
+            return Shuffling(shuffle, context.epoch, passes or 0, node_state)
         case Shard() as shard:
-            return Sharding(shard, stands)
+            return Sharding(shard, node_state)
         case Batch() as batch:
-            return BatchByCost(batch, stands)
+            return BatchByCost(batch, node_state)
     raise TypeError(f"{stage.op} is no stream operation")

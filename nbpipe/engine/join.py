@@ -13,11 +13,11 @@ import numpy as np
 from ..errors import ArgumentError
 from ..executors.device import opened
 from ..ops.checkpoint import check_below
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import Route
 from .fold import StreamNode
-from .lane import Lane
 from .node import Draws, Node, Stages, note, stages_of
+from .runtime import StageRuntime
 from .task import SIZED, Entry, Task
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Mover(ABC):
 
     @abstractmethod
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
-        """Say what is wanted of each input, given what is wanted here; None: as from the start."""
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
+        """Tell what is wanted of each input, given what is wanted here; None: as from the start."""
 
     @abstractmethod
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Hear what may still be wanted."""
 
 
@@ -51,8 +51,8 @@ class PumpNode(Node):
 
     __slots__ = ("_aside", "_problem", "_then", "mover")
 
-    def __init__(self, lane: Lane, epoch: Epoch, mover: Mover) -> None:
-        super().__init__(lane, epoch)
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, mover: Mover) -> None:
+        super().__init__(runtime, epoch)
         self.mover = mover
         self._aside: Callable[[], None] | None = None
         self._then: Callable[[], None] | None = None
@@ -76,21 +76,23 @@ class PumpNode(Node):
         entries = self.mover.move(self, room) if room > 0 else []
         if entries:
             self.epoch.release(entries)
-            self.lane.counters.items_in += len(entries)
+            self.runtime.counters.items_in += len(entries)
             self.emit(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
 
-    def rest_above(self, below: Mapping[int, Rest], stages: Stages) -> Sequence[Rest | None]:
+    def rest_above(
+        self, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Let the mover say what is wanted of each input."""
         return self.mover.rest_above(self, below, stages)
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Let the mover forget what nobody wants any more."""
         self.mover.forget(below)
 
     def take(self, now_ns: int) -> Task | None:
-        """Give what was set aside."""
+        """Return what was set aside."""
         return self.started(Task(self, 0, deque()), now_ns) if self.runnable() else None
 
     def runnable(self) -> bool:
@@ -117,7 +119,7 @@ class PumpNode(Node):
             then()
 
     def has_input(self) -> bool:
-        """Say whether any input holds something."""
+        """Tell whether any input holds something."""
         return any(above.out for above in self.upstream)
 
     def exhausted(self) -> bool:
@@ -175,12 +177,12 @@ class ZipMover(Mover):
         return [_joined(row) for row in rows]  # as large as the row, which the pump releases
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Want the same of each input."""
         return tuple(below.values()) * len(node.upstream)
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Know nothing that could be forgotten."""
 
     def _end(self, node: PumpNode) -> None:
@@ -226,11 +228,11 @@ class ConcatMover(Mover):
         self._moved = [0]  # for each input from the first one on, entries
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Part what is wanted by the numbers of entries that the inputs gave."""
         (rest,) = below.values()
-        rests: list[Rest | None] = [None] * len(node.upstream)
+        rests: list[Remaining | None] = [None] * len(node.upstream)
         begun = 0
         for number, count in enumerate(self._moved, self._first):
             end = begun + count
@@ -240,12 +242,12 @@ class ConcatMover(Mover):
                 rests[number] = rest.until(end).since(begun)
             begun = end
         wanted = [number for number, one in enumerate(rests) if one is not None]
-        rests[self._current + 1 :] = [Rest()] * (len(rests) - self._current - 1)
+        rests[self._current + 1 :] = [Remaining()] * (len(rests) - self._current - 1)
         if self._deepen:
-            stages.setdefault(node.lane.address, {})["first"] = wanted[0]
+            stages.setdefault(node.runtime.address, {})["first"] = wanted[0]
         return rests
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Keep one number for each input."""
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
@@ -291,20 +293,20 @@ class DrawingMover(Mover):
         self.again = deque(again)
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Part what is wanted by the inputs that were drawn."""
         (rest,) = below.values()
         rests, again = self.draws.parted(rest)
-        stands = {"again": [*again, *self.again], **self.stands()}
-        stages.setdefault(node.lane.address, {}).update(stands)
+        node_state = {"again": [*again, *self.again], **self.node_state()}
+        stages.setdefault(node.runtime.address, {}).update(node_state)
         return rests
 
     @abstractmethod
-    def stands(self) -> dict[str, Any]:
-        """Say from where the drawing goes on; JSON-ready."""
+    def node_state(self) -> dict[str, Any]:
+        """Tell from where the drawing goes on; JSON-ready."""
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget from which inputs the entries were that nobody wants any more."""
         self.draws.forget(min(rest.start for rest in below.values()))
 
@@ -339,7 +341,7 @@ class MixMover(DrawingMover):
         weights: of the inputs.
         rng: for the draws.
         shortest: end with the first input that ends.
-        stands: what `stands()` gave.
+        node_state: what the state of the node said.
     """
 
     def __init__(
@@ -349,21 +351,21 @@ class MixMover(DrawingMover):
         rng: np.random.Generator,
         *,
         shortest: bool,
-        stands: Mapping[str, Any],
+        node_state: Mapping[str, Any],
     ) -> None:
-        super().__init__(address, len(weights), stands.get("again", ()))
-        left = stands.get("open", range(len(weights)))
+        super().__init__(address, len(weights), node_state.get("again", ()))
+        left = node_state.get("open", range(len(weights)))
         check_below(address, "open", left or (len(weights),), len(weights))
         self._weights = {number: weights[number] for number in left}
         self._rng = rng
-        self._draws: int = stands.get("draws", 0)
+        self._draws: int = node_state.get("draws", 0)
         self._shortest = shortest
         self._next: int | None = None
         for begun in range(0, self._draws, _AT_ONCE):
             rng.random(min(_AT_ONCE, self._draws - begun))
 
-    def stands(self) -> dict[str, Any]:
-        """Say how often was drawn, and from what."""
+    def node_state(self) -> dict[str, Any]:
+        """Tell how often was drawn, and from what."""
         drawn = self._draws - (self._next is not None)
         return {"draws": drawn, "open": list(self._weights)}
 
@@ -415,15 +417,15 @@ class InterleaveMover(DrawingMover):
         address: of the stage.
         count: inputs.
         cycle: inputs that are open at once.
-        stands: what `stands()` gave.
+        node_state: what the state of the node said.
     """
 
-    def __init__(self, address: str, count: int, cycle: int, stands: Mapping[str, Any]) -> None:
-        super().__init__(address, count, stands.get("again", ()))
-        self._open: list[int] = list(stands.get("open", range(min(cycle, count))))
-        self._following: int = stands.get("following", len(self._open))
+    def __init__(self, address: str, count: int, cycle: int, node_state: Mapping[str, Any]) -> None:
+        super().__init__(address, count, node_state.get("again", ()))
+        self._open: list[int] = list(node_state.get("open", range(min(cycle, count))))
+        self._following: int = node_state.get("following", len(self._open))
         self._count = count
-        self._turn: int = stands.get("turn", 0)
+        self._turn: int = node_state.get("turn", 0)
         check_below(address, "open", self._open, count)
         check_below(address, "turn", (self._turn,), len(self._open) or 1)
 
@@ -432,8 +434,8 @@ class InterleaveMover(DrawingMover):
         """Inputs that are to be open when the epoch begins."""
         return {*self._open, *self.again}
 
-    def stands(self) -> dict[str, Any]:
-        """Say which inputs are open, and whose turn it is."""
+    def node_state(self) -> dict[str, Any]:
+        """Tell which inputs are open, and whose turn it is."""
         return {"open": list(self._open), "turn": self._turn, "following": self._following}
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
@@ -491,11 +493,11 @@ class Chooser:
         self._numbers = numbers
 
     def let_read(self) -> None:
-        """Hear that items are batches in flight; they pass as they are."""
+        """Called when items are batches in flight; they pass as they are."""
         self._reads = True
 
     def __call__(self, value: Any) -> tuple[int, Any]:
-        """Give the branch's number and the item.
+        """Return the branch's number and the item.
 
         Raises:
             ArgumentError: no branch has this key.
@@ -516,7 +518,7 @@ class Outlet(Node):
     __slots__ = ()
 
     def take(self, now_ns: int) -> Task | None:
-        """Give no task."""
+        """Return no task."""
         return None
 
     def runnable(self) -> bool:
@@ -531,7 +533,7 @@ class Outlet(Node):
         """Never be called."""
         raise TypeError("an outlet has no tasks")
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Know nothing that could be forgotten."""
 
     def has_input(self) -> bool:
@@ -577,15 +579,15 @@ class SplitMover(Mover):
         return []
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Want the items of which an outlet wants anything."""
         return (self._gathered(below),)
 
-    def _gathered(self, below: Mapping[int, Rest]) -> Rest:
+    def _gathered(self, below: Mapping[int, Remaining]) -> Remaining:
         return self._draws.gathered([below[id(outlet)] for outlet in self._outlets])
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget to which outlets the items went of which none wants anything."""
         self._draws.forget(self._gathered(below).start)
 
@@ -610,13 +612,13 @@ class MergeMover(Mover):
         self._draws = Draws(len(branches))
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Part what is wanted by the branches that the items came from."""
         (rest,) = below.values()
         return self._draws.parted(rest)[0]
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget from which branches the items came that nobody wants any more."""
         self._draws.forget(min(rest.start for rest in below.values()))
 
@@ -675,7 +677,7 @@ class RepeatMover(Mover):
         times: number of passes; None for ever.
         build: gives the part above for a pass, most downstream first; called under the lock.
         look: looks again which caches are complete, before it; called without the lock.
-        stands: number of the first pass, and whether there were items before.
+        node_state: number of the first pass, and whether there were items before.
     """
 
     def __init__(
@@ -683,38 +685,38 @@ class RepeatMover(Mover):
         times: int | None,
         build: Callable[[int], Sequence[Node]],
         look: Callable[[], None],
-        stands: Mapping[str, Any],
+        node_state: Mapping[str, Any],
     ) -> None:
         self._times = times
         self._build = build
         self._look = look
-        self._pass = self._built = stands.get("pass", 0)
+        self._pass = self._built = node_state.get("pass", 0)
         self._dry = 0  # passes without items since the last one that had some
-        self._moved: bool = stands.get("moved", False)
+        self._moved: bool = node_state.get("moved", False)
         self._count = self._begun = 0  # entries, and those before the present pass
         self._past: deque[_Pass] = deque()
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Rest], stages: Stages
-    ) -> Sequence[Rest | None]:
+        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
-        address = node.lane.address
+        address = node.runtime.address
         found = next((one for one in self._past if rest.start < one.end), None)
         if found is None:
             note(stages, address, {"pass": self._built, "moved": self._moved})
             return (rest.since(self._begun),)
-        stands: dict[str, Any] = {"pass": found.number, "moved": True}
+        node_state: dict[str, Any] = {"pass": found.number, "moved": True}
         stages.update(stages_of(found.last, rest.until(found.end).since(found.begun)))
-        later = [(a, b) for a, b in rest.holes if b > found.end]
+        later = [(a, b) for a, b in rest.gaps if b > found.end]
         if later:
             left_out = rest.until(found.end).left_out
             runs = [(max(a, found.end) - left_out, b - left_out) for a, b in later]
-            stands["drop"] = Rest.of(0, runs).data
-        note(stages, address, stands)
+            node_state["drop"] = Remaining.of(0, runs).data
+        note(stages, address, node_state)
         return (None,)
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget the passes of which nothing is wanted any more."""
         start = min(rest.start for rest in below.values())
         while self._past and self._past[0].end <= start:
@@ -758,6 +760,6 @@ class RepeatMover(Mover):
 
     def _ran_dry(self, node: PumpNode) -> ArgumentError:
         return ArgumentError(
-            f"{node.lane.address} for ever must have items to go on with, got none in "
+            f"{node.runtime.address} for ever must have items to go on with, got none in "
             f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )

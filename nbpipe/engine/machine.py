@@ -22,13 +22,13 @@ from ..errors import (
 )
 from ..executors.base import Caller
 from ..ops.checkpoint import Place, caches, unreadable
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.stage import CONSUMER, Chain
 from .epoch import LOG, Epoch
 from .external import GivenOrder
 from .failures import KEPT, Failure, one_line
-from .lane import Lane
 from .node import Stages
+from .runtime import StageRuntime
 from .scheduler import Scheduler, catch_up, look, stats
 from .stats import (
     SAMPLE_NS,
@@ -70,7 +70,7 @@ class Consumer:
         self._past: StageStats | None = None  # at the end of the last epoch
 
     def begin(self, now_ns: int) -> None:
-        """Hear that an epoch begins."""
+        """Called when an epoch begins."""
         self._since_ns = now_ns
         self._past = None
         if not self.counters.first_ns:
@@ -88,7 +88,7 @@ class Consumer:
         counters.items_in = counters.items_out = self.items
 
     def end(self, now_ns: int) -> None:
-        """Hear that the epoch is over; again does nothing."""
+        """Called when the epoch is over; again does nothing."""
         if self._past is None:
             self._past = self.stats(now_ns)
             self._since_ns = 0
@@ -127,7 +127,7 @@ class Record:
         self._ended_ns = self._begun_ns
 
     def begin(self, now_ns: int) -> None:
-        """Hear that an epoch begins; the time since the last one is left out of all rates."""
+        """Called when an epoch begins; the time since the last one is left out of all rates."""
         rest_ns = now_ns - self._ended_ns
         self._last_row_ns += rest_ns
         self._last = {
@@ -137,14 +137,19 @@ class Record:
         self.consumer.begin(now_ns)
 
     def end(self, now_ns: int) -> None:
-        """Hear that the epoch is over."""
+        """Called when the epoch is over."""
         self._ended_ns = now_ns
         self.consumer.end(now_ns)
 
     def sample(
-        self, now_ns: int, epoch: int, lanes: Iterable[tuple[Lane, int, int]], *, last: bool
+        self,
+        now_ns: int,
+        epoch: int,
+        runtimes: Iterable[tuple[StageRuntime, int, int]],
+        *,
+        last: bool,
     ) -> int:
-        """Keep a reading of every lane; give the time of the next [ns]. Under the lock.
+        """Keep a reading of every stage; return the time of the next [ns]. Under the lock.
 
         A row is kept every second, and at the end of an epoch.
         """
@@ -153,12 +158,12 @@ class Record:
         self._cpu.append((now_ns, process_time_ns()))
         rows: list[Row] = []
         due = now_ns - self._last_row_ns >= (_LAST_ROW_NS if last else _ROW_NS)
-        for lane, queued, running_ns in lanes:
-            lane.account(now_ns, lane.state)
-            lane.counters.sample(now_ns, running_ns)
+        for runtime, queued, running_ns in runtimes:
+            runtime.account(now_ns, runtime.state)
+            runtime.counters.sample(now_ns, running_ns)
             if due:
-                reading = lane.counters.read(now_ns, running_ns)
-                rows.append(self._row(lane.address, epoch, reading, lane, queued))
+                reading = runtime.counters.read(now_ns, running_ns)
+                rows.append(self._row(runtime.address, epoch, reading, runtime, queued))
         if due:
             reading = self.consumer.counters.read(now_ns, 0)
             rows.append(self._row(CONSUMER, epoch, reading, None, 0))
@@ -167,7 +172,9 @@ class Record:
             self._thin()
         return now_ns + SAMPLE_NS
 
-    def _row(self, stage: str, epoch: int, reading: Reading, lane: Lane | None, queued: int) -> Row:
+    def _row(
+        self, stage: str, epoch: int, reading: Reading, runtime: StageRuntime | None, queued: int
+    ) -> Row:
         before = self._last.get(stage) or Reading(self._last_row_ns, 0, 0, 0, 0, 0)
         self._last[stage] = reading
         busy, starved, blocked = shares_between(before, reading)
@@ -183,9 +190,9 @@ class Record:
             "starved": starved,
             "blocked": blocked,
             "queued": queued,
-            "running": lane.active if lane else 0,
-            "concurrency": lane.concurrency if lane else 1,
-            "prefetch": lane.prefetch if lane else 0,
+            "running": runtime.active if runtime else 0,
+            "concurrency": runtime.concurrency if runtime else 1,
+            "prefetch": runtime.prefetch if runtime else 0,
         }
 
     def _thin(self) -> None:
@@ -204,12 +211,12 @@ class Record:
         return (spent_ns - before_ns) / max(1, now_ns - since_ns)
 
     def history(self) -> list[Row]:
-        """Give all rows, oldest first."""
+        """Return all rows, oldest first."""
         return [dict(row) for tick in self._ticks for row in tick]
 
 
 def sampler(scheduler: Scheduler, record: Record) -> Callable[..., int]:
-    """Give what the scheduler calls now and then to have its counters kept."""
+    """Return what the scheduler calls now and then to have its counters kept."""
     reference = weakref.ref(scheduler)  # the scheduler holds this function
 
     def sample(now_ns: int, last: bool = False) -> int:  # noqa: FBT001, FBT002
@@ -330,14 +337,14 @@ class Life:
                 self.given.close(None)  # an interrupt may have come between an end and this
             self.given, self.following, self.left, self._past = given, None, None, None
             self._begun_at, self.delivered_before = place, place.delivered
-            self._ticket, here, stands = self.machine.begin(given, place.stands or {})
-            self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, stands)
+            self._ticket, here, node_state = self.machine.begin(given, place.node_state or {})
+            self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, node_state)
             epoch.delivered = self._delivered
         except BaseException as error:
             threads.restore(self)
             if isinstance(error, WorkerStartError):  # nothing has begun
                 self.next_epoch, self.following = place.epoch, before
-            if place.stands and isinstance(error, TypeError | ValueError | LookupError):
+            if place.node_state and isinstance(error, TypeError | ValueError | LookupError):
                 raise unreadable(error) from error
             raise
         return epoch
@@ -362,7 +369,7 @@ class Life:
         return self.record.consumer.items - self.items_before
 
     def place(self) -> Place:
-        """Say where the run stands: behind the last item that the loop has had.
+        """Tell where the run stands: behind the last item that the loop has had.
 
         Raises:
             StateError: the epoch was left, and nobody can say where.
@@ -374,23 +381,23 @@ class Life:
             if following is None or following.epoch != self.next_epoch:
                 return Place(self.next_epoch, 0, self.machine.caches())
             return following
-        if found.stands is None:
+        if found.node_state is None:
             raise StateError(
                 "the process of the stages does not tell where they stand: it died in the epoch, "
                 "or is too busy; go on from an earlier state, or ask again"
             )
         return found
 
-    def stands(self, number: int, rest: Rest) -> Stages | None:
-        """Say where the stages stand in the epoch with this number, or in the last one."""
+    def node_state(self, number: int, rest: Remaining) -> Stages | None:
+        """Tell where the stages stand in the epoch with this number, or in the last one."""
         epoch = self.epoch or self._past
         if epoch is None or epoch.context.epoch != number:
             return None
         with self.scheduler.lock:
-            return epoch.stands(rest)
+            return epoch.node_state(rest)
 
     def _place_left(self, epoch: Epoch) -> Place:
-        """Say where an epoch is left; whatever happens, it must end."""
+        """Tell where an epoch is left; whatever happens, it must end."""
         try:
             return self._place_in(epoch)
         except Exception:
@@ -399,8 +406,10 @@ class Life:
 
     def _place_in(self, epoch: Epoch) -> Place:
         delivered = self._delivered()
-        stands = self.machine.stands(epoch, delivered)
-        return Place(self.number, self.delivered_before + delivered, stands, self.given is not None)
+        node_state = self.machine.node_state(epoch, delivered)
+        return Place(
+            self.number, self.delivered_before + delivered, node_state, self.given is not None
+        )
 
     def _begin(self, now_ns: int) -> None:
         consumer = self.record.consumer
@@ -484,7 +493,7 @@ class Life:
         total: int | None,
         units: Mapping[str, str],
     ) -> Status:
-        """Say where the run is.
+        """Tell where the run is.
 
         Args:
             trains: a loop in the background is under way.
@@ -562,25 +571,25 @@ class Machine(ABC):
     # -- told -----------------------------------------------------------------------------
     @abstractmethod
     def begin(
-        self, given: GivenOrder | None, stands: Stages
+        self, given: GivenOrder | None, node_state: Stages
     ) -> tuple[int, GivenOrder | None, Stages]:
-        """Hear that an epoch begins, and where its stages go on.
+        """Called when an epoch begins, and where its stages go on.
 
         Returns:
             A ticket, the order that is read here, and where the stages here go on.
         """
 
     @abstractmethod
-    def stands(self, epoch: Epoch, delivered: int) -> Stages | None:
-        """Say where the stages stand when the loop has had so many items of an epoch."""
+    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
+        """Tell where the stages stand when the loop has had so many items of an epoch."""
 
     @abstractmethod
     def caches(self) -> Stages:
-        """Say of each cache which epoch made its items."""
+        """Tell of each cache which epoch made its items."""
 
     @abstractmethod
     def cancel(self, ticket: int) -> None:
-        """Hear that the epoch with this ticket is over: nothing of it is wanted any more."""
+        """Called when the epoch with this ticket is over: nothing of it is wanted any more."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -592,7 +601,7 @@ class Machine(ABC):
 
     @abstractmethod
     def renew(self) -> None:
-        """Hear that functions may have changed."""
+        """Called when functions may have changed."""
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[str]:
@@ -605,19 +614,19 @@ class Machine(ABC):
     # -- asked ----------------------------------------------------------------------------
     @abstractmethod
     def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Give the stats of every stage."""
+        """Return the stats of every stage."""
 
     @abstractmethod
     def history(self) -> list[Row]:
-        """Give the rows of all stages and of the consumer, oldest first."""
+        """Return the rows of all stages and of the consumer, oldest first."""
 
     @abstractmethod
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last failed items, oldest first."""
+        """Return the last failed items, oldest first."""
 
     @abstractmethod
     def caller(self, address: str) -> Caller | None:
-        """Give what serves a stage from outside its run's threads, or None."""
+        """Return what serves a stage from outside its run's threads, or None."""
 
     @property
     @abstractmethod
@@ -650,15 +659,15 @@ class LocalMachine(Machine):
         keep(self.scheduler, record)
 
     def begin(
-        self, given: GivenOrder | None, stands: Stages
+        self, given: GivenOrder | None, node_state: Stages
     ) -> tuple[int, GivenOrder | None, Stages]:
         """Let the scheduler begin."""
-        return 0, given, stands
+        return 0, given, node_state
 
-    def stands(self, epoch: Epoch, delivered: int) -> Stages:
+    def node_state(self, epoch: Epoch, delivered: int) -> Stages:
         """Ask the stages."""
         with self.scheduler.lock:
-            return epoch.stands(Rest(delivered))
+            return epoch.node_state(Remaining(delivered))
 
     def caches(self) -> Stages:
         """Look at the stores."""
@@ -688,21 +697,21 @@ class LocalMachine(Machine):
         self.scheduler.disown()
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Give the stats of every stage."""
+        """Return the stats of every stage."""
         return stats(self.scheduler, now_ns)
 
     def history(self) -> list[Row]:
-        """Give the rows of all stages and of the consumer."""
+        """Return the rows of all stages and of the consumer."""
         with self.scheduler.lock:
             return self._record.history()
 
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last failed items."""
+        """Return the last failed items."""
         with self.scheduler.lock:
             return tuple(self._record.failures)
 
     def caller(self, address: str) -> Caller | None:
-        """Give what serves a stage from outside the run's threads."""
+        """Return what serves a stage from outside the run's threads."""
         return self.scheduler.regions.caller(address)
 
     @property
@@ -732,7 +741,7 @@ class CarriedError(Exception):
 
 
 def surfaced(error: BaseException | None) -> BaseException | None:
-    """Give the error that ended an epoch as the loop is to see it."""
+    """Return the error that ended an epoch as the loop is to see it."""
     cause = None if error is None else error.__cause__
     return cause.error if isinstance(cause, CarriedError) else error
 
@@ -744,7 +753,7 @@ def keep(scheduler: Scheduler, record: Record) -> None:
 
 
 def knob_watcher(machine: Machine, record: Record) -> Callable[[KnobChange], None]:
-    """Give what a knob calls when it was turned."""
+    """Return what a knob calls when it was turned."""
     reference = weakref.ref(machine)  # knobs outlive runs
 
     def changed(change: KnobChange) -> None:

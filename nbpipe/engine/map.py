@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.seeding import generator_for
 from ..errors import StageTimeoutError
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import Batch, Call, FailurePolicy, Filter
 from .failures import Failed, failed
 from .fold import Collate
-from .lane import BLOCKED, STARVED, Lane
 from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
+from .runtime import BLOCKED, STARVED, StageRuntime
 from .task import Entry, Task, run_plain, run_steps
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Step:
         return not self.keeps and not self.wants_rng
 
     def arguments(self, entry: Entry) -> dict[str, Any]:
-        """Give the keyword arguments of the call."""
+        """Return the keyword arguments of the call."""
         if not self.wants_rng:
             return {}
         context = self._context
@@ -112,7 +112,7 @@ class Step:
         return self.failure(entry, error, attempts)
 
     def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
-        """Give the wait before one more call after `attempts` calls [s]; None: no more calls."""
+        """Return the wait before one more call after `attempts` calls [s]; None: no more calls."""
         retry = self.policy.retry
         if retry is None or attempts > retry.times or not isinstance(error, Exception):
             return None
@@ -257,7 +257,7 @@ class MapNode(Node):
 
     def __init__(
         self,
-        lane: Lane,
+        runtime: StageRuntime,
         epoch: Epoch,
         first: Step,
         *,
@@ -266,7 +266,7 @@ class MapNode(Node):
         gather: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(lane, epoch, ordered=ordered, remote=remote)
+        super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
         self.plain = first.plain
         self.gather = gather
@@ -278,28 +278,28 @@ class MapNode(Node):
         self.log: Drops | Arrivals = Drops() if ordered else Arrivals()
 
     def has_input(self) -> bool:
-        """Say whether a call could start, but for room and slots."""
+        """Tell whether a call could start, but for room and slots."""
         return bool(self.returned) or len(self.inbox) >= (
             1 if self.input_over else self.gather or 1
         )
 
     def runnable(self) -> bool:
-        """Say whether `take` would give a task."""
-        lane = self.lane
-        if lane.active >= lane.concurrency or self.done or self.halted:
+        """Tell whether `take` would give a task."""
+        runtime = self.runtime
+        if runtime.active >= runtime.concurrency or self.done or self.halted:
             return False
         if self.returned:
             return True
         available = len(self.inbox)
         if not available or self.fatal or (available < self.gather and not self.input_over):
             return False
-        room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
+        room = runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - len(self.out)
         return room > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
-        lane = self.lane
-        if lane.active >= lane.concurrency or self.halted:
+        runtime = self.runtime
+        if runtime.active >= runtime.concurrency or self.halted:
             return None
         if self.returned:
             seq, entry = self.returned.pop(0)
@@ -308,14 +308,14 @@ class MapNode(Node):
         available = len(self.inbox)
         if not available or self.fatal or self.done:
             return None
-        room = lane.prefetch + lane.concurrency + self.gathers - self.reserved - len(self.out)
+        room = runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - len(self.out)
         if room <= 0:
             return None
         if self.gather:
             if available < self.gather and not self.input_over:
                 return None
             count = min(available, self.gather)
-        elif available == 1 or self.remote or lane.cost_ns >= self.chunk_ns:
+        elif available == 1 or self.remote or runtime.cost_ns >= self.chunk_ns:
             count = 1
         else:
             count = self.chunk(room, available)
@@ -327,11 +327,11 @@ class MapNode(Node):
         self.seq_in += task.count
         self.reserved += task.count
         for above in self.upstream:
-            if above.lane.state == BLOCKED:
+            if above.runtime.state == BLOCKED:
                 self.freed(now_ns)
-        if lane.cost_ns > BOOKING_NS or now_ns - lane.since_ns > BOOKING_NS:
+        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKING_NS:
             self.note_state(now_ns)
-        lane.active += 1
+        runtime.active += 1
         self.running += 1
         return task
 
@@ -352,7 +352,7 @@ class MapNode(Node):
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on its results; the common case without detours."""
         results = task.results
-        lane = self.lane
+        runtime = self.runtime
         now_ns = task.ended_ns
         if (
             not results
@@ -363,24 +363,24 @@ class MapNode(Node):
         ):
             super().settle(task)
             return
-        slow = lane.cost_ns > BOOKING_NS
-        if slow or now_ns - lane.since_ns > BOOKING_NS:
-            lane.account(now_ns, lane.state)
+        slow = runtime.cost_ns > BOOKING_NS
+        if slow or now_ns - runtime.since_ns > BOOKING_NS:
+            runtime.account(now_ns, runtime.state)
         if task.result_bytes is not None:
-            lane.measured(task.result_bytes, now_ns)
+            runtime.measured(task.result_bytes, now_ns)
         count = len(results)
-        lane.active -= 1
+        runtime.active -= 1
         self.running -= 1
-        lane.learn(now_ns - task.started_ns, count, now_ns)
-        counters = lane.counters
+        runtime.learn(now_ns - task.started_ns, count, now_ns)
+        counters = runtime.counters
         counters.items_in += task.inputs or count
         counters.items_out += count
-        counters.bytes_out += lane.item_bytes * count
+        counters.bytes_out += runtime.item_bytes * count
         self.reserved -= count
         self.seq_out += count
         self.out.extend(results)
         following = self.downstream
-        if following is not None and following.lane.state == STARVED:
+        if following is not None and following.runtime.state == STARVED:
             following.fed(now_ns)
         if slow:
             self.note_state(now_ns)
@@ -462,19 +462,19 @@ class MapNode(Node):
         if irregular or not self.ordered:  # only now it is known what ended the epoch
             self.log.note(seq, results)
 
-    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
+    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Leave out what was dropped; a batch stands for all of its items."""
         inputs, size = self.log.inputs(rest), self.gather
         if not size:
             return inputs
-        return Rest(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.holes))
+        return Remaining(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
 
     @property
     def dropped(self) -> int:
         """Inputs that gave no result."""
         return self.log.count
 
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget which inputs gave the results that nobody wants any more."""
         self.log.forget(min(rest.start for rest in below.values()))
 
@@ -485,7 +485,7 @@ class MapNode(Node):
         self.ready, self.returned = {}, []
 
     def exhausted(self) -> bool:
-        """Say whether all input was handed on."""
+        """Tell whether all input was handed on."""
         if len(self.inbox) < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.release(self.inbox)
             self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ..base.seeding import Path
 from ..errors import FailureBudgetError
-from ..ops.index import Rest, Rows
+from ..ops.index import Remaining, Rows
 from .failures import Budget, parted
-from .lane import BLOCKED, READY, STARVED, Lane
+from .runtime import BLOCKED, READY, STARVED, StageRuntime
 from .task import Entry, Task
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # result that the loop may still want; what lies before is forgotten from time to time. Methods are
 # called under the scheduler's lock.
 def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
-    """Give the numbers of the inputs that gave no result, up to one that ended the epoch."""
+    """Return the numbers of the inputs that gave no result, up to one that ended the epoch."""
     for number, result in enumerate(results, first):
         if type(result) is not tuple:
             if result is not None and result.ends_epoch:
@@ -58,11 +58,11 @@ class Drops:
             self._dropped.append(number)
 
     def input_of(self, result: int) -> int:
-        """Give the number of the input of a result, or of the next one behind what was seen."""
+        """Return the number of the input of a result, or of the next one behind what was seen."""
         return result + self.more + bisect_right(self._steps, result)
 
-    def inputs(self, rest: Rest) -> Rest:
-        """Say which inputs are wanted, given which results are."""
+    def inputs(self, rest: Remaining) -> Remaining:
+        """Tell which inputs are wanted, given which results are."""
         if not self._dropped:
             return rest.moved(self.more) if self.more else rest
         start = self.input_of(rest.start)
@@ -70,7 +70,7 @@ class Drops:
         firsts, ends = rest.arrays
         firsts = firsts + self.more + np.searchsorted(steps, firsts, side="right")
         ends = ends + self.more + np.searchsorted(steps, ends - 1, side="right")
-        return Rest.of_arrays(start, np.append(firsts, dropped), np.append(ends, dropped + 1))
+        return Remaining.of_arrays(start, np.append(firsts, dropped), np.append(ends, dropped + 1))
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
@@ -90,7 +90,7 @@ class Arrivals:
         self.count = 0  # inputs without results
         self._base = 0  # number of the first result whose input is known
         self._inputs = array("q")
-        self._past = Rest()  # inputs that are not among those forgotten, or dropped
+        self._past = Remaining()  # inputs that are not among those forgotten, or dropped
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
@@ -101,8 +101,8 @@ class Arrivals:
             self.count += len(dropped)
             self._past = _without(self._past, dropped)
 
-    def inputs(self, rest: Rest) -> Rest:
-        """Say which inputs are wanted, given which results are."""
+    def inputs(self, rest: Remaining) -> Remaining:
+        """Tell which inputs are wanted, given which results are."""
         inputs = np.array(self._inputs)
         return _without(self._past, inputs[~rest.mask(self._base, len(inputs))])
 
@@ -120,11 +120,11 @@ def _taken(log: array[int], count: int) -> Rows:
     return past
 
 
-def _without(rest: Rest, numbers: Rows) -> Rest:
+def _without(rest: Remaining, numbers: Rows) -> Remaining:
     if not len(numbers):
         return rest
     firsts, ends = rest.arrays
-    return Rest.of_arrays(rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1))
+    return Remaining.of_arrays(rest.start, np.append(firsts, numbers), np.append(ends, numbers + 1))
 
 
 @final
@@ -137,18 +137,18 @@ class Children:
 
     __slots__ = ("_base", "_given", "_known", "_limits", "_open", "_past", "_paths", "_results")
 
-    def __init__(self, known: dict[Path, Rest]) -> None:
+    def __init__(self, known: dict[Path, Remaining]) -> None:
         self._known = known
         self._base = 0
         self._results = array("q")  # for each, the number of its input
         self._paths: dict[int, Path] = {}  # of the inputs that results are known of, or may come
-        self._limits: dict[int, Rest] = {}  # of those, the children that are wanted at all
+        self._limits: dict[int, Remaining] = {}  # of those, the children that are wanted at all
         self._given: dict[int, int] = {}  # of those, the children that were forgotten
         self._open: set[int] = set()  # those that may have more children
-        self._past = Rest()
+        self._past = Remaining()
 
-    def begin(self, number: int, path: Path) -> Rest | None:
-        """Hear that an input is expanded; give the children that are wanted, or None for all."""
+    def begin(self, number: int, path: Path) -> Remaining | None:
+        """Called when an input is expanded; give the children that are wanted, or None for all."""
         self._paths[number] = path
         self._open.add(number)
         known = self._known.get(path)
@@ -161,11 +161,11 @@ class Children:
         self._results.extend([number] * count)
 
     def end(self, number: int) -> None:
-        """Hear that an input has no more children."""
+        """Called when an input has no more children."""
         self._open.discard(number)
 
-    def inputs(self, rest: Rest) -> tuple[Rest, list[list[Any]]]:
-        """Say which inputs are wanted, and of which of them only some children."""
+    def inputs(self, rest: Remaining) -> tuple[Remaining, list[list[Any]]]:
+        """Tell which inputs are wanted, and of which of them only some children."""
         if not self._paths:
             return self._past, self._written({})
         low = min(self._paths)
@@ -182,22 +182,24 @@ class Children:
         part = states[0] & ~whole & ((gone + given > 0) | _marked(self._limits, low, size))
         gone_in_turn = (~wanted)[np.argsort(results, kind="stable")].tolist()
         ends = np.cumsum(counts)
-        parts: dict[int, Rest] = {}
+        parts: dict[int, Remaining] = {}
         for place in np.flatnonzero(part).tolist():
             mine = gone_in_turn[ends[place] - counts[place] : ends[place]]
             first = int(given[place])
-            holes = [(n, n + 1) for n, is_gone in enumerate(mine, first) if is_gone]
-            parts[low + place] = Rest.of(first, holes)
+            gaps = [(n, n + 1) for n, is_gone in enumerate(mine, first) if is_gone]
+            parts[low + place] = Remaining.of(first, gaps)
         numbers = np.flatnonzero(whole) + low
         return _without(self._past, numbers), self._written(parts, set(numbers.tolist()))
 
-    def _written(self, parts: Mapping[int, Rest], whole: Container[int] = ()) -> list[list[Any]]:
+    def _written(
+        self, parts: Mapping[int, Remaining], whole: Container[int] = ()
+    ) -> list[list[Any]]:
         rests = dict(self._known)
         for number in self._limits:
             if number in whole:
                 rests.pop(self._paths[number], None)
         for number, left in parts.items():
-            rests[self._paths[number]] = self._limits.get(number, Rest()).of_wanted(left)
+            rests[self._paths[number]] = self._limits.get(number, Remaining()).of_wanted(left)
         return [[_plain(path), rest.data] for path, rest in rests.items()]
 
     def forget(self, start: int) -> None:
@@ -221,7 +223,7 @@ def _marked(numbers: Iterable[int], low: int, size: int) -> NDArray[np.bool_]:
 
 
 def _plain(path: Path) -> int | list[int]:
-    """Give a path as JSON and others read it."""
+    """Return a path as JSON and others read it."""
     return [int(number) for number in path] if isinstance(path, tuple) else int(path)
 
 
@@ -244,24 +246,24 @@ class Draws:
         """Hear which one was next."""
         self._draws.append(one)
 
-    def parted(self, rest: Rest) -> tuple[list[Rest], list[int]]:
-        """Say what is wanted of each one, and in which order what was drawn is wanted again."""
+    def parted(self, rest: Remaining) -> tuple[list[Remaining], list[int]]:
+        """Tell what is wanted of each one, and in which order what was drawn is wanted again."""
         draws = np.array(self._draws, np.int64)
         wanted = rest.mask(self._base, len(draws))
         rests = []
         for one, past in enumerate(self._past.tolist()):
-            holes = np.flatnonzero(~wanted[draws == one]) + past
-            rests.append(Rest.of_arrays(past, holes, holes + 1))
+            gaps = np.flatnonzero(~wanted[draws == one]) + past
+            rests.append(Remaining.of_arrays(past, gaps, gaps + 1))
         return rests, draws[wanted].tolist()
 
-    def gathered(self, rests: Sequence[Rest]) -> Rest:
-        """Say which items are wanted, given what is wanted of each one."""
+    def gathered(self, rests: Sequence[Remaining]) -> Remaining:
+        """Tell which items are wanted, given what is wanted of each one."""
         draws = np.array(self._draws, np.int64)
         wanted = np.zeros(len(draws), bool)
         for one, past in enumerate(self._past.tolist()):
             mine = draws == one
             wanted[mine] = rests[one].mask(past, int(mine.sum()))
-        return Rest.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
+        return Remaining.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
 
     def forget(self, start: int) -> None:
         """Forget what lies before item `start`."""
@@ -274,14 +276,16 @@ class Draws:
 Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
 
 
-def note(stages: Stages, address: str, stands: dict[str, Any]) -> None:
+def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
     """Note where a stage stands; what is left out behind it counts what it leaves itself."""
-    if not stands:
+    if not node_state:
         return
     known = stages.setdefault(address, {})
-    if "drop" in known and "drop" in stands:
-        stands["drop"] = Rest.read(stands["drop"]).of_wanted(Rest.read(known["drop"])).data
-    known.update(stands)
+    if "drop" in known and "drop" in node_state:
+        node_state["drop"] = (
+            Remaining.read(node_state["drop"]).of_wanted(Remaining.read(known["drop"])).data
+        )
+    known.update(node_state)
 
 
 # -- Node: one stage in one epoch: its queues, its order, the choice of its next task --------------
@@ -296,7 +300,7 @@ class Node(ABC):
     """State of one stage in one epoch.
 
     Attributes:
-        lane: limits and counters, kept from epoch to epoch.
+        runtime: limits and counters, kept from epoch to epoch.
         inbox: the input queue.
         active_without_input: `take` may give a task though the input queue is empty.
         out: results ready for the next node; its input queue is this very deque.
@@ -324,7 +328,6 @@ class Node(ABC):
         "inbox",
         "input_error",
         "input_over",
-        "lane",
         "ordered",
         "out",
         "promised_bytes",
@@ -332,8 +335,9 @@ class Node(ABC):
         "reserved",
         "rest",
         "rest_budgets",
-        "rest_lanes",
+        "rest_runtimes",
         "running",
+        "runtime",
         "seq_out",
         "upstream",
     )
@@ -351,9 +355,9 @@ class Node(ABC):
         return False
 
     def __init__(
-        self, lane: Lane, epoch: Epoch, *, ordered: bool = True, remote: bool = False
+        self, runtime: StageRuntime, epoch: Epoch, *, ordered: bool = True, remote: bool = False
     ) -> None:
-        self.lane = lane
+        self.runtime = runtime
         self.epoch = epoch
         self.ordered = ordered
         self.remote = remote
@@ -374,7 +378,7 @@ class Node(ABC):
         self.cut = False
         self.halted = False
         self.rest: tuple[Step, ...] = ()
-        self.rest_lanes: tuple[Lane, ...] = ()
+        self.rest_runtimes: tuple[StageRuntime, ...] = ()
         self.rest_budgets: tuple[Budget, ...] = ()
         self.budget: Budget | None = None
         self.guarded = epoch.memory is not None  # results are counted one by one
@@ -386,7 +390,7 @@ class Node(ABC):
 
     @abstractmethod
     def runnable(self) -> bool:
-        """Say whether `take` would give a task."""
+        """Tell whether `take` would give a task."""
 
     @abstractmethod
     def work(self, task: Task) -> None:
@@ -402,37 +406,37 @@ class Node(ABC):
 
     @abstractmethod
     def has_input(self) -> bool:
-        """Say whether anything waits to be worked on."""
+        """Tell whether anything waits to be worked on."""
 
     def room(self) -> int:
-        """Give the number of places for further results."""
-        lane = self.lane
-        return lane.prefetch + lane.concurrency + self.gathers - self.reserved - self.held()
+        """Return the number of places for further results."""
+        runtime = self.runtime
+        return runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - self.held()
 
     def held(self) -> int:
-        """Give the number of results ready for the next node."""
+        """Return the number of results ready for the next node."""
         return len(self.out)
 
     def busy(self) -> bool:
-        """Say whether anything is in this node, or on its way out."""
+        """Tell whether anything is in this node, or on its way out."""
         return bool(self.inbox or self.reserved or self.held())
 
     def queued(self) -> int:
-        """Give the results that wait, without those the next node is gathering."""
+        """Return the results that wait, without those the next node is gathering."""
         return max(0, self.held() - self.gathers)
 
     def started(self, task: Task, now_ns: int) -> Task:
         """Book the start of a task."""
-        lane = self.lane
+        runtime = self.runtime
         if self.books(now_ns):
             self.note_state(now_ns)
-        lane.active += 1
+        runtime.active += 1
         self.running += 1
         return task
 
     def chunk(self, room: int, available: int) -> int:
-        """Give the number of items to do at once: more when they are cheap."""
-        cost = self.lane.cost_ns
+        """Return the number of items to do at once: more when they are cheap."""
+        cost = self.runtime.cost_ns
         most = min(room, available, CHUNK_MAX)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
@@ -440,15 +444,15 @@ class Node(ABC):
         return most if cost * most <= aim else max(1, int(aim / cost))
 
     def comes_in_lots(self, slow_ns: int) -> bool:
-        """Say whether results are so cheap that several are made at once."""
-        return self.lane.cost_ns < slow_ns
+        """Tell whether results are so cheap that several are made at once."""
+        return self.runtime.cost_ns < slow_ns
 
     def note_state(self, now_ns: int) -> None:
         """Note why the idle slots are idle."""
-        self.lane.account(now_ns, self.state())
+        self.runtime.account(now_ns, self.state())
 
     def state(self) -> int:
-        """Say why idle slots are idle now."""
+        """Tell why idle slots are idle now."""
         if self.done or self.halted:
             return STARVED
         if self.room() <= 0:
@@ -456,31 +460,31 @@ class Node(ABC):
         return READY if self.has_input() else STARVED
 
     def books(self, now_ns: int) -> bool:
-        """Say whether slot-time is to be booked now: always for slow stages."""
-        lane = self.lane
-        return lane.cost_ns > BOOKING_NS or now_ns - lane.since_ns > BOOKING_NS
+        """Tell whether slot-time is to be booked now: always for slow stages."""
+        runtime = self.runtime
+        return runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKING_NS
 
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""
         now_ns = task.ended_ns
-        lane = self.lane
+        runtime = self.runtime
         if self.books(now_ns):
-            lane.account(now_ns, lane.state)
-        lane.active -= 1
+            runtime.account(now_ns, runtime.state)
+        runtime.active -= 1
         self.running -= 1
         results = task.results
         done = len(results)
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.tally is not None:
             spent -= self._settle_tally(task.tally, now_ns, spent if task.away_ns else 0)
-        lane.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
-        lane.counters.items_in += task.inputs or self.inputs(done)
+        runtime.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
+        runtime.counters.items_in += task.inputs or self.inputs(done)
         if task.retried:
-            for one in (lane, *self.rest_lanes):
+            for one in (runtime, *self.rest_runtimes):
                 one.counters.retries += task.retried.count(one.address)
         if task.result_bytes is not None:
-            lane.measured(task.result_bytes, now_ns)
+            runtime.measured(task.result_bytes, now_ns)
         if self.epoch.over:
             return
         at, task.published = task.published, done
@@ -499,25 +503,25 @@ class Node(ABC):
             task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
-            self.lane.cost_ns = max(self.lane.cost_ns, now_ns - task.started_ns)
+            self.runtime.cost_ns = max(self.runtime.cost_ns, now_ns - task.started_ns)
 
     def item_of(self, task: Task) -> str:
-        """Say which item a task works on, as its errors would; empty where that is not known."""
+        """Tell which item a task works on, as its errors would; empty where that is not known."""
         return "" if task.path is None else str(task.path)
 
     def inputs(self, results: int) -> int:
-        """Give the number of inputs that `results` results of a task stand for."""
+        """Return the number of inputs that `results` results of a task stand for."""
         return results
 
     def _settle_tally(self, tally: list[list[int]], now_ns: int, away_ns: int = 0) -> int:
         """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
         spent = 0
-        parts = zip(self.rest_lanes, self.rest_budgets, tally, strict=True)
-        for lane, budget, (calls, results, busy_ns) in parts:
+        parts = zip(self.rest_runtimes, self.rest_budgets, tally, strict=True)
+        for runtime, budget, (calls, results, busy_ns) in parts:
             if calls:
-                lane.account(now_ns, STARVED)
-                lane.learn(busy_ns, calls, now_ns)
-                counters = lane.counters
+                runtime.account(now_ns, STARVED)
+                runtime.learn(busy_ns, calls, now_ns)
+                counters = runtime.counters
                 taken_ns = max(busy_ns, away_ns)
                 counters.starved_ns = max(0, counters.starved_ns - taken_ns)
                 counters.items_in += calls
@@ -543,17 +547,17 @@ class Node(ABC):
 
     def put_plain(self, entries: Sequence[Entry], count: int, now_ns: int) -> None:
         """Make entries ready for the next node, and count them."""
-        lane = self.lane
-        counters = lane.counters
+        runtime = self.runtime
+        counters = runtime.counters
         counters.items_out += count
-        counters.bytes_out += lane.item_bytes * count
+        counters.bytes_out += runtime.item_bytes * count
         self.out.extend(entries)
         following = self.downstream
-        if following is not None and following.lane.state == STARVED:
+        if following is not None and following.runtime.state == STARVED:
             following.fed(now_ns)
 
     def fed(self, now_ns: int) -> None:
-        """Hear that there is input again."""
+        """Called when there is input again."""
         if self.books(now_ns):
             self.note_state(now_ns)
 
@@ -578,7 +582,7 @@ class Node(ABC):
 
     # -- the end ------------------------------------------------------------------------
     def end_of_input(self, error: BaseException | None) -> None:
-        """Hear that nothing more will come from the node above."""
+        """Called when nothing more will come from the node above."""
         self.input_over = True
         self.input_error = self.input_error or error
         self.epoch.changed = True
@@ -598,7 +602,7 @@ class Node(ABC):
 
     @abstractmethod
     def exhausted(self) -> bool:
-        """Say whether nothing is left to do, given that the input is over."""
+        """Tell whether nothing is left to do, given that the input is over."""
 
     def finish(self) -> None:
         """Tell the next node that this one is done."""
@@ -610,19 +614,21 @@ class Node(ABC):
             self.epoch.drained(self.error)
 
     def end_of_input_from(self, node: Node) -> None:
-        """Hear that `node`, one of those above, is done."""
+        """Called when `node`, one of those above, is done."""
         self.end_of_input(node.error)
 
     def freed(self, now_ns: int) -> None:
         """Tell the nodes above that they have room again."""
         for node in self.upstream:
-            lane = node.lane
-            if lane.state == BLOCKED and node.books(now_ns):
+            runtime = node.runtime
+            if runtime.state == BLOCKED and node.books(now_ns):
                 node.note_state(now_ns)
 
     # -- where it stands ----------------------------------------------------------------
-    def rest_above(self, below: Mapping[int, Rest], stages: Stages) -> Sequence[Rest | None]:
-        """Say what is wanted of each node above, given what those below want of this one.
+    def rest_above(
+        self, below: Mapping[int, Remaining], stages: Stages
+    ) -> Sequence[Remaining | None]:
+        """Tell what is wanted of each node above, given what those below want of this one.
 
         Args:
             below: what they want, by their `id`.
@@ -631,16 +637,16 @@ class Node(ABC):
         (rest,) = below.values()
         return (self.rest_of_input(rest, stages),)
 
-    def rest_of_input(self, rest: Rest, stages: Stages) -> Rest:
-        """Say what is wanted of the input; as many items go in as come out, if not said."""
+    def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
+        """Tell what is wanted of the input; as many items go in as come out, if not said."""
         return rest
 
     @abstractmethod
-    def forget(self, below: Mapping[int, Rest]) -> None:
+    def forget(self, below: Mapping[int, Remaining]) -> None:
         """Hear what may still be wanted; what is known of results before that is not needed."""
 
     def cut_off(self) -> None:
-        """Hear that the stages below have ended and did not ask for this node's end."""
+        """Called when the stages below have ended and did not ask for this node's end."""
         self.cut = True
         for above in self.upstream:
             above.cut_off()
@@ -658,8 +664,8 @@ class Node(ABC):
 
 
 # -- Where the stages of an epoch stand: from what the loop has had, upwards to the sources --------
-def stages_of(last: Node, rest: Rest) -> Stages:
-    """Say where all stages stand, given what is wanted of the last one."""
+def stages_of(last: Node, rest: Remaining) -> Stages:
+    """Tell where all stages stand, given what is wanted of the last one."""
     stages: Stages = {}
     for node, below in _walked(last, rest, stages):
         seen = node.dropped + sum(one.left_out for one in below.values())
@@ -667,14 +673,16 @@ def stages_of(last: Node, rest: Rest) -> Stages:
     return stages
 
 
-def forget(last: Node, rest: Rest) -> None:
+def forget(last: Node, rest: Remaining) -> None:
     """Let all nodes forget what is not needed in order to go on with `rest`."""
     for node, below in list(_walked(last, rest, {})):
         node.forget(below)
 
 
-def _walked(last: Node, rest: Rest, stages: Stages) -> Iterator[tuple[Node, Mapping[int, Rest]]]:
-    wanted: dict[int, dict[int, Rest]] = {id(last): {0: rest}}
+def _walked(
+    last: Node, rest: Remaining, stages: Stages
+) -> Iterator[tuple[Node, Mapping[int, Remaining]]]:
+    wanted: dict[int, dict[int, Remaining]] = {id(last): {0: rest}}
     for node in reversed(_upstream_first(last, [], set())):
         below = wanted.get(id(node))
         if below is None:
@@ -696,8 +704,8 @@ def _upstream_first(node: Node, found: list[Node], seen: set[int]) -> list[Node]
 
 def _note_failures(node: Node, seen: int, stages: Stages) -> None:
     """Note how many items failed of those that are not wanted again."""
-    lanes, budgets = (node.lane, *node.rest_lanes), (node.budget, *node.rest_budgets)
-    for lane, budget in zip(lanes, budgets, strict=True):
+    runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
+    for runtime, budget in zip(runtimes, budgets, strict=True):
         failures = 0 if budget is None else budget.failures - budget.broken
         if failures:
-            stages.setdefault(lane.address, {})["failed"] = [failures, seen]
+            stages.setdefault(runtime.address, {})["failed"] = [failures, seen]

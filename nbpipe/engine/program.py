@@ -22,14 +22,14 @@ from ..errors import (
 from ..executors.base import Answer, Caller, Job
 from ..executors.device import opened
 from ..executors.environment import seed_item
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import Batch, Call, FlatMap
 from ..ops.stage import Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
-from .lane import Lane
 from .map import MapNode, step_of
 from .node import CHUNK_MAX, Node
+from .runtime import StageRuntime
 from .task import Entry, EpochContext, Expansion, Task
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class PlacedStep:
         step.fn = self._call
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        """Say that a call begins, seed the global generators, call."""
+        """Tell that a call begins, seed the global generators, call."""
         if self.begun is not None:
             self.begun(self._number)
         stage, epoch, seed, path = (
@@ -287,7 +287,7 @@ class Region:
         return step.failure(entry, error, attempts)
 
     def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
-        """Give the wait before one more try [s], or None; a death has tries of its own."""
+        """Return the wait before one more try [s], or None; a death has tries of its own."""
         if isinstance(error, _BROKEN):
             return None
         if isinstance(error, WorkerDiedError):
@@ -298,7 +298,7 @@ class Region:
 class RegionNode(MapNode):
     """Has each item, or each batch, worked on elsewhere, while a thread of the run waits.
 
-    The lane is that of the region's last stage, behind which results wait; the stages before
+    The runtime is that of the region's last stage, behind which results wait; the stages before
     it have rows of their own.
 
     Args:
@@ -312,7 +312,7 @@ class RegionNode(MapNode):
 
     def __init__(
         self,
-        lane: Lane,
+        runtime: StageRuntime,
         epoch: Epoch,
         region: Region,
         *,
@@ -321,7 +321,7 @@ class RegionNode(MapNode):
         drop_last: bool = False,
     ) -> None:
         last = list(region.steps.values())[-1]
-        super().__init__(lane, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
+        super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
         self.reads = False  # items are batches in flight
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
@@ -329,26 +329,26 @@ class RegionNode(MapNode):
     @property
     def shares_workers(self) -> bool:
         """Whether its tasks go through several stages elsewhere."""
-        return bool(self.rest_lanes)
+        return bool(self.rest_runtimes)
 
     def chunk(self, room: int, available: int) -> int:
-        """Give the number of items to send at once: a fair share of what may be held.
+        """Return the number of items to send at once: a fair share of what may be held.
 
         The way there and back costs the same for one as for several.
         """
         if self.region.singly:
             return 1
-        lane = self.lane
-        share = -(-(lane.prefetch + lane.concurrency + self.gathers) // lane.concurrency)
+        runtime = self.runtime
+        share = -(-(runtime.prefetch + runtime.concurrency + self.gathers) // runtime.concurrency)
         most = min(room, available, share)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
-        in_size = ROUND_TRIP_BYTES / max(1.0, lane.item_bytes)
+        in_size = ROUND_TRIP_BYTES / max(1.0, runtime.item_bytes)
         return max(1, min(most, CHUNK_MAX, int(in_time), int(in_size)))
 
     def comes_in_lots(self, slow_ns: int) -> bool:
-        """Say whether several items are sent at once: then the consumer takes them so, too."""
+        """Tell whether several items are sent at once: then the consumer takes them so, too."""
         return not self.region.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
 
     def _next_items(self, count: int) -> deque[Entry]:
@@ -360,7 +360,7 @@ class RegionNode(MapNode):
         return deque(((entries[0][0], entries),))
 
     def item_of(self, task: Task) -> str:
-        """Say which items a task works on: those it was sent, but for what came back."""
+        """Tell which items a task works on: those it was sent, but for what came back."""
         left = task.sent[len(task.results) :]
         if self.gather:
             left = [single for entry in left for single in entry[1]]
@@ -492,7 +492,7 @@ class RegionOpener(CallOpener):
         self._reads = False
 
     def let_read(self, each: Callable[[Any], Any]) -> None:
-        """Hear that items are batches in flight: they are opened before they are sent."""
+        """Called when items are batches in flight: they are opened before they are sent."""
         self._reads = True
 
     def open(self, expansion: Expansion) -> None:
@@ -530,16 +530,16 @@ def _taken(items: deque[Entry]) -> list[Entry]:
 
 def node_of(
     group: Sequence[Stage],
-    lane: Lane,
+    runtime: StageRuntime,
     epoch: Epoch,
     region: Region,
-    known: dict[Path, Rest],
+    known: dict[Path, Remaining],
 ) -> Node:
     """Make the node of stages that share their workers.
 
     Args:
         group: the stages.
-        lane: that of the last one.
+        runtime: that of the last one.
         epoch: what it belongs to.
         region: does the work.
         known: of a `flat_map`, the children that are wanted, where those are not all.
@@ -548,9 +548,9 @@ def node_of(
     if isinstance(spec, FlatMap):
         (step,) = region.steps.values()
         opener = RegionOpener(step, region, step.epoch)
-        return RegionExpandNode(lane, epoch, opener, ordered=spec.ordered, known=known)
+        return RegionExpandNode(runtime, epoch, opener, ordered=spec.ordered, known=known)
     batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
     if batch is not None:
-        return RegionNode(lane, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
+        return RegionNode(runtime, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
     ordered = all(stage.spec.ordered for stage in group if isinstance(stage.spec, Call))
-    return RegionNode(lane, epoch, region, ordered=ordered)
+    return RegionNode(runtime, epoch, region, ordered=ordered)

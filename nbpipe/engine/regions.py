@@ -39,8 +39,8 @@ from .task import EpochContext
 if TYPE_CHECKING:
     from .epoch import Epoch
     from .failures import Failed
-    from .lane import Lane
     from .node import Node
+    from .runtime import StageRuntime
     from .task import Entry, Task
 
 # -- Stages on a device: what they call there, and how the stages behind them read a batch ---------
@@ -54,7 +54,7 @@ class Devices:
         self._callers: dict[tuple[str, int], DeviceCaller] = {}
 
     def caller(self, stage: Stage) -> DeviceCaller:
-        """Give the thread in which a stage runs.
+        """Return the thread in which a stage runs.
 
         Raises:
             ArgumentError: this machine has no such device.
@@ -69,32 +69,32 @@ class Devices:
 
 
 def target_of(stage: Stage) -> Target:
-    """Give the device and the stream that a stage was given."""
+    """Return the device and the stream that a stage was given."""
     assert stage.placement is not None
     assert isinstance(stage.placement.given, Target)
     return stage.placement.given
 
 
 def device_of(stage: Stage) -> Device:
-    """Give the device of a stage, ready for use."""
+    """Return the device of a stage, ready for use."""
     target = target_of(stage)
     return device_named(stage.name, target.device, target.stream)
 
 
 def part_of(spec: Operation, device: Device) -> Map:
-    """Give what a stage does as a map, run in the device's thread."""
+    """Return what a stage does as a map, run in the device's thread."""
     if isinstance(spec, ToDevice):
         return Map(fn=device.copy)
     assert isinstance(spec, Map)
     return dataclasses.replace(spec, fn=Reading(spec.fn, device.read))
 
 
-def direct_node(lane: Lane, epoch: Epoch, stage: Stage) -> MapNode:
-    """Give the node of a stage that runs in the thread that asks, and leaves nothing in flight."""
+def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
+    """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
     device = device_of(stage)
     spec = part_of(stage.spec, device)
     spec = dataclasses.replace(spec, fn=_Direct(spec.fn, device))
-    return MapNode(lane, epoch, step_of(lane.address, spec, epoch.context, stage.executor))
+    return MapNode(runtime, epoch, step_of(runtime.address, spec, epoch.context, stage.executor))
 
 
 # -- functions ----------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Regions:
     def region(
         self, group: Sequence[Stage], addresses: Sequence[str], context: EpochContext
     ) -> Region:
-        """Give the region of some stages for one epoch; its workers are kept from the last."""
+        """Return the region of some stages for one epoch; its workers are kept from the last."""
         head = addresses[0]
         caller = self._callers.get(head)
         if caller is None:
@@ -396,16 +396,16 @@ class Regions:
         )
 
     def caller(self, address: str) -> Caller | None:
-        """Give the caller that serves a stage, or None."""
+        """Return the caller that serves a stage, or None."""
         head = self._of.get(address)
         return None if head is None else self._callers[head]
 
     def head(self, address: str) -> str | None:
-        """Give the first stage of the region that a stage belongs to, or None."""
+        """Return the first stage of the region that a stage belongs to, or None."""
         return self._of.get(address)
 
     def prepare(self) -> None:
-        """Hear that an epoch begins: refuse now what cannot be sent.
+        """Called when an epoch begins: refuse now what cannot be sent.
 
         Raises:
             UnpicklableError: a function cannot be sent to where it would run.
@@ -420,7 +420,7 @@ class Regions:
             hear(caller)
 
     def has(self, ident: int) -> bool:
-        """Say whether the thread with this id is one of a device."""
+        """Tell whether the thread with this id is one of a device."""
         return any(caller.has(ident) for caller in self.devices)
 
     def close(self, timeout_s: float) -> list[str]:
@@ -433,7 +433,7 @@ class Regions:
 
 
 def _spec(stage: Stage, caller: Caller, *, whole: bool = False) -> Call | Batch:
-    """Give what a stage does; what happens to a failed `flat_map` is decided in the run."""
+    """Return what a stage does; what happens to a failed `flat_map` is decided in the run."""
     spec = stage.spec
     if isinstance(caller, DeviceCaller):
         return part_of(spec, caller.device)

@@ -17,9 +17,9 @@ from .build import Builder
 from .epoch import LOG, SLOW_NS, Epoch, discard
 from .external import Feed, GivenOrder, given_chain
 from .failures import Failure
-from .lane import BLOCKED, Lane, Memory
 from .node import Stages
 from .regions import Regions
+from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
 from .task import Entry, EpochContext, Task
 
@@ -101,31 +101,31 @@ def catch_up(scheduler: Scheduler) -> None:
     """Bring the states of cheap stages up to date, before the time at rest is booked."""
     if scheduler.epoch is not None:
         for node in scheduler.epoch.order:
-            node.lane.state = node.state()
+            node.runtime.state = node.state()
 
 
-def look(scheduler: Scheduler, now_ns: int) -> list[tuple[Lane, int, int]]:
-    """Give every lane, the results behind it and the time of its running calls [ns].
+def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int]]:
+    """Return the runtime of every stage, the results behind it, the time of its running calls [ns].
 
     Called under the lock.
     """
     waiting: dict[int, int] = {}
     if scheduler.epoch is not None:
         for node in scheduler.epoch.order:
-            waiting[id(node.lane)] = node.queued()
+            waiting[id(node.runtime)] = node.queued()
     spent: dict[int, int] = {}
     for task in scheduler.at_work():
         if task.started_ns and not task.ended_ns and not task.node.shares_workers:
-            key = id(task.node.lane)
+            key = id(task.node.runtime)
             spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
     return [
-        (lane, waiting.get(id(lane), 0), spent.get(id(lane), 0))
-        for lane in scheduler.lanes.values()
+        (runtime, waiting.get(id(runtime), 0), spent.get(id(runtime), 0))
+        for runtime in scheduler.runtimes.values()
     ]
 
 
 def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
-    """Give for each lane with calls in progress the time of the oldest [ns], and its item.
+    """Return for each stage with calls in progress the time of the oldest [ns], and its item.
 
     Called under the lock.
     """
@@ -134,8 +134,8 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
         if not task.started_ns or task.ended_ns:
             continue
         node = task.node
-        lanes = (node.lane,) if node.shares_workers else (node.lane, *node.rest_lanes)
-        address = lanes[min(task.step, len(lanes) - 1)].address
+        runtimes = (node.runtime,) if node.shares_workers else (node.runtime, *node.rest_runtimes)
+        address = runtimes[min(task.step, len(runtimes) - 1)].address
         age_ns = now_ns - max(task.started_ns, task.seen_ns)
         if age_ns > found.get(address, (0, ""))[0]:
             found[address] = age_ns, node.item_of(task)
@@ -143,27 +143,30 @@ def oldest(scheduler: Scheduler, now_ns: int) -> dict[str, tuple[int, str]]:
 
 
 def rows_of(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
-    """Give the stats of every stage that has a lane; under the lock."""
+    """Return the stats of every stage that was built; under the lock."""
     catch_up(scheduler)
     return {
-        lane.address: lane.stats(now_ns, queued, running_ns)
-        for lane, queued, running_ns in look(scheduler, now_ns)
+        runtime.address: runtime.stats(now_ns, queued, running_ns)
+        for runtime, queued, running_ns in look(scheduler, now_ns)
     }
 
 
 def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
-    """Give the stats of every stage that has a lane.
+    """Return the stats of every stage that was built.
 
     Between epochs they are those at the end of the last one, whatever is turned since then; the
     limits in force and the calls in progress are those of now.
     """
     with scheduler.lock:
-        lanes = scheduler.lanes.values()
+        runtimes = scheduler.runtimes.values()
         if scheduler.epoch is None:
-            for lane in lanes:
-                lane.skip_time(now_ns)
+            for runtime in runtimes:
+                runtime.skip_time(now_ns)
         if scheduler.epoch is None and scheduler.past:
-            rows = {lane.address: _as_now(scheduler.past[lane.address], lane) for lane in lanes}
+            rows = {
+                runtime.address: _as_now(scheduler.past[runtime.address], runtime)
+                for runtime in runtimes
+            }
         else:
             rows = rows_of(scheduler, now_ns)
         for address, (age_ns, item) in oldest(scheduler, now_ns).items():
@@ -173,14 +176,14 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
     return {address: _with_workers(scheduler, address, row) for address, row in rows.items()}
 
 
-def _as_now(past: StageStats, lane: Lane) -> StageStats:
-    """Give the stats of an epoch that is over, with what else can still change."""
+def _as_now(past: StageStats, runtime: StageRuntime) -> StageStats:
+    """Return the stats of an epoch that is over, with what else can still change."""
     return dataclasses.replace(
         past,
-        running=lane.active,
-        concurrency=lane.concurrency,
+        running=runtime.active,
+        concurrency=runtime.concurrency,
         queued=0,
-        prefetch=lane.prefetch,
+        prefetch=runtime.prefetch,
     )
 
 
@@ -216,7 +219,7 @@ class Scheduler:
     """Moves the items of one run, from its first epoch until it is closed.
 
     Attributes:
-        lanes: limits and counters by address.
+        runtimes: limits and counters by address.
         epoch: the epoch in progress, or None.
         paused: nothing may start.
         memory_bytes: budget for what all buffers hold [bytes], or None.
@@ -225,7 +228,7 @@ class Scheduler:
 
     def __init__(self, chain: Chain, *, seed: int, memory_bytes: int | None) -> None:
         self.lock = threading.RLock()  # garbage that is found below us may look at the run
-        self.lanes: dict[str, Lane] = {}
+        self.runtimes: dict[str, StageRuntime] = {}
         self.epoch: Epoch | None = None
         self.paused = False
         self.remember: Callable[[Failure], None] = lambda _: None
@@ -241,42 +244,42 @@ class Scheduler:
         self._running: set[Task] = set()  # on the event loop
         self._cheap = 0  # running tasks for which no other thread was woken
         self.regions = Regions(seed, memory_bytes)
-        self._build(0)  # so that every lane is there, and a cache of another chain refused
+        self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
     def _build(
-        self, number: int, given: GivenOrder | None = None, stands: Stages | None = None
+        self, number: int, given: GivenOrder | None = None, node_state: Stages | None = None
     ) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
         epoch.at_work = self.at_work
         chain = self._chain if given is None else given_chain(self._chain, given)
-        Builder(chain, epoch, self._lane, self.regions, stands).build()
+        Builder(chain, epoch, self._runtime, self.regions, node_state).build()
         return epoch
 
-    def _lane(self, address: str, stage: Stage, prefetch: int) -> Lane:
-        lane = self.lanes.get(address)
-        if lane is None:
-            lane = Lane(address, stage, prefetch=prefetch, now_ns=perf_counter_ns())
-            self.lanes[address] = lane
+    def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
+        runtime = self.runtimes.get(address)
+        if runtime is None:
+            runtime = StageRuntime(address, stage, prefetch=prefetch, now_ns=perf_counter_ns())
+            self.runtimes[address] = runtime
         elif not {"prefetch", "depth"} & stage.knobs.keys():
-            lane.prefetch = prefetch
-        return lane
+            runtime.prefetch = prefetch
+        return runtime
 
     # -- epochs ---------------------------------------------------------------------------
     def start_epoch(
-        self, number: int, given: GivenOrder | None = None, stands: Stages | None = None
+        self, number: int, given: GivenOrder | None = None, node_state: Stages | None = None
     ) -> Epoch:
         """Build an epoch and let it begin.
 
         Args:
             number: of the epoch.
             given: takes the place of the source's own order.
-            stands: where the stages stand, for an epoch that goes on in its middle.
+            node_state: where the stages stand, for an epoch that goes on in its middle.
         """
         if self.epoch is not None:  # an interrupt hit its start or its end
             self.end_epoch(self.epoch)
         self.regions.prepare()
-        epoch = self._build(number, given, stands)
+        epoch = self._build(number, given, node_state)
         if isinstance(given, Feed):
             given.wake = self.wake_threads
         try:
@@ -285,9 +288,9 @@ class Scheduler:
             raise no_thread("this run", error) from error
         now_ns = perf_counter_ns()
         with self.lock:
-            for lane in self.lanes.values():
-                lane.skip_time(now_ns)
-                lane.counters.first_ns = lane.counters.first_ns or now_ns
+            for runtime in self.runtimes.values():
+                runtime.skip_time(now_ns)
+                runtime.counters.first_ns = runtime.counters.first_ns or now_ns
             self.epoch = epoch
             epoch.paused = self.paused
             self._ticker.recover()
@@ -304,8 +307,8 @@ class Scheduler:
         now_ns = perf_counter_ns()
         with self.lock:
             if not epoch.over:
-                for lane in self.lanes.values():
-                    lane.account(now_ns, lane.state)
+                for runtime in self.runtimes.values():
+                    runtime.account(now_ns, runtime.state)
                 if self.epoch is epoch:
                     self.sample(now_ns, last=True)
                     self.past = rows_of(self, now_ns)
@@ -321,8 +324,10 @@ class Scheduler:
 
     def _limit_team(self) -> None:
         self._team.recover()
-        local = [lane for lane in self.lanes.values() if lane.stage.executor != "coroutine"]
-        self._team.limit = sum(lane.concurrency for lane in local) + 1
+        local = [
+            runtime for runtime in self.runtimes.values() if runtime.stage.executor != "coroutine"
+        ]
+        self._team.limit = sum(runtime.concurrency for runtime in local) + 1
 
     # -- the threads' desk ----------------------------------------------------------------
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
@@ -368,8 +373,8 @@ class Scheduler:
             with self.lock:
                 for task in remote:
                     self._running.discard(task)
-                    task.node.lane.account(now_ns, task.node.lane.state)
-                    task.node.lane.active -= 1
+                    task.node.runtime.account(now_ns, task.node.runtime.state)
+                    task.node.runtime.active -= 1
                     task.node.running -= 1
                 self._fail(no_thread("the event loop of this run", error), error)
 
@@ -380,7 +385,7 @@ class Scheduler:
             remote = [task, *self._take_remote(now_ns)]
             self._note_remote(remote)
             return None, remote
-        if node.lane.cost_ns <= SLOW_NS:
+        if node.runtime.cost_ns <= SLOW_NS:
             task.cheap = True
             self._cheap += 1
             self._watch(task)
@@ -420,7 +425,7 @@ class Scheduler:
         self._start(seat)
 
     def _take_dropped(self) -> list[object]:
-        """Give what the epoch in progress dropped; let go of it without the lock."""
+        """Return what the epoch in progress dropped; let go of it without the lock."""
         return [] if self.epoch is None else self.epoch.take_dropped()
 
     def _take_remote(self, now_ns: int) -> list[Task]:
@@ -466,7 +471,7 @@ class Scheduler:
         if epoch.pumps:
             epoch.pump(now_ns)
         for node in epoch.order:
-            cheap = node.lane.cost_ns <= SLOW_NS and node.downstream is not None
+            cheap = node.runtime.cost_ns <= SLOW_NS and node.downstream is not None
             if cheap and len(node.out) > node.gathers:
                 continue  # whoever comes next does it, unless the next stage starves
             if node.runnable():
@@ -511,12 +516,12 @@ class Scheduler:
             return
         now_ns = perf_counter_ns()
         with self.lock:
-            for lane in self.lanes.values():
+            for runtime in self.runtimes.values():
                 if self.epoch is None:
-                    lane.skip_time(now_ns)
+                    runtime.skip_time(now_ns)
                 else:
-                    lane.account(now_ns, lane.state)
-                lane.read_knobs()
+                    runtime.account(now_ns, runtime.state)
+                runtime.read_knobs()
             self._limit_team()
             self._note_states(now_ns)
             seat = self._wake(now_ns)
@@ -571,7 +576,7 @@ class Scheduler:
     def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
         if self._cheap and epoch.direct:
             return None  # a thread is about to come back from cheap work, and will see
-        if epoch.last is not None and epoch.last.lane.state == BLOCKED:
+        if epoch.last is not None and epoch.last.runtime.state == BLOCKED:
             epoch.last.note_state(now_ns)
         return self._wake(now_ns)
 
@@ -586,12 +591,12 @@ class Scheduler:
 
     # -- looking in -----------------------------------------------------------------------
     def at_work(self) -> list[Task]:
-        """Give the tasks in progress, in the threads and on the event loop; under the lock."""
+        """Return the tasks in progress, in the threads and on the event loop; under the lock."""
         return [*(work for work in self._team.at_work() if isinstance(work, Task)), *self._running]
 
     # -- the end --------------------------------------------------------------------------
     def crashed(self, error: BaseException) -> None:
-        """Hear that the machine itself failed: the consumer must not wait for ever."""
+        """Called when the machine itself failed: the consumer must not wait for ever."""
         with self.lock:
             if self.epoch is not None:
                 self.epoch.fail_at_once(error)
@@ -600,7 +605,7 @@ class Scheduler:
             LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
     def refused(self, seat: Seat, error: RuntimeError) -> None:
-        """Hear that a thread could not be started: go on with those there are, if any."""
+        """Called when a thread could not be started: go on with those there are, if any."""
         with self.lock:
             if not self._team.give_up(seat):
                 self._fail(no_thread("the stages of this run", error), error)
@@ -618,7 +623,7 @@ class Scheduler:
         self.epoch = None
 
     def is_own_thread(self, ident: int) -> bool:
-        """Say whether a thread does work for this run."""
+        """Tell whether a thread does work for this run."""
         return self._team.has(ident) or self._loop.has(ident) or self.regions.has(ident)
 
     def close(self, timeout_s: float) -> list[str]:
@@ -638,4 +643,4 @@ class Scheduler:
         killed = self.regions.close(0 if late else timeout_s)  # it ends calls of its workers
         if killed:
             self._team.close(_LAST_TICK_S, seats)
-        return sorted({task.node.lane.address for task in inside})
+        return sorted({task.node.runtime.address for task in inside})

@@ -83,11 +83,11 @@ class StageStats:
     oldest_item: str = ""
 
     def as_dict(self) -> dict[str, int | float | str]:
-        """Give the fields as a dict, in their order."""
+        """Return the fields as a dict, in their order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def table(self) -> list[list[str]]:
-        """Give the rows of a table: name and value of each field, with its unit."""
+        """Return the rows of a table: name and value of each field, with its unit."""
         return [[name, _worded(name, value)] for name, value in self.as_dict().items()]
 
     def _repr_html_(self) -> str:
@@ -141,7 +141,7 @@ class Histogram:
             self._new[bits << 2] += count
 
     def quantiles_s(self, *shares: float) -> list[float]:
-        """Give the durations below which `shares` of the calls lie [s]."""
+        """Return the durations below which `shares` of the calls lie [s]."""
         counts = self._new if self._old is self._new else list(map(add, self._new, self._old))
         below = list(accumulate(counts))  # calls in each bucket and those before it
         total = below[-1]
@@ -199,7 +199,7 @@ class Counters:
         self.readings.append(self.read(now_ns, running_ns))
 
     def window_start(self, now_ns: int) -> Reading | None:
-        """Give the latest reading that is at least 5 s old, else the oldest."""
+        """Return the latest reading that is at least 5 s old, else the oldest."""
         chosen = None
         for reading in self.readings:
             if chosen is not None and now_ns - reading.at_ns < WINDOW_NS:
@@ -248,7 +248,7 @@ def stats_of(
 
 
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
-    """Give busy, starved and blocked as shares of slot-time; their sum is at most 1."""
+    """Return busy, starved and blocked as shares of slot-time; their sum is at most 1."""
     slot_ns = new.slot_ns - old.slot_ns
     parts = (  # what was booked for running calls may be taken back: none falls below 0
         max(0, new.busy_ns - old.busy_ns),
@@ -262,7 +262,7 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------
 def worker_count(count: int, starting: int, memory_bytes: int) -> str:
-    """Say how many workers there are, how many of them only start, and what memory they take.
+    """Tell how many workers there are, how many of them only start, and what memory they take.
 
     Examples:
         >>> worker_count(4, 0, 1_200_000_000)
@@ -290,7 +290,7 @@ class RunStats(Mapping[str, StageStats]):
         self._rows = dict(rows)
 
     def __getitem__(self, stage: str) -> StageStats:
-        """Give the stats of a stage.
+        """Return the stats of a stage.
 
         Raises:
             UnknownStageError: there is no row of this name.
@@ -313,7 +313,7 @@ class RunStats(Mapping[str, StageStats]):
         return list(self._rows)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Give the head and the rows of a table, as text."""
+        """Return the head and the rows of a table, as text."""
         head = ["stage", "items", "now", "busy", "starved", "blocked", "calls", "ready", "p50"]
         rows = [
             [

@@ -12,7 +12,7 @@ from ..base.threads import Latch
 from ..base.tree import size_bytes
 
 if TYPE_CHECKING:
-    from ..ops.index import Rest
+    from ..ops.index import Remaining
     from .map import Step
     from .node import Node
 
@@ -35,7 +35,7 @@ class EpochContext:
         self.ended = Latch() if ended is None else ended
 
     def as_of(self, epoch: int) -> EpochContext:
-        """Give the context of stages that make the items of another epoch in this one."""
+        """Return the context of stages that make the items of another epoch in this one."""
         return EpochContext(self.seed, epoch, self.ended)
 
 
@@ -61,7 +61,7 @@ class Sized(list[Any]):
 
 
 def _sized(result: Any) -> Any:
-    """Give an entry with its size; one that passed through a stage unchanged has it."""
+    """Return an entry with its size; one that passed through a stage unchanged has it."""
     if type(result) is not tuple or len(result) == SIZED:
         return result
     return (*result, size_bytes(result[1]))
@@ -131,11 +131,11 @@ class Task:
         self.started_ns = perf_counter_ns()
         self.node.work(self)
         self.ended_ns = now_ns = perf_counter_ns()
-        if now_ns - self.node.lane.measured_ns > MEASURE_NS:
+        if now_ns - self.node.runtime.measured_ns > MEASURE_NS:
             self.measure()
 
     def begin(self) -> Coroutine[Any, Any, None]:
-        """Give the coroutine that does the work on the event loop."""
+        """Return the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
         return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
 
@@ -207,7 +207,7 @@ class Expansion:
         self.held = False
         self.attempts = 0
         self.wait_s = 0.0
-        self.wanted: Rest | None = None
+        self.wanted: Remaining | None = None
 
     def close(self) -> None:
         """Close the user's iterator; user code may run."""
@@ -261,5 +261,5 @@ async def _nothing() -> None:
 
 
 def child_path(path: Path, child: int) -> Path:
-    """Give the path of the `child`-th child of the item at `path`."""
+    """Return the path of the `child`-th child of the item at `path`."""
     return (*path, child) if isinstance(path, tuple) else (path, child)

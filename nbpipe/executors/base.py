@@ -22,7 +22,7 @@ class Work(Protocol):
         """Do the work in the calling thread; exceptions of user code stay inside."""
 
     def begin(self) -> Coroutine[Any, Any, None]:
-        """Give the coroutine that does the work; exceptions of user code stay inside."""
+        """Return the coroutine that does the work; exceptions of user code stay inside."""
 
 
 class Executor(ABC):
@@ -131,20 +131,20 @@ class Caller(ABC):
         raise result.exception.__cause__ or result.exception
 
     def trim(self) -> None:
-        """Hear that the limit was changed."""
+        """Called when the limit was changed."""
 
     def prepare(self, program: Program) -> None:
-        """Hear that an epoch begins with this program: refuse now what cannot be sent.
+        """Called when an epoch begins with this program: refuse now what cannot be sent.
 
         Raises:
             UnpicklableError: it cannot be sent to where it would run.
         """
 
     def renew(self) -> None:
-        """Hear that functions may have changed: an epoch begins, or a cell was run."""
+        """Called when functions may have changed: an epoch begins, or a cell was run."""
 
     def cancel(self) -> None:
-        """Hear that an epoch is over: nothing of it is wanted any more."""
+        """Called when an epoch is over: nothing of it is wanted any more."""
 
     def scale(self, workers: int) -> None:
         """Ask for this many workers, where that can be asked.
@@ -221,7 +221,7 @@ class Call:
         return count
 
     def begin(self, calls: int = 1) -> None:
-        """Hear that a call of a function begins: its time counts from now.
+        """Called when a call of a function begins: its time counts from now.
 
         Args:
             calls: how many follow one another without saying so.
@@ -232,7 +232,7 @@ class Call:
                 self._changed.notify_all()
 
     def end(self, _: object = None) -> None:
-        """Hear that the job is done."""
+        """Called when the job is done."""
         with self._lock:
             self._ended = True
             self._changed.notify_all()
@@ -286,7 +286,7 @@ class Calls:
 
     @contextmanager
     def open(self, job: Job) -> Iterator[Call]:
-        """Give a call, and count it while it is in progress.
+        """Return a call, and count it while it is in progress.
 
         Raises:
             StageError: the caller is closed.
@@ -310,7 +310,7 @@ class Calls:
         future.add_done_callback(call.end)
 
     def futures(self) -> list[Future[Any]]:
-        """Give the futures of the calls in progress."""
+        """Return the futures of the calls in progress."""
         with self._lock:
             return [future for future in self._calls.values() if future is not None]
 

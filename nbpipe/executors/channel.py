@@ -135,7 +135,7 @@ class SocketWire(Wire):
 
     @contextlib.contextmanager
     def _socket(self) -> Iterator[socket.socket]:
-        """Give the connection as a socket, which does not own it."""
+        """Return the connection as a socket, which does not own it."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._connection.fileno())
         try:
             yield sock
@@ -243,7 +243,7 @@ def read_block(block: bytearray) -> Frame:
 
 
 def notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
-    """Give the block that says what became of a slab."""
+    """Return the block that says what became of a slab."""
     return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(BLOCK_BYTES, b"\0")
 
 
@@ -251,7 +251,7 @@ def notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
 
 
 def piped(pickled: Pickled) -> list[Piece]:
-    """Give the pieces of a message that goes through the pipe."""
+    """Return the pieces of a message that goes through the pipe."""
     sizes = [len(buffer) for buffer in pickled.buffers]
     head_bytes = sum(map(len, pickled.parts))
     prefix = _PREFIX.pack(PIPED, pickled.defines, len(sizes), 0, head_bytes)
@@ -285,7 +285,7 @@ def read_piped(block: bytearray, frame: Frame, fill: Callable[[Sequence[Any]], N
 
 
 def shared(pickled: Pickled, slab: Slab) -> bytes:
-    """Give the block of a message that lies in a slab."""
+    """Return the block of a message that lies in a slab."""
     head_bytes = sum(map(len, pickled.parts))
     count = len(pickled.buffers)
     prefix = _PREFIX.pack(SHARED, pickled.defines, count, slab.number, head_bytes)
@@ -293,7 +293,7 @@ def shared(pickled: Pickled, slab: Slab) -> bytes:
 
 
 def starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
-    """Give where in a slab the head begins, then each buffer, and where the last one ends."""
+    """Return where in a slab the head begins, then each buffer, and where the last one ends."""
     lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
     return list(accumulate([-(-length // ALIGNED) * ALIGNED for length in lengths]))
 
@@ -311,7 +311,7 @@ def fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> No
 
 
 def read_slab(memory: memoryview, frame: Frame) -> Body:
-    """Give views of a message in a slab."""
+    """Return views of a message in a slab."""
     sizes = struct.unpack_from(f"<{frame.buffers}q", memory, HEADER_BYTES)
     at, *starts, _ = starts_in_slab(frame.size_bytes, sizes)
     buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
@@ -366,7 +366,7 @@ class Ring:
         return sum(slab.size_bytes for slab in self._slabs if slab.flag[0])
 
     def take(self, need_bytes: int) -> Slab | None:
-        """Give a slab for a message, flagged as in use; None where there is no memory for it."""
+        """Return a slab for a message, flagged as in use; None where there is no memory for it."""
         self._messages += 1
         self._largest = max(need_bytes, self._largest * _FORGET)
         if self._messages % _LOOK_MESSAGES == 0:
@@ -403,7 +403,7 @@ class Ring:
         self._latest = None
 
     def sent(self) -> None:
-        """Hear that the other end has been told what was opened and dropped."""
+        """Called when the other end has been told what was opened and dropped."""
         for slab, fd in self.opened:
             if LINUX:
                 os.close(fd)
@@ -538,7 +538,7 @@ class Channel:
         return self._ring.held_bytes + others
 
     def fileno(self) -> int:
-        """Give the file descriptor of the connection, to wait for."""
+        """Return the file descriptor of the connection, to wait for."""
         return self._connection.fileno()
 
     def poll(self, timeout_s: float | None) -> bool:
@@ -600,7 +600,7 @@ class Channel:
             del head, buffers  # a traceback would keep them
 
     def renew(self) -> None:
-        """Hear that cells were run: classes of the notebook are sent anew where they are used."""
+        """Called when cells were run: classes of the notebook are sent anew where they are used."""
         self._classes.renew()
 
     def close(self) -> None:

@@ -21,10 +21,10 @@ class Desk(Protocol):
         """Hand in work that has ended, get what may start now."""
 
     def crashed(self, error: BaseException) -> None:
-        """Hear that the machine itself failed."""
+        """Called when the machine itself failed."""
 
     def end_turn(self) -> None:
-        """Hear that the loop has gone round once since work was handed in: wake others now."""
+        """Called when the loop has gone round once since work was handed in: wake others now."""
 
 
 class Runner:
@@ -160,7 +160,7 @@ class EventLoop(Executor):
                 task.cancel()
 
     def has(self, ident: int) -> bool:
-        """Say whether the thread with this id is the loop's."""
+        """Tell whether the thread with this id is the loop's."""
         thread = self._thread
         return thread is not None and thread.ident == ident and thread.is_alive()
 

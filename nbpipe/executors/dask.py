@@ -192,7 +192,7 @@ class Sender:
         )
 
     async def _on_workers(self, order: Order) -> Any:
-        """Give the program's bytes, or what stands for them on the workers."""
+        """Return the program's bytes, or what stands for them on the workers."""
         program = order.program
         if program.size_bytes < self._scatter_from_bytes:
             return program.data
@@ -247,7 +247,7 @@ async def _registered(client: Client) -> None:
 
 
 def _listened(client: Client, call: Call) -> tuple[str, str]:
-    """Give the topic that begun calls are told on, and what this one is called there."""
+    """Return the topic that begun calls are told on, and what this one is called there."""
     topic = _topics.get(client)
     if topic is None:
         topic = _topics[client] = f"nbpipe-begun-{client.id}"
@@ -273,7 +273,7 @@ class ClusterView:
         self._looked = False
 
     def workers(self) -> dict[str, Any]:
-        """Give what is known of each worker, by its address."""
+        """Return what is known of each worker, by its address."""
         if self._client.status != "running":
             return {}
         if time.monotonic() - self._asked_s >= _FRESH_S:
@@ -381,7 +381,7 @@ def _distributed() -> Any:
 
 
 def dask_executor_of(value: object) -> DaskExecutor | None:
-    """Give what a stage's `executor=` asks of Dask: "dask", a client, a `DaskExecutor`, or None.
+    """Return what a stage's `executor=` asks of Dask: "dask", a client, a `DaskExecutor`, or None.
 
     Raises:
         ArgumentError: "dask", and there is no client.
@@ -488,7 +488,7 @@ class DaskCaller(Caller):
         self._cargo.of(program)
 
     def renew(self) -> None:
-        """Hear that functions may have changed: they are pickled again."""
+        """Called when functions may have changed: they are pickled again."""
         self._cargo.renew()
 
     def cancel(self) -> None:

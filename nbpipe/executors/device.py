@@ -32,7 +32,7 @@ class Event(Protocol):
     """A point in the work of a stream."""
 
     def query(self) -> bool:
-        """Say whether the stream has passed it."""
+        """Tell whether the stream has passed it."""
 
     def synchronize(self) -> None:
         """Wait in this thread until the stream has passed it."""
@@ -95,7 +95,7 @@ class Holdings:
         flights[key] = weakref.ref(flight, lambda _: flights.pop(key, None))
 
     def opened(self, flight: Any) -> None:
-        """Hear that a batch has a reader."""
+        """Called when a batch has a reader."""
         self._flights.pop(id(flight), None)
         self.sweep()
 
@@ -131,7 +131,7 @@ class Backend(ABC):
 
     @abstractmethod
     def resolve(self, device: str) -> str:
-        """Give the full name of a device, as "cuda:0" for "cuda".
+        """Return the full name of a device, as "cuda:0" for "cuda".
 
         Raises:
             ArgumentError: this machine has no such device.
@@ -143,11 +143,11 @@ class Backend(ABC):
 
     @abstractmethod
     def current_stream(self, device: str) -> Any:
-        """Give the stream that this thread's work on a device goes to."""
+        """Return the stream that this thread's work on a device goes to."""
 
     @abstractmethod
     def default_stream(self, device: str) -> Any:
-        """Give the stream that work goes to where nobody chose another."""
+        """Return the stream that work goes to where nobody chose another."""
 
     @abstractmethod
     def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
@@ -163,7 +163,7 @@ class Backend(ABC):
 
     @abstractmethod
     def device_of(self, leaf: Any) -> str | None:
-        """Give the device of this kind that a leaf lies on, or None."""
+        """Return the device of this kind that a leaf lies on, or None."""
 
     @abstractmethod
     def record_stream(self, leaf: Any, stream: Any) -> None:
@@ -171,7 +171,7 @@ class Backend(ABC):
 
     @abstractmethod
     def pinned(self, leaf: Any) -> Any:
-        """Give a copy of a leaf in pinned memory; the leaf itself where it is, or cannot be."""
+        """Return a copy of a leaf in pinned memory; the leaf itself where it is, or cannot be."""
 
     @abstractmethod
     def copy(self, leaf: Any, device: str) -> Any:
@@ -227,7 +227,7 @@ class InFlight:
         holdings.add(self)
 
     def open(self) -> Any:
-        """Give the batch to this thread: what it does with it now comes after the events."""
+        """Return the batch to this thread: what it does with it now comes after the events."""
         if self.arrives:
             self.wait()
         else:
@@ -265,17 +265,17 @@ class InFlight:
 
 
 def opened(value: Any) -> Any:
-    """Give a value with all batches in it opened, those in rows and windows, too."""
+    """Return a value with all batches in it opened, those in rows and windows, too."""
     return _replaced(value, InFlight.open, 0)
 
 
 def seen(value: Any) -> Any:
-    """Give a value as it would be opened, to look at; nothing waits for it."""
+    """Return a value as it would be opened, to look at; nothing waits for it."""
     return _replaced(value, _batch, 0)
 
 
 def replaced(value: Any, fn: Callable[[InFlight], Any]) -> Any:
-    """Give a value with `fn(flight)` in place of each batch in flight."""
+    """Return a value with `fn(flight)` in place of each batch in flight."""
     return _replaced(value, fn, 0)
 
 
@@ -304,7 +304,7 @@ def _first(value: Any, depth: int) -> InFlight | None:
 
 
 def seal_with(like: Any, value: Any) -> Any:
-    """Give a value that this thread has made of `like` as one that others may open."""
+    """Return a value that this thread has made of `like` as one that others may open."""
     flight = _first(like, 0)
     if flight is None:
         return value
@@ -312,7 +312,7 @@ def seal_with(like: Any, value: Any) -> Any:
 
 
 def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
-    """Give a value that this thread has made, as one that others may open.
+    """Return a value that this thread has made, as one that others may open.
 
     What lies on no device of this kind is given as it is.
     """
@@ -324,7 +324,7 @@ def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """Give what may hold memory of a device: the leaves, and what is inside opaque objects."""
+    """Return what may hold memory of a device: the leaves, and what is inside opaque objects."""
     for leaf in leaves(value):
         yield from _inside(leaf)
 
@@ -361,7 +361,7 @@ class TorchBackend(Backend):
         self._module: Any = getattr(torch, kind)
 
     def resolve(self, device: str) -> str:
-        """Give the full name; without a number, that of this thread's device."""
+        """Return the full name; without a number, that of this thread's device."""
         index = self._torch.device(device).index
         count = self._module.device_count()
         if index is None:
@@ -378,11 +378,11 @@ class TorchBackend(Backend):
         return self._module.Stream(device=device)
 
     def current_stream(self, device: str) -> Any:
-        """Give this thread's stream."""
+        """Return this thread's stream."""
         return self._module.current_stream(device)
 
     def default_stream(self, device: str) -> Any:
-        """Give the device's default stream."""
+        """Return the device's default stream."""
         default = getattr(self._module, "default_stream", self._module.current_stream)
         return default(device)
 
@@ -405,7 +405,7 @@ class TorchBackend(Backend):
         stream.wait_event(event)
 
     def device_of(self, leaf: Any) -> str | None:
-        """Give the device of a tensor."""
+        """Return the device of a tensor."""
         if not isinstance(leaf, self._torch.Tensor):
             return None
         device = leaf.device
@@ -436,7 +436,7 @@ class TorchBackend(Backend):
         return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
 
     def _is_plain(self, leaf: Any) -> bool:
-        """Say whether memory for a tensor is one block, and its class will not get lost."""
+        """Tell whether memory for a tensor is one block, and its class will not get lost."""
         torch = self._torch
         if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
             return False
@@ -488,7 +488,7 @@ class Device(ABC):
 
     @abstractmethod
     def finish(self, value: Any) -> Any:
-        """Give what was made as a value that every thread may read."""
+        """Return what was made as a value that every thread may read."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -558,7 +558,7 @@ class DeviceCaller(Caller):
             errand.fail(error)
 
     def has(self, ident: int) -> bool:
-        """Say whether the thread with this id is the device's."""
+        """Tell whether the thread with this id is the device's."""
         thread = self._thread
         return thread is not None and thread.ident == ident and thread.is_alive()
 
@@ -655,7 +655,7 @@ BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when fi
 
 
 def device_named(stage: str, wanted: str, stream: object = None) -> Device:
-    """Give a device of this machine, ready for one run.
+    """Return a device of this machine, ready for one run.
 
     Args:
         stage: name of the stage that wants it, for errors.
@@ -724,7 +724,7 @@ def _is_there(torch: Any, kind: str) -> bool:
 
 
 def _module(torch: Any, kind: str) -> ModuleType | None:
-    """Give torch's module for a kind of device: `torch.cuda`."""
+    """Return torch's module for a kind of device: `torch.cuda`."""
     module: ModuleType | None = getattr(torch, kind, None)
     return module
 
@@ -888,7 +888,7 @@ class DirectDevice(Device):
         return opened(value)
 
     def finish(self, value: Any) -> Any:
-        """Give the value as it is."""
+        """Return the value as it is."""
         return value
 
     def settle(self) -> None:
@@ -949,7 +949,7 @@ class HostDevice(Device):
         return InFlight(batch, tuple(after), self._holdings, arrives=True)
 
     def finish(self, value: Any) -> Any:
-        """Give the value as it is."""
+        """Return the value as it is."""
         return value
 
     def settle(self) -> None:

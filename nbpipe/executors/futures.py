@@ -40,7 +40,7 @@ class Payload:
         return cls(b"".join(pickled.parts), tuple(pickled.buffers))
 
     def open(self) -> Any:
-        """Give the value; its arrays use the memory of the buffers."""
+        """Return the value; its arrays use the memory of the buffers."""
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301  our own workers'
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -98,7 +98,7 @@ class Own(threading.local):
         self._copies: weakref.WeakKeyDictionary[Program, Program] = weakref.WeakKeyDictionary()
 
     def of(self, program: Program) -> Program:
-        """Give this thread's copy; it shares functions and data with the original."""
+        """Return this thread's copy; it shares functions and data with the original."""
         own = self._copies.get(program)
         if own is None:
             own = self._copies[program] = copy.copy(program)
@@ -117,7 +117,7 @@ class Programs:
         self._own = Own()
 
     def get(self, digest: str, data: bytes | None) -> Program | None:
-        """Give the program; None: it is not here, and `data` was not given."""
+        """Return the program; None: it is not here, and `data` was not given."""
         with self._lock:  # two threads that need the same large program load it once
             program = self._loaded.get(digest)
             if program is None and data is not None:
@@ -129,7 +129,7 @@ class Programs:
         return program
 
     def ready(self, program: Program) -> Program:
-        """Give what this thread is to run; the first time here, `worker_init` is called."""
+        """Return what this thread is to run; the first time here, `worker_init` is called."""
         with self._preparing:
             if program not in self._prepared:
                 prepare = getattr(program, "prepare", None)
@@ -155,7 +155,7 @@ class Children:
         self.error = error
 
     def draw(self) -> Iterator[Any]:
-        """Give an iterator over the children; what was raised before the first is raised here."""
+        """Return an iterator over the children; what was raised before the first is raised here."""
         if self.error is not None and not self.values:
             raise self.error.unpack()
         return self._drawn()
@@ -227,7 +227,7 @@ def run_shipped(
 
 
 def opened(payload: Payload, *, expands: bool) -> Answer | Children:
-    """Give what came of a job that was run by `run_shipped`."""
+    """Return what came of a job that was run by `run_shipped`."""
     *results, rest = payload.open()
     if expands:
         return Children([child for _, child in results], rest)
@@ -243,7 +243,7 @@ class Cargo:
         self._shipped: Shipped | None = None
 
     def of(self, program: Program) -> Shipped:
-        """Give the shipped program.
+        """Return the shipped program.
 
         Raises:
             UnpicklableError: something that it captures cannot be pickled.
@@ -410,7 +410,7 @@ class ForeignCaller(Caller):
         return broken
 
     def renew(self) -> None:
-        """Hear that functions may have changed: they are pickled again."""
+        """Called when functions may have changed: they are pickled again."""
         self._cargo.renew()
 
     def cancel(self) -> None:

@@ -81,13 +81,13 @@ def _executable() -> str:
 
 
 def _flags() -> list[str]:
-    """Give the options that this interpreter was started with, as multiprocessing does."""
+    """Return the options that this interpreter was started with, as multiprocessing does."""
     private: Any = subprocess
     return list(private._args_from_interpreter_flags())
 
 
 def handle_of(fd: int) -> int:
-    """Give what an interpreter can be handed for a file descriptor."""
+    """Return what an interpreter can be handed for a file descriptor."""
     if sys.platform != "win32":
         return fd
     import msvcrt
@@ -283,7 +283,7 @@ class _Own:
         self.workers: WeakSet[Worker] = WeakSet()
 
     def open_lifeline(self) -> int:
-        """Give the reading end of the lifeline."""
+        """Return the reading end of the lifeline."""
         if self.lifeline is None:
             self.lifeline = os.pipe()
         return self.lifeline[0]
@@ -295,7 +295,7 @@ class _Own:
         self.lifeline = None
 
     def server(self) -> ForkServer:
-        """Give the fork server; a new one where it was killed, or torch was loaded since.
+        """Return the fork server; a new one where it was killed, or torch was loaded since.
 
         Each worker would load torch by itself otherwise: seconds, and 150 MB.
         """
@@ -317,7 +317,7 @@ class _Own:
         self.servers.clear()
 
     def end(self) -> None:
-        """Hear that the interpreter ends.
+        """Called when the interpreter ends.
 
         Nothing is ended here: what else acts then may still wait for workers. The system closes
         the lifeline when this process is gone.
@@ -452,7 +452,7 @@ def stop_server() -> None:
 
 
 def held_files() -> tuple[int, ...]:
-    """Give the descriptors that this process holds until `stop_server`, workers or none."""
+    """Return the descriptors that this process holds until `stop_server`, workers or none."""
     with _own.lock:
         return (*(_own.lifeline or ()), *(server.file for server in _own.servers))
 

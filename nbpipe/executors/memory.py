@@ -80,7 +80,7 @@ class Blocks:
 
 
 def empty(size_bytes: int) -> memoryview:
-    """Give fresh memory to write to."""
+    """Return fresh memory to write to."""
     if size_bytes < _CLEARED_BYTES:
         return memoryview(bytearray(size_bytes))
     return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
@@ -219,7 +219,7 @@ class Lease:
 
 
 def bytes_of(owner: Mapping | Lease) -> memoryview:
-    """Give the bytes of shared memory; `owner` lives as long as any view of them."""
+    """Return the bytes of shared memory; `owner` lives as long as any view of them."""
     return memoryview(cast(Any, np.asarray(owner)))
 
 
@@ -244,7 +244,7 @@ def size_class(need_bytes: int) -> int:
 
 
 def open_memory(size_bytes: int) -> int:
-    """Give the descriptor of shared memory without a name, every page of it allocated.
+    """Return the descriptor of shared memory without a name, every page of it allocated.
 
     Raises:
         OSError: memory, a disk or a limit does not allow it; nothing is left of it.
@@ -477,7 +477,7 @@ class _Pickler(SharingPickler):
     """Offers the memory of tensors, as numpy does that of arrays; of a view only what it shows."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is pickled."""
+        """Tell how an object is pickled."""
         torch: Any = sys.modules.get("torch")
         if (
             torch is not None
@@ -567,7 +567,7 @@ class Packer:
         self._storages: list[Any] = []  # shared with the workers, who look for them here
 
     def pack(self, value: object) -> tuple[Any, ...]:
-        """Give what `unpack` takes."""
+        """Return what `unpack` takes."""
         sink, buffers = io.BytesIO(), _Buffers()
         pickler = _Pickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
         pickler.dump(value)

@@ -120,7 +120,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 self._seen.clear()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is pickled; called for all but the plainest ones."""
+        """Tell how an object is pickled; called for all but the plainest ones."""
         if isinstance(obj, _NAMED):
             self._note(getattr(obj, "__module__", None))
         elif isinstance(obj, ModuleType):
@@ -170,7 +170,7 @@ def _on_gpu(obj: object) -> bool:
 
 
 def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
-    """Give `function` an empty cache: pickle would look for the cached one by its name."""
+    """Return `function` an empty cache: pickle would look for the cached one by its name."""
     return functools.lru_cache(maxsize, typed)(function)
 
 
@@ -182,7 +182,7 @@ def _cached_property(function: Callable[[Any], Any], name: str) -> Any:
 
 
 def by_reference(obj: object) -> bool:
-    """Say whether a function or class is sent by its name alone."""
+    """Tell whether a function or class is sent by its name alone."""
     name = getattr(obj, "__module__", None)
     if not isinstance(name, str) or name == "__main__" or name not in sys.modules:
         return False
@@ -193,13 +193,13 @@ def by_reference(obj: object) -> bool:
 
 
 def _is_registered(name: str) -> bool:
-    """Say whether the user told cloudpickle to send this module by value."""
+    """Tell whether the user told cloudpickle to send this module by value."""
     known = cloudpickle.list_registry_pickle_by_value()
     return any(f"{name}.".startswith(f"{other}.") for other in known)
 
 
 def importable(name: str) -> bool:
-    """Say whether a fresh process with this import path would load the same module by `name`."""
+    """Tell whether a fresh process with this import path would load the same module by `name`."""
     if name.partition(".")[0] in _EVERYWHERE:
         return True
     origin = getattr(sys.modules.get(name), "__file__", None)
@@ -241,7 +241,7 @@ def _find(name: str, path: Any) -> ModuleSpec | None:
 
 
 def _kind(finder: object) -> type:
-    """Give the class of a finder: some are classes themselves."""
+    """Return the class of a finder: some are classes themselves."""
     return finder if isinstance(finder, type) else type(finder)
 
 
@@ -309,7 +309,7 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self.defines = False
 
     def persistent_id(self, value: object) -> Definition | None:
-        """Give the definition of a class that the other process cannot import."""
+        """Return the definition of a class that the other process cannot import."""
         definition = self.classes.define(value) if isinstance(value, type) else None
         self.defines = self.defines or definition is not None
         return definition
@@ -350,7 +350,7 @@ def dumps_message(message: object, classes: Classes) -> Pickled:
 
 
 def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> pickle.Unpickler:
-    """Give what loads a message with definitions of classes in it."""
+    """Return what loads a message with definitions of classes in it."""
     return _Loader(io.BytesIO(head), buffers, classes)
 
 
@@ -394,7 +394,7 @@ def _is_code(part: bytes) -> bool:
 
 
 def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Give how objects are taken apart: our way for a few types, else as registered."""
+    """Return how objects are taken apart: our way for a few types, else as registered."""
     reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not while it is being imported
     if tensor is not None:
@@ -512,7 +512,7 @@ class Part(NamedTuple):
 
 
 def parts_of(value: Any) -> Iterator[Part]:
-    """Give the parts of a value; none where it is sent by its name alone, or is plain."""
+    """Return the parts of a value; none where it is sent by its name alone, or is plain."""
     if isinstance(value, FunctionType | type):
         if not by_reference(value):
             yield from _parts_of_code(value)
@@ -559,7 +559,7 @@ def _defaults(function: FunctionType) -> Iterator[Part]:
 
 
 def globals_of(code: CodeType) -> set[str]:
-    """Give the names of the global variables that code, or code inside it, refers to."""
+    """Return the names of the global variables that code, or code inside it, refers to."""
     names = {
         str(step.argval) for step in dis.get_instructions(code) if step.opname.endswith("_GLOBAL")
     }
@@ -595,7 +595,7 @@ def _items(values: Iterable[Any]) -> Iterator[Part]:
 
 
 def _parts_of_object(value: Any) -> Iterator[Part]:
-    """Give what the object itself hands to pickle: its state, its arguments, its items."""
+    """Return what the object itself hands to pickle: its state, its arguments, its items."""
     try:
         reduced = value.__reduce_ex__(PROTOCOL)
     except Exception:  # it cannot be pickled: that is where a search ends
@@ -612,7 +612,7 @@ def _parts_of_object(value: Any) -> Iterator[Part]:
 
 
 def _parts_of_state(state: Any) -> Iterator[Part]:
-    """Give attributes; those of slots stand in a second dict."""
+    """Return attributes; those of slots stand in a second dict."""
     halves = state if isinstance(state, tuple) else (state,)
     for half in halves:
         if isinstance(half, dict):
@@ -648,11 +648,11 @@ class Classes:
         self._loaded: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()
 
     def renew(self) -> None:
-        """Hear that cells were run: what methods read from the notebook may have changed."""
+        """Called when cells were run: what methods read from the notebook may have changed."""
         self._sent.clear()
 
     def define(self, kind: type) -> Definition | None:
-        """Give a class by its name in all processes and its pickle; None: it can be imported."""
+        """Return a class by its name in all processes and its pickle; None: it can be imported."""
         if not _is_sent_whole(kind):
             return None
         state = tuple((name, id(value)) for name, value in vars(kind).items())
@@ -662,7 +662,7 @@ class Classes:
         return names._get_or_create_tracker_id(kind), known[1]
 
     def find(self, definition: Definition) -> type:
-        """Give the class of a definition: the one of this process if it comes from here."""
+        """Return the class of a definition: the one of this process if it comes from here."""
         name, pickled = definition
         kind: type | None = names._DYNAMIC_CLASS_TRACKER_BY_ID.get(name)
         if kind is None or not (_stands_in_its_module(kind) or self._loaded.get(kind) == pickled):

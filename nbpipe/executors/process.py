@@ -78,16 +78,16 @@ class Slot:
             worker.kill()
 
     def rest(self) -> None:
-        """Hear that there is nothing to do for now."""
+        """Called when there is nothing to do for now."""
         self._rests_since_s = monotonic()
         self.freed.set()
 
     def rested(self) -> bool:
-        """Say whether it had nothing to do for so long that its process may be gone."""
+        """Tell whether it had nothing to do for so long that its process may be gone."""
         return monotonic() - self._rests_since_s > _RESTED_S
 
     def is_alive(self) -> bool:
-        """Say whether the worker, which has nothing to do, is there; print what it printed."""
+        """Tell whether the worker, which has nothing to do, is there; print what it printed."""
         assert self._channel is not None
         try:
             while self._channel.poll(0):
@@ -221,7 +221,7 @@ class Slot:
         )
 
     def _death(self, job: Job, stage: int | None) -> WorkerDiedError:
-        """Say how the worker died."""
+        """Tell how the worker died."""
         self.usable = False
         address = job.program.label if stage is None else _address(job, stage)
         return WorkerDiedError(
@@ -271,7 +271,7 @@ def _address(job: Job, stage: int) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """Say in words how a process ended, from its exit code."""
+    """Tell in words how a process ended, from its exit code."""
     if code is None:
         return "in an unknown way"
     if code >= 0:
@@ -302,11 +302,11 @@ class Children(Iterator[Any]):
         self.away_ns = 0
 
     def want(self, count: int) -> None:
-        """Say how many children there is room for."""
+        """Tell how many children there is room for."""
         self._wanted = count
 
     def __next__(self) -> Any:
-        """Give the next child."""
+        """Return the next child."""
         while not self._ready and not self._over:
             self._fetch()
         if not self._ready:
@@ -439,7 +439,7 @@ class ProcessCaller(Caller):
         return Children(slot, job, self._give_back)
 
     def _prepared(self, job: Job) -> Slot:
-        """Give a worker that has the program.
+        """Return a worker that has the program.
 
         Raises:
             WorkerStartError: worker after worker died before it had an item.
@@ -466,7 +466,7 @@ class ProcessCaller(Caller):
         return slot
 
     def _take(self, job: Job, shipped: Shipped) -> Slot:
-        """Give a worker that has nothing to do; where there is none, have one started.
+        """Return a worker that has nothing to do; where there is none, have one started.
 
         Whichever is free first is taken, so that nobody waits for a new worker in vain.
         """

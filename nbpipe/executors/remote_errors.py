@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
 
 def frames_of(traceback: TracebackType | None) -> tuple[list[Frame], int]:
-    """Give the frames of a traceback, outermost first, and how many were left out."""
+    """Return the frames of a traceback, outermost first, and how many were left out."""
     steps: list[TracebackType] = []
     while traceback is not None:
         steps.append(traceback)
@@ -106,7 +106,7 @@ def _nothing() -> Iterator[None]:
 
 
 def _frame_of(code: CodeType) -> FrameType:
-    """Give a frame of a generator that was not begun: unlike others it holds no caller."""
+    """Return a frame of a generator that was not begun: unlike others it holds no caller."""
     generator: GeneratorType[None, None, None] = FunctionType(code, {})()
     frame = generator.gi_frame
     assert frame is not None  # only one that has ended has none
@@ -114,7 +114,7 @@ def _frame_of(code: CodeType) -> FrameType:
 
 
 def _location_table(frame: Frame, units: int) -> bytes:
-    """Say that each of `units` instructions stands where the frame's did.
+    """Tell that each of `units` instructions stands where the frame's did.
 
     Source: CPython, InternalDocs/code_objects.md, "Format of the locations table".
     """
@@ -312,7 +312,7 @@ def _pack(error: BaseException, chain: list[BaseException], numbers: dict[int, i
 def _number(
     error: BaseException | None, chain: list[BaseException], numbers: dict[int, int]
 ) -> int | None:
-    """Give the number of an exception in its chain, and one to a new exception."""
+    """Return the number of an exception in its chain, and one to a new exception."""
     if error is None:
         return None
     if id(error) not in numbers:
@@ -340,7 +340,7 @@ class _ErrorPickler(Pickler):
     """Takes exceptions apart without what their `__init__` wants."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is pickled."""
+        """Tell how an object is pickled."""
         if isinstance(obj, BaseException) and _is_plain(type(obj)):
             state = object.__getstate__(obj)
             return _blank, (type(obj), obj.args), state, None, None, _set_state

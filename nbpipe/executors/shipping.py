@@ -114,7 +114,7 @@ def find_culprit(program: object, error: BaseException) -> Culprit:
 
 
 def _stage_of(owner: object) -> str:
-    """Give the address that a part of a program, or a pair of address and function, bears."""
+    """Return the address that a part of a program, or a pair of address and function, bears."""
     pair = type(owner) is tuple and len(owner) == len(("stage", "function"))
     stage = owner[0] if pair else getattr(owner, "stage", "")  # type: ignore[index]
     return stage if isinstance(stage, str) else ""
@@ -145,7 +145,7 @@ def _trail(value: object, seen: dict[int, object], depth: int) -> list[Part] | N
 
 
 def _is_whole(value: object) -> bool:
-    """Say whether naming a part of this object would help nobody."""
+    """Tell whether naming a part of this object would help nobody."""
     module = type(value).__module__
     if module in _LOOKED_INTO or isinstance(value, _CALLABLES):
         return False
@@ -165,7 +165,7 @@ def _error(value: object) -> BaseException | None:
 
 # -- in words -----------------------------------------------------------------------------
 def describe_culprit(culprit: Culprit) -> str:
-    """Say what cannot be pickled, and the way out."""
+    """Tell what cannot be pickled, and the way out."""
     steps = list(_steps(culprit.trail))
     kind = _kind(culprit.function)
     head = culprit.role if isinstance(culprit.function, _CALLABLES) else f"{culprit.role} ({kind})"
@@ -218,7 +218,7 @@ def _reason(error: BaseException) -> str:
 
 
 def way_out(value: object) -> str:
-    """Say what to do about a value that cannot be pickled."""
+    """Tell what to do about a value that cannot be pickled."""
     kind = type(value)
     if isinstance(value, io.IOBase):
         return _WAYS_OUT["_io."]
@@ -238,7 +238,7 @@ def way_out(value: object) -> str:
 
 
 def _made_afresh(kind: str) -> str:
-    """Say how to make an object of multiprocessing that fresh processes can share."""
+    """Tell how to make an object of multiprocessing that fresh processes can share."""
     value = "Value" if kind.startswith("Synchronized") else kind
     maker = "Array" if kind in _ARRAYS else value
     return (
@@ -321,7 +321,7 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
 
 
 def _warn_of_copies(stage: str) -> None:
-    """Say once that what is written to shared memory elsewhere is not seen here."""
+    """Tell once that what is written to shared memory elsewhere is not seen here."""
     if stage not in _copied:
         _copied.add(stage)
         LOG.warning(
@@ -332,7 +332,7 @@ def _warn_of_copies(stage: str) -> None:
 
 
 def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
-    """Say what cannot be pickled; a value that cannot even be looked at gets fewer words."""
+    """Tell what cannot be pickled; a value that cannot even be looked at gets fewer words."""
     try:
         culprit = find_culprit(value, error)
         stage, what = culprit.stage or stage, describe_culprit(culprit)
@@ -360,7 +360,7 @@ def captured(fn: object) -> list[Captured]:
 
 
 def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[Part]:
-    """Give what is data; of what is code, its parts."""
+    """Return what is data; of what is code, its parts."""
     for part in parts_of(value):
         if id(part.value) in seen:
             continue
@@ -389,7 +389,7 @@ def _size_bytes(value: Any) -> int:
 
 
 def warn_if_large(fn: object, stage: str) -> None:
-    """Say once which variables make a function large, where they are above 1 MiB together."""
+    """Tell once which variables make a function large, where they are above 1 MiB together."""
     found = captured(fn)
     total_bytes = sum(one.size_bytes for one in found)
     key = (stage, tuple(found))

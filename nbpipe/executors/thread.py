@@ -24,10 +24,10 @@ class Desk(Protocol):
         """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
 
     def refused(self, seat: Seat, error: RuntimeError) -> None:
-        """Hear that the thread of a seat could not be started."""
+        """Called when the thread of a seat could not be started."""
 
     def crashed(self, error: BaseException) -> None:
-        """Hear that the machine itself failed."""
+        """Called when the machine itself failed."""
 
 
 class Seat:
@@ -96,7 +96,7 @@ class ThreadTeam(Executor):
         return None
 
     def woken(self, seat: Seat) -> None:
-        """Hear that a thread no longer waits."""
+        """Called when a thread no longer waits."""
         self._parked.pop(seat, None)
 
     def recover(self) -> None:
@@ -150,11 +150,11 @@ class ThreadTeam(Executor):
             self._desk.crashed(error)
 
     def at_work(self) -> list[Work]:
-        """Give the work in progress; called under the lock."""
+        """Return the work in progress; called under the lock."""
         return [seat.work for seat in self._seats if seat.work is not None]
 
     def has(self, ident: int) -> bool:
-        """Say whether the thread with this id is one of the team."""
+        """Tell whether the thread with this id is one of the team."""
         threads = [seat.thread for seat in tuple(self._seats)]
         return any(t is not None and t.ident == ident and t.is_alive() for t in threads)
 

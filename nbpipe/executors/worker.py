@@ -65,11 +65,11 @@ class Forwarded(io.TextIOBase):
         self._pid = os.getpid()
 
     def fileno(self) -> int:
-        """Give the descriptor that C code writes to."""
+        """Return the descriptor that C code writes to."""
         return {"stdout": 1, "stderr": 2}[self._name]
 
     def writable(self) -> bool:
-        """Say that it can be written to."""
+        """Tell that it can be written to."""
         return True
 
     def write(self, text: str) -> int:

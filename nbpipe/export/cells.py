@@ -74,7 +74,7 @@ class History:
 
     @classmethod
     def of(cls, ip: Any) -> History:
-        """Give the history of a shell."""
+        """Return the history of a shell."""
         if ip not in _histories:
             _histories[ip] = cls(ip)
         return _histories[ip]
@@ -98,7 +98,7 @@ class History:
         self._seen = len(_inputs(self._ip()))
 
     def begin(self, cell: Any) -> None:
-        """Hear that a cell is about to run."""
+        """Called when a cell is about to run."""
         raw = cell.raw_cell
         ip = self._ip()
         under_way = self._under_way.setdefault(threading.get_ident(), [])
@@ -110,7 +110,7 @@ class History:
         under_way.append((raw, self._add(execution)))
 
     def end(self, result: Any) -> None:
-        """Hear that a cell has run."""
+        """Called when a cell has run."""
         info = getattr(result, "info", None)
         under_way = self._under_way.get(threading.get_ident(), [])
         found = [n for n, (raw, _) in enumerate(under_way) if info is None or raw == info.raw_cell]
@@ -132,14 +132,14 @@ class History:
         return list(self._executions.items())
 
     def count(self, order: int) -> int:
-        """Give the number of a cell; of one that another cell ran, the number of that one."""
+        """Return the number of a cell; of one that another cell ran, the number of that one."""
         execution = self._executions[order]
         if execution.parent in self._executions:
             return self.count(execution.parent)
         return self._noted(execution) if execution.count is None else execution.count
 
     def text(self, execution: Execution) -> str:
-        """Give what IPython made of a cell, and remember it."""
+        """Return what IPython made of a cell, and remember it."""
         if execution.text is None:
             noted = _inputs(self._ip())
             count = self._noted(execution) if execution.count is None else execution.count
@@ -157,7 +157,7 @@ class History:
 
     # -- details --------------------------------------------------------------------------
     def _noted(self, execution: Execution) -> int:
-        """Give the number of a cell that is under way."""
+        """Return the number of a cell that is under way."""
         noted = _inputs(self._ip(), "input_hist_raw")
         raw = execution.raw.rstrip("\n")
         return next((n for n in reversed(range(len(noted))) if noted[n] == raw), len(noted) - 1)
@@ -195,7 +195,7 @@ class History:
         self._under_way.setdefault(threading.get_ident(), []).append((running, last))
 
     def _stopped(self, error: BaseException | None) -> tuple[int, ...]:
-        """Give the lines of the user's module that raised, the outermost first."""
+        """Return the lines of the user's module that raised, the outermost first."""
         names = getattr(self._ip(), "user_ns", None)
         trace = None if error is None else error.__traceback__
         lines = []
@@ -208,7 +208,7 @@ class History:
 
 
 def silent_text(filename: str) -> tuple[str, int] | None:
-    """Give a text that IPython compiled without a word, and the number of the cell it had."""
+    """Return a text that IPython compiled without a word, and the number of the cell it had."""
     compiler = getattr(shell(), "compile", None)
     count = getattr(compiler, "_filename_map", {}).get(filename)
     entry = linecache.cache.get(filename)
@@ -300,7 +300,7 @@ class Cell:
         return bool(self.flags & __future__.annotations.compiler_flag)
 
     def body(self) -> Cell | None:
-        """Give the body of a cell such as `%%time` as a cell; None for other cells."""
+        """Return the body of a cell such as `%%time` as a cell; None for other cells."""
         found = body_of(self.tree)
         if found is None:
             return None
@@ -309,7 +309,7 @@ class Cell:
         return body if body.compiles() else None
 
     def unwrapped(self) -> Cell:
-        """Give the innermost body of a cell; a cell that is no magic is given back."""
+        """Return the innermost body of a cell; a cell that is no magic is given back."""
         body = self.body()
         return self if body is None else body.unwrapped()
 
@@ -368,14 +368,14 @@ class Statement:
 
 
 def first_line(node: ast.AST) -> int:
-    """Give the line where a node begins, with its decorators."""
+    """Return the line where a node begins, with its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     line: int = getattr(decorators[0] if decorators else node, "lineno", 0)
     return line
 
 
 def start_line(lines: Lines, node: ast.AST) -> int:
-    """Give the line where a node begins, with the `@` of its first decorator."""
+    """Return the line where a node begins, with the `@` of its first decorator."""
     line = first_line(node)
     if getattr(node, "decorator_list", None):
         while not lines[line].lstrip(" \t\f").startswith("@"):  # `@(`, and the rest below
@@ -384,7 +384,7 @@ def start_line(lines: Lines, node: ast.AST) -> int:
 
 
 def cut_end(lines: Lines, node: ast.stmt) -> str:
-    """Give the last line of a statement without what follows it, but with its comment."""
+    """Return the last line of a statement without what follows it, but with its comment."""
     number, offset = node.end_lineno or 0, node.end_col_offset or 0
     line = lines[number]
     end = lines.column(number, offset)
@@ -480,7 +480,7 @@ class Definition:
         return self.cell.place
 
     def text(self, name: str | None = None) -> str:
-        """Give its source, not indented, with its decorators and comments; a lambda as a def.
+        """Return its source, not indented, with its decorators and comments; a lambda as a def.
 
         Args:
             name: what it is to be called; a lambda needs one.
@@ -488,7 +488,7 @@ class Definition:
         return self._text(name, ())
 
     def with_parameters(self, names: list[str], name: str) -> str:
-        """Give its source with further parameters in front.
+        """Return its source with further parameters in front.
 
         Args:
             names: of the parameters.
@@ -534,7 +534,7 @@ class Definition:
 
 
 def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definition | None:
-    """Give the definition in a statement that a function's code was compiled from.
+    """Return the definition in a statement that a function's code was compiled from.
 
     Args:
         statement: where it may stand.
@@ -582,7 +582,7 @@ def _nodes(unit: Statement | Cell) -> list[ast.stmt]:
 
 
 def _place(unit: Statement | Cell, flags: int, number: int) -> tuple[int, int] | None:
-    """Give line and column of the lambda that a code object was compiled from.
+    """Return line and column of the lambda that a code object was compiled from.
 
     All lambdas of a line begin there, and the places inside their code differ between versions
     of Python: they are compiled again, each on a line of its own.
@@ -600,7 +600,7 @@ def _place(unit: Statement | Cell, flags: int, number: int) -> tuple[int, int] |
 
 
 def _compiled(nodes: list[ast.stmt], flags: int) -> tuple[CodeType, ...]:
-    """Give the code objects of statements in the order of the compiler."""
+    """Return the code objects of statements in the order of the compiler."""
     flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         with warnings.catch_warnings():
@@ -636,7 +636,7 @@ def _lambdas(nodes: list[ast.stmt]) -> Iterator[ast.Lambda]:
 
 
 def _defined(node: ast.AST, after: int) -> Iterator[tuple[Node, int]]:
-    """Give what is defined in a node, the outer before the inner, and what stands before it."""
+    """Return what is defined in a node, the outer before the inner, and what stands before it."""
     if _is_node(node):
         yield node, after
     line = getattr(node, "lineno", after)
@@ -653,7 +653,7 @@ def _is_node(node: ast.AST) -> TypeGuard[Node]:
 
 
 def _head(lines: Lines, node: ast.stmt) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """Give where the name of a definition stands, and where its parameters begin."""
+    """Return where the name of a definition stands, and where its parameters begin."""
     start = (node.lineno, lines.column(node.lineno, node.col_offset))
     tokens = iter([one for one in lines.tokens if one.start >= start])
     next(one for one in tokens if one.string in {"def", "class"})
@@ -667,7 +667,7 @@ def _head(lines: Lines, node: ast.stmt) -> tuple[tuple[int, int, int], tuple[int
 
 
 def _leading(args: ast.arguments, names: tuple[str, ...], rest: str) -> str:
-    """Give parameters as they are put before those of a function."""
+    """Return parameters as they are put before those of a function."""
     words = ", ".join(names)
     if not any((args.posonlyargs, args.args, args.vararg, args.kwonlyargs, args.kwarg)):
         return words
@@ -681,7 +681,7 @@ _STEP = "    "
 def lambda_text(
     lines: Lines, node: ast.Lambda, name: str, parameters: tuple[str, ...], *, alone: bool
 ) -> str:
-    """Give a lambda as a `def` that returns its body.
+    """Return a lambda as a `def` that returns its body.
 
     Args:
         lines: the text that it stands in.
@@ -703,7 +703,7 @@ def lambda_text(
 
 
 def _colon(tokens: list[TokenInfo]) -> TokenInfo:
-    """Give the colon that ends the parameters; defaults may hold lambdas and brackets."""
+    """Return the colon that ends the parameters; defaults may hold lambdas and brackets."""
     depth = waiting = 0
     for one in tokens:
         depth += (one.string in {"(", "[", "{"}) - (one.string in {")", "]", "}"})
@@ -750,7 +750,7 @@ def _stands_alone(text: str) -> bool:
 
 
 def _comments(lines: Lines, node: ast.Lambda) -> tuple[list[str], str]:
-    """Give the comments above a lambda's first line, and the one at the end of its last."""
+    """Return the comments above a lambda's first line, and the one at the end of its last."""
     indent = indent_of(lines[node.lineno])
     above = lines.block_above(node.lineno, indent)
     found = [lines[number][len(indent) :] for number in range(above, node.lineno)]
@@ -805,7 +805,7 @@ class Cells:
         return list(self._bindings.get(name, ()))
 
     def definition(self, code: CodeType) -> Definition | None:
-        """Give the newest definition that a code object was compiled from, or None."""
+        """Return the newest definition that a code object was compiled from, or None."""
         text = "".join(linecache.getlines(code.co_filename))
         same = [one for one in self._newest if one.cell.text == text]
         return _found(same, code) or _found(self._newest, code) or _silent(code)
@@ -833,13 +833,13 @@ class Cells:
 
 
 def recorded() -> Cells:
-    """Give the cells of the notebook that is running; there are none outside of IPython."""
+    """Return the cells of the notebook that is running; there are none outside of IPython."""
     ip = shell()
     return Cells(()) if ip is None else Cells(_recorded(History.of(ip)))
 
 
 def of_file(path: str | Path) -> Cells:
-    """Give a script or module as one cell.
+    """Return a script or module as one cell.
 
     Raises:
         OSError: it cannot be read.
@@ -866,7 +866,7 @@ def _recorded(history: History) -> Iterator[Cell]:
 
 
 def _unwrapped(cell: Cell, heard: Collection[tuple[int | None, str]]) -> Iterator[Cell]:
-    """Give the innermost body of a cell, or nothing where a body was heard as a cell itself."""
+    """Return the innermost body of a cell, or nothing where a body was heard as a cell itself."""
     body = cell.body()
     if body is None:
         yield cell

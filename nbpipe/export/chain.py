@@ -76,7 +76,7 @@ def expression(value: Any, place: Place) -> str:
 
 
 def name_in_module(value: Any, text: str, place: Place) -> str:
-    """Give the name that a stage would take from an expression; empty for a lambda."""
+    """Return the name that a stage would take from an expression; empty for a lambda."""
     known = place.collector.found.called.get(text)
     return auto_name(value, "", 0).removesuffix("_0") if known is None else known
 
@@ -213,7 +213,7 @@ def _is_bound(scope: Scope, name: str) -> bool:
 
 # -- objects ------------------------------------------------------------------------------
 def _named(value: Any, place: Place) -> str | None:
-    """Give the user's name for an object, and collect what it stands for."""
+    """Return the user's name for an object, and collect what it stands for."""
     named = place.scope.name_of(value)
     if named is not None:
         place.collector.need(place.scope, named, place.use)
@@ -271,7 +271,7 @@ def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
 
 
 def target_of(stage: Stage, use: Use) -> Target:
-    """Give the device of a stage.
+    """Return the device of a stage.
 
     Raises:
         ExportError: it uses a stream of this process.
@@ -305,7 +305,7 @@ def policy_arguments(policy: ops.FailurePolicy) -> list[str]:
 
 # -- Beginnings: stages that several chains of one pipeline have in common -------------------------
 def shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
-    """Give the longest beginnings that several chains have in common, as ids of stages."""
+    """Return the longest beginnings that several chains have in common, as ids of stages."""
     counts: Counter[tuple[int, ...]] = Counter()
     for one in _chains(chain):
         ids = tuple(map(id, one))
@@ -322,7 +322,7 @@ def _extends(
 
 
 def _chains(chain: Stages) -> list[Stages]:
-    """Give a chain and all that it joins; branches of routes have no beginning of their own."""
+    """Return a chain and all that it joins; branches of routes have no beginning of their own."""
     found = [chain]
     for stage in chain:
         if not isinstance(stage.spec, ops.Route):
@@ -442,7 +442,7 @@ def _item_name(items: Any, place: Place) -> str:
 
 # -- files under a path -------------------------------------------------------------------
 def _searches(node: ast.expr) -> Iterator[ast.expr]:
-    """Give the paths that an expression looks for files under."""
+    """Return the paths that an expression looks for files under."""
     for one in ast.walk(node):
         if not isinstance(one, ast.Call) or not isinstance(one.func, ast.Attribute):
             continue
@@ -486,7 +486,7 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
 
 
 def _changed(items: Any, statement: Statement, place: Place) -> str:
-    """Say what to do about items that are not what their text finds."""
+    """Tell what to do about items that are not what their text finds."""
     name = place.scope.name_of(items) or "files"
     return (
         f"{name!r} is not what its text in {statement.cell.place} finds by now: the list was "
@@ -496,7 +496,7 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
 
 
 def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
-    """Give the folder that an expression looks for files under, and the path that names it.
+    """Return the folder that an expression looks for files under, and the path that names it.
 
     None where there are several folders, or the expression itself finds out where to look.
     """
@@ -507,7 +507,7 @@ def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Give the names that a part of an expression binds for others."""
+    """Return the names that a part of an expression binds for others."""
     if isinstance(node, ast.arg):
         yield node.arg
     elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -519,7 +519,7 @@ def _read(node: ast.expr) -> set[str]:
 
 
 def _folder(base: ast.expr, inner: set[str], place: Place) -> ast.expr:
-    """Give the part of a path that names a folder: a variable, else all of it."""
+    """Return the part of a path that names a folder: a variable, else all of it."""
     for node in ast.walk(base):
         if isinstance(node, ast.Name) and node.id not in inner:
             value = place.scope.namespace.get(node.id)
@@ -543,14 +543,14 @@ def _annotation(root: ast.expr, base: ast.expr, place: Place) -> str:
 
 
 def _is_text(base: ast.expr) -> bool:
-    """Say whether a path is text: neither a path nor something that is joined to one."""
+    """Tell whether a path is text: neither a path nor something that is joined to one."""
     if isinstance(base, ast.BinOp):
         return not isinstance(base.op, ast.Div)
     return not (isinstance(base, ast.Call) and ast.unparse(base.func).endswith("Path"))
 
 
 def _same(whole: ast.expr, part: ast.expr) -> list[ast.expr]:
-    """Give all places of an expression where the same variable stands; only one of another part."""
+    """Return all places of an expression where the same variable is; only one of another part."""
     if not isinstance(part, ast.Name):
         return [part]
     found = [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == part.id]
@@ -558,14 +558,14 @@ def _same(whole: ast.expr, part: ast.expr) -> list[ast.expr]:
 
 
 def _is_placed(written: _Written, part: ast.expr) -> bool:
-    """Say whether a variable stands where its tree says; in f-strings, Python 3.11 may be wrong."""
+    """Tell whether a variable is where its tree says; in f-strings, Python 3.11 may be wrong."""
     source = written.statement.cell.text
     names = [one for one in _same(written.node, part) if isinstance(one, ast.Name)]
     return all(ast.get_source_segment(source, one) == one.id for one in names)
 
 
 def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) -> str:
-    """Give an expression with parts of it, from first to last, replaced by a name."""
+    """Return an expression with parts of it, from first to last, replaced by a name."""
     data = source.encode("utf-8")
     at, end = span_of(data, whole)
     text = b""
@@ -626,7 +626,7 @@ def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
 
 
 def chosen_text(spelling: Spelling) -> str:
-    """Give the expression of a way that the trial chose."""
+    """Return the expression of a way that the trial chose."""
     value = ast.parse(spelling.text).body[0].value  # type: ignore[attr-defined]
     if spelling.text.partition(" = ")[2].startswith(_CALLED):
         value = value.func.body
@@ -728,7 +728,7 @@ class _Writer:
         return self._known[key]
 
     def _user_name(self, stages: Stages) -> str | None:
-        """Give the user's variable for a pipeline of these stages."""
+        """Return the user's variable for a pipeline of these stages."""
         for name, value in self._home.namespace.items():
             chain = getattr(value, "chain", None) if type(value).__name__ == "Pipeline" else None
             taken = name in self._collector.found.owners or not name.isidentifier()
@@ -818,7 +818,7 @@ class _Writer:
         return arguments + self._process_options(stage, place)
 
     def _name(self, stage: Stage, found: str, names: set[str]) -> list[str]:
-        """Give `name=` where the module would call the stage something else."""
+        """Return `name=` where the module would call the stage something else."""
         name = stage.name.partition("@")[0]
         same = numbered(clean_name(found), names) == name
         return [] if same and not stage.named else [f"name={quoted(name)}"]
@@ -898,7 +898,7 @@ class _Writer:
         return []
 
     def _device(self, stage: Stage, target: Target) -> str:
-        """Give the parameter for a device; stages on one device have one."""
+        """Return the parameter for a device; stages on one device have one."""
         if target.device not in self._devices:
             self._devices[target.device] = name = self._parameter(stage, "device")
             self._add(Parameter(name, "str", quoted(target.device)))
@@ -929,7 +929,7 @@ class _Writer:
 
     # -- knobs ----------------------------------------------------------------------------
     def _knob_arguments(self, stage: Stage) -> list[str]:
-        """Give the knobs that were given or tuned, as parameters with their values."""
+        """Return the knobs that were given or tuned, as parameters with their values."""
         arguments = []
         for word, knob in stage.knobs.items():
             if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
@@ -979,7 +979,7 @@ class _Writer:
 
 
 def inner_function(value: Any) -> FunctionType | None:
-    """Give the function inside a partial or a bound method, or None."""
+    """Return the function inside a partial or a bound method, or None."""
     while not isinstance(value, FunctionType):
         inner = getattr(value, "func", getattr(value, "__func__", None))
         if inner is None or inner is value:

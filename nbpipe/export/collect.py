@@ -81,7 +81,7 @@ class Found:
     future: bool = False
 
     def copied(self) -> Found:
-        """Give a copy that changes on its own."""
+        """Return a copy that changes on its own."""
         return replace(self, **{name: copy.copy(getattr(self, name)) for name in self.__slots__})
 
 
@@ -100,7 +100,7 @@ class Collector:
         self._scopes: dict[int, Scope] = {}
 
     def scope(self, namespace: dict[str, Any]) -> Scope:
-        """Give the scope of a namespace."""
+        """Return the scope of a namespace."""
         found = self._scopes.get(id(namespace))
         if found is None:
             found = self._scopes[id(namespace)] = Scope.of(namespace)
@@ -153,7 +153,7 @@ class Collector:
         raise refusal(f"two different things are called {name!r}; rename one of them", use)
 
     def _is_import(self, scope: Scope, name: str) -> bool:
-        """Say whether a name was imported on behalf of a literal, and means the same here."""
+        """Tell whether a name was imported on behalf of a literal, and means the same here."""
         lines = [line for line in self.found.imports if line.binds == name]
         return any(gives(line, scope.namespace.get(name)) for line in lines)
 
@@ -188,7 +188,7 @@ class Collector:
             constants.collect(self, scope, name, value, use)
 
     def _is_known_code(self, scope: Scope, name: str, value: Any) -> bool:
-        """Say whether a function is to be found by its code: no assignment gives it."""
+        """Tell whether a function is to be found by its code: no assignment gives it."""
         newest = scope.newest(name)
         if newest is not None and constants.is_assignment(newest.node):
             return False
@@ -218,7 +218,7 @@ class Collector:
         self.add_import(Import(module.__name__, None, alias, is_local(module.__name__)))
 
     def spell(self, scope: Scope, use: Use) -> Callable[[object], str]:
-        """Give what spells modules, classes and functions in a literal."""
+        """Return what spells modules, classes and functions in a literal."""
 
         def spelled(value: object) -> str:
             try:
@@ -229,7 +229,7 @@ class Collector:
         return spelled
 
     def spelled(self, scope: Scope, value: Any, use: Use) -> str:
-        """Give the expression of a module, class or function; it is collected.
+        """Return the expression of a module, class or function; it is collected.
 
         Raises:
             ExportError: it has no name that a module could use.
@@ -258,7 +258,7 @@ class Collector:
         )
 
     def _same(self, scope: Scope, value: Any, use: Use) -> str | None:
-        """Give the name of a function or class that was defined anew since, to the same effect.
+        """Return the name of a function or class that was defined anew since, to the same effect.
 
         Raises:
             ExportError: it was redefined to another effect.
@@ -299,7 +299,7 @@ class Collector:
             self.found.owners.setdefault(name, scope)
 
     def free_name(self, wanted: str) -> str:
-        """Give a name that nothing in the module or the notebook bears."""
+        """Return a name that nothing in the module or the notebook bears."""
         taken = {*self.found.owners, *(name for one in self.scopes for name in one.namespace)}
         name, number = wanted, 2
         while name in taken or is_builtin(name):
@@ -323,7 +323,7 @@ class Collector:
 
 
 def _public(module: str, path: str, value: object) -> str:
-    """Give the shortest module that has something under the same name, as `pathlib` for `Path`."""
+    """Return the shortest module that has something of the same name, as `pathlib` for `Path`."""
     top = path.partition(".")[0]
     parts = module.split(".")
     for count in range(1, len(parts)):
@@ -403,7 +403,7 @@ def _import(collector: Collector, node: ast.stmt) -> None:
 
 
 def _text(statements: list[Statement]) -> str:
-    """Give the text of statements as it stands, without the mark."""
+    """Return the text of statements as it stands, without the mark."""
     lines = [line for one in statements for line in one.text.split("\n")]
     return "\n".join(line for line in lines if not _MARK.fullmatch(line))
 
@@ -422,7 +422,7 @@ _SHOWS = ("set_printoptions", "set_option")
 
 
 def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
-    """Give the statements outside set-up cells that change a module the exported code uses.
+    """Return the statements outside set-up cells that change a module the exported code uses.
 
     Args:
         scope: the notebook.
@@ -437,7 +437,7 @@ def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
 
 
 def note_of(statement: Statement) -> str:
-    """Say what is not in the module, and how it would be."""
+    """Tell what is not in the module, and how it would be."""
     text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
     return (
         f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
@@ -465,7 +465,7 @@ def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
 
 
 def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
-    """Say whether a function of the user seeds what the module draws from, as by its name."""
+    """Tell whether a function of the user seeds what the module draws from, as by its name."""
     if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
         return False
     return any(_draws(scope.namespace.get(name)) for name in used)
@@ -490,7 +490,7 @@ def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
 
 
 def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
-    """Say whether a name stands for a package that the module uses under another name."""
+    """Tell whether a name stands for a package that the module uses under another name."""
     value = scope.namespace.get(name)
     if not isinstance(value, ModuleType):
         return False

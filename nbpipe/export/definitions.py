@@ -37,19 +37,19 @@ _DEPTH = 20
 
 
 def is_import(node: ast.AST) -> bool:
-    """Say whether a statement imports, perhaps in a `try` or `if`."""
+    """Tell whether a statement imports, perhaps in a `try` or `if`."""
     if isinstance(node, ast.If | ast.Try | ast.With):
         return any(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(node))
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def is_defined(statement: Statement | None, name: str) -> bool:
-    """Say whether a statement is the definition of a function or class of this name."""
+    """Tell whether a statement is the definition of a function or class of this name."""
     return statement is not None and _def_in(statement.node, name) is not None
 
 
 def _def_in(node: ast.AST, name: str) -> _DEFS | None:
-    """Give the last definition of a name in a statement, also below `if`, `try` or `with`."""
+    """Return the last definition of a name in a statement, also below `if`, `try` or `with`."""
     if isinstance(node, _DEFS):
         return node if node.name == name else None
     inner = [_def_in(one, name) for one in ast.iter_child_nodes(node)]
@@ -98,7 +98,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
 
 
 def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, Cell, ast.AST, str]:
-    """Give the statement, cell, tree and text of a definition."""
+    """Return the statement, cell, tree and text of a definition."""
     statement = scope.newest(name)
     found = _found(scope, name, value)
     if found is not None and not (is_defined(statement, name) and _is_decorated(statement, name)):
@@ -135,7 +135,7 @@ def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, u
 
 
 def _names_of(collector: Collector, scope: Scope, texts: Sequence[Statement]) -> list[str]:
-    """Give the names that statements bind for good; whoever needs them finds them there."""
+    """Return the names that statements bind for good; whoever needs them finds them there."""
     names = sorted(
         name for one in texts for name in one.binds if name in scope and scope.newest(name) is one
     )
@@ -156,7 +156,7 @@ def _read_added(
 
 
 def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str | None:
-    """Say where a value holds a function whose name stands for something else by now.
+    """Tell where a value holds a function whose name stands for something else by now.
 
     Args:
         scope: whose names count.
@@ -195,7 +195,7 @@ def _kind(node: ast.AST) -> str:
 
 
 def described(name: str, node: ast.AST, place: str) -> str:
-    """Say who uses something, as "decode() [In[4]]"."""
+    """Tell who uses something, as "decode() [In[4]]"."""
     return f"class {name} [{place}]" if isinstance(node, ast.ClassDef) else f"{name}() [{place}]"
 
 
@@ -244,7 +244,7 @@ def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> No
 
 # -- by code ------------------------------------------------------------------------------
 def code_of(value: Any) -> CodeType | None:
-    """Give the code of the function inside a callable: what decorators wrapped around it."""
+    """Return the code of the function inside a callable: what decorators wrapped around it."""
     for _ in range(_DEPTH):
         if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
             return value.__code__
@@ -265,7 +265,7 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _found(scope: Scope, name: str, value: Any) -> Definition | None:
-    """Give the definition that a live function or class came from."""
+    """Return the definition that a live function or class came from."""
     if not isinstance(value, type):
         code = code_of(value)
         return None if code is None else definition_of(scope, code)
@@ -277,7 +277,7 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
 
 
 def definition_of(scope: Scope, code: CodeType) -> Definition | None:
-    """Give the definition of some code: in the cells, or in a file that was run by its path."""
+    """Return the definition of some code: in the cells, or in a file that was run by its path."""
     found = scope.cells.definition(code)
     file = code.co_filename
     if found is not None or not file.endswith(".py") or is_installed(file):
@@ -289,7 +289,7 @@ def definition_of(scope: Scope, code: CodeType) -> Definition | None:
 
 
 def older(scope: Scope, kind: type) -> str | None:
-    """Say where a class was defined that was redefined since to another effect; else None."""
+    """Tell where a class was defined that was redefined since to another effect; else None."""
     live = scope.namespace.get(kind.__name__)
     if live is kind or not isinstance(live, type) or by_reference(kind):
         return None
@@ -299,7 +299,7 @@ def older(scope: Scope, kind: type) -> str | None:
 
 
 def place_of(scope: Scope, value: Any) -> str:
-    """Say where a function or class was defined, as " (In[3])"; empty where that is not known."""
+    """Tell where a function or class was defined, as " (In[3])"; empty where that is not known."""
     if isinstance(value, type):
         found = list(_methods(scope, value).values())
     else:
@@ -311,13 +311,13 @@ def place_of(scope: Scope, value: Any) -> str:
 
 
 def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
-    """Say whether a statement may have made a class: some of its methods are there, if any."""
+    """Tell whether a statement may have made a class: some of its methods are there, if any."""
     places = [found.statement for found in _methods(scope, kind).values()]
     return not places or any(place is statement for place in places)
 
 
 def _methods(scope: Scope, kind: type) -> dict[str, Definition]:
-    """Give the definitions of a class's own methods; those that were generated have none."""
+    """Return the definitions of a class's own methods; those that were generated have none."""
     found: dict[str, Definition] = {}
     for name, value in vars(kind).items():
         code = code_of(value)
@@ -340,7 +340,7 @@ def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use:
 
 
 def _changes_itself(node: ast.AST, name: str) -> bool:
-    """Say whether a class changes its own attributes, as `cls.known[name] = cls` does."""
+    """Tell whether a class changes its own attributes, as `cls.known[name] = cls` does."""
     owners = (name, "cls", "type(self)", "self.__class__", "__class__")
     for one in ast.walk(node):
         target: ast.AST | None = None
@@ -361,14 +361,14 @@ def _text(node: ast.AST) -> str:
 
 
 def _is_changed(node: ast.AST) -> bool:
-    """Say whether an expression is assigned to, or changed in place."""
+    """Tell whether an expression is assigned to, or changed in place."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Attribute)
     return not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 
 
 def _filled_defaults(node: ast.AST) -> Iterator[str]:
-    """Give the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
+    """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
     for one in ast.walk(node):
         changed: ast.AST | None = None
         if isinstance(one, ast.Subscript) and _is_changed(one):
@@ -380,7 +380,7 @@ def _filled_defaults(node: ast.AST) -> Iterator[str]:
 
 
 def _is_named(statement: Statement, found: Definition) -> bool:
-    """Say whether the text of a class takes a function over by its name, as `run = helper`."""
+    """Tell whether the text of a class takes a function over by its name, as `run = helper`."""
     named = getattr(found.node, "name", None)
     reads = names_read(statement.node, future=True)
     return named in reads[0]
@@ -474,7 +474,7 @@ def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str
 
 
 def as_given(value: Any, place: Place) -> str | None:
-    """Give a library's function as the user gave it, as `json.loads` or `" ".join`."""
+    """Return a library's function as the user gave it, as `json.loads` or `" ".join`."""
     node = place.node
     if not isinstance(node, ast.Attribute):
         return None
@@ -495,7 +495,7 @@ def as_given(value: Any, place: Place) -> str | None:
 
 
 def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """Give the live value of names and constants with dots."""
+    """Return the live value of names and constants with dots."""
     if isinstance(node, ast.Attribute):
         owner = _followed(node.value, namespace)
         plain = isinstance(owner, type | ModuleType | str | bytes)

@@ -84,7 +84,7 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
 
 
 def difference(notebook: Any, module: Any) -> str | None:
-    """Say where two portraits differ, in words; None if they are equal.
+    """Tell where two portraits differ, in words; None if they are equal.
 
     Args:
         notebook: portrait of the live value.
@@ -124,7 +124,7 @@ def _difference(where: str, one: Node, other: Node) -> str:
 
 
 def _is_whole(one: Node, other: Node) -> bool:
-    """Say whether the names of two values say all, as those of members of an enum."""
+    """Tell whether the names of two values say all, as those of members of an enum."""
     return bool(one["kind"] == "enum" and one["shown"] != other["shown"])
 
 
@@ -160,7 +160,7 @@ def _count(node: Node) -> str:
 
 
 def _shown(node: Node) -> str:
-    """Give a value in short; of a text that may be a secret, only how long it is."""
+    """Return a value in short; of a text that may be a secret, only how long it is."""
     text = str(node["shown"])
     if node["kind"] in _TEXTS and HIDDEN not in text and not is_plain(text):
         return f"a {node['kind']} of {node.get('count', len(text) - _QUOTES)} characters"
@@ -191,7 +191,7 @@ _FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set",
 
 
 def may_hang_on_hashes(text: str) -> bool:
-    """Say whether text makes sets at all, other than to look something up in them."""
+    """Tell whether text makes sets at all, other than to look something up in them."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -205,7 +205,7 @@ def may_hang_on_hashes(text: str) -> bool:
 
 
 def shows_order_of_set(text: str) -> bool:
-    """Say whether text turns a set straight into something that has an order."""
+    """Tell whether text turns a set straight into something that has an order."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -224,7 +224,7 @@ def _shows(node: ast.AST) -> bool:
 
 
 def _ordered(node: ast.AST) -> list[ast.expr]:
-    """Give what a node goes through in its order."""
+    """Return what a node goes through in its order."""
     if isinstance(node, ast.Call) and _name(node.func) in _KEEPS:
         return node.args
     if isinstance(node, ast.Starred):
@@ -299,7 +299,7 @@ def code_node(value: Any, paint: Paint) -> Node | None:
 
 
 def _is_found(value: Any) -> bool:
-    """Say whether a library holds a function or class under its name."""
+    """Tell whether a library holds a function or class under its name."""
     if not is_library(value.__module__):
         return False
     found: Any = sys.modules.get(value.__module__)
@@ -383,7 +383,7 @@ def _digest(code: CodeType, paint: Paint) -> str:
 
 
 def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
-    """Give what the interpreter does, however it looks up methods.
+    """Return what the interpreter does, however it looks up methods.
 
     `module.function()` is compiled in another way where the module is imported in the same text.
     """
@@ -484,7 +484,7 @@ def _index_label(at: int, shape: tuple[int, ...]) -> str:
 
 
 def _element(number: Any) -> Any:
-    """Give a number of an array as one of Python, or its text where Python has none like it."""
+    """Return a number of an array as one of Python, or its text where Python has none like it."""
     exact = number.dtype.kind in "biufcSU" and number.dtype.itemsize <= _EXACT_BYTES
     return number.item() if exact or number.dtype.kind in "SU" else str(number)
 
@@ -498,7 +498,7 @@ def _pieces(array: np.ndarray[Any, Any]) -> list[Any]:
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> bytes:
-    """Give the bytes of an array, with one bit pattern for all that is not a number."""
+    """Return the bytes of an array, with one bit pattern for all that is not a number."""
     if array.dtype.kind not in "fc":
         return array.tobytes()
     numbers = np.ascontiguousarray(array).view(array.real.dtype)
@@ -603,7 +603,7 @@ IN_PYTHON = 1 << 9  # flag of a class that a class statement made
 
 
 def is_library(module: object) -> bool:
-    """Say whether a module belongs to Python or is installed; no other is known by its name.
+    """Tell whether a module belongs to Python or is installed; no other is known by its name.
 
     It depends on the place of its file alone, so that the notebook and a fresh process agree.
     """
@@ -618,14 +618,14 @@ def is_library(module: object) -> bool:
 
 
 def name_of(value: Any) -> str:
-    """Give the name of a class or function: with its module, if that is a library."""
+    """Return the name of a class or function: with its module, if that is a library."""
     name = str(getattr(value, "__qualname__", type(value).__qualname__))
     module = getattr(value, "__module__", None)
     return f"{module}.{name}" if is_library(module) and module != "builtins" else name
 
 
 def kind_of(value: Any) -> str:
-    """Give the name of the class of a value."""
+    """Return the name of the class of a value."""
     return name_of(type(value))
 
 
@@ -661,7 +661,7 @@ def object_node(value: Any, paint: Paint) -> Node:
 
 
 def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
-    """Give what an object is made of: attributes as they are stored, or what pickle would get."""
+    """Return what an object is made of: attributes as they are stored, or what pickle would get."""
     plain = next((base for base in _UNDRESSED if isinstance(value, base)), None)
     if plain is not None:
         yield "value", paint(_UNDRESSED[plain](value))
@@ -685,7 +685,7 @@ def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
 
 
 def _is_plain_class(kind: type) -> bool:
-    """Say whether instances of a class are what their attributes are."""
+    """Tell whether instances of a class are what their attributes are."""
     hooks = ("__reduce__", "__reduce_ex__", "__getstate__")
     python = all(base is object or base.__flags__ & IN_PYTHON for base in kind.__mro__)
     if issubclass(kind, (list, tuple, dict, set, frozenset)):
@@ -698,7 +698,7 @@ def _is_plain_class(kind: type) -> bool:
 
 
 def stored(value: Any) -> dict[str, Any]:
-    """Give the attributes of an object as they are stored; values of cached properties left out."""
+    """Return the attributes of an object as they are stored, without cached properties."""
     found: dict[str, Any] = {}
     with contextlib.suppress(AttributeError):  # it may have slots only
         found.update(object.__getattribute__(value, "__dict__"))
@@ -715,7 +715,7 @@ def stored(value: Any) -> dict[str, Any]:
 
 
 def elements(value: Any) -> list[Any]:
-    """Give the elements of a sequence or set as they are stored, whatever its class says."""
+    """Return the elements of a sequence or set as they are stored, whatever its class says."""
     kinds: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset)
     kind = next(kind for kind in kinds if isinstance(value, kind))
     return list(kind.__iter__(value))
@@ -751,7 +751,7 @@ _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
 
 def portrait(value: object) -> Any:
-    """Give a value as JSON: equal for equal values, also in another process; never raises.
+    """Return a value as JSON: equal for equal values, also in another process; never raises.
 
     Numbers count to the last bit; dicts by their order, sets without; functions and classes of
     the user by their code, those of libraries by name; other objects by their class and by the
@@ -862,7 +862,7 @@ class _Painter:
 
 
 def _label(key: Node) -> str:
-    """Give the place of a value in a dict; keys that look alike have a digest each."""
+    """Return the place of a value in a dict; keys that look alike have a digest each."""
     whole = "parts" not in key and "digest" not in key
     return f"[{key['shown']}]" if whole else f"[{key['shown']} {digest_of(json.dumps(key))}]"
 

@@ -49,11 +49,11 @@ class Exported(os.PathLike[str]):
     retuned: tuple[Moved, ...] = ()
 
     def __fspath__(self) -> str:
-        """Give the path as text."""
+        """Return the path as text."""
         return str(self.path)
 
     def __str__(self) -> str:
-        """Say it in lines."""
+        """Tell it in lines."""
         return "\n".join([self._headline(), *(f"  note: {note}" for note in self.notes)])
 
     def _headline(self) -> str:
@@ -174,7 +174,7 @@ def _export(
 
 
 def _home(chain: Chain) -> dict[str, Any]:
-    """Give the namespace that the pipeline was made in."""
+    """Return the namespace that the pipeline was made in."""
     for stage in reversed(chain):
         if stage.made_at is not None:
             return stage.made_at.namespace
@@ -200,7 +200,7 @@ def _note_effects(whole: Decided, collector: Collector, home: Scope) -> None:
 
 
 def _used(whole: Decided) -> frozenset[str]:
-    """Give the names that the module binds or reads."""
+    """Return the names that the module binds or reads."""
     used = {name for piece in whole.pieces for name in (*piece.names, *piece.now, *piece.later)}
     return frozenset(used.union(line.binds for line in whole.imports))
 
@@ -222,7 +222,7 @@ def _check_registers(whole: Decided, home: Scope) -> None:
 def _unbound(
     text: str, findings: list[Finding], whole: Decided, collector: Collector
 ) -> dict[str, Use]:
-    """Give the names that nothing in the module binds, builtins among them, by who reads them."""
+    """Return the names that nothing in the module binds, builtins among them, by who reads them."""
     future = collector.found.future
     names = names_unbound(text, future=future) | unknown_names(findings)
     found = {name: Use("the pipeline") for name in names}
@@ -234,7 +234,7 @@ def _unbound(
 
 
 def _loads(whole: Decided, name: str) -> bool:
-    """Say whether a piece loads its array from the file beside the module."""
+    """Tell whether a piece loads its array from the file beside the module."""
     texts = [piece.text for piece in whole.pieces if name in piece.names]
     return any("Path(__file__).with_name(" in text for text in texts)
 

@@ -78,12 +78,12 @@ class Question:
 
 
 def portrayed(value: object) -> Any:
-    """Give the portrait of a value as it comes out of JSON."""
+    """Return the portrait of a value as it comes out of JSON."""
     return json.loads(json.dumps(portrait(value)))
 
 
 def error_words(error: BaseException) -> str:
-    """Give an exception as its traceback's last line does, in one line."""
+    """Return an exception as its traceback's last line does, in one line."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"no module named {error.name!r} can be found from a fresh process"
     if isinstance(error, StageError) and error.__cause__ is not None:
@@ -94,7 +94,7 @@ def error_words(error: BaseException) -> str:
 
 
 def error_line(error: BaseException, file: str) -> int | None:
-    """Give the line of `file` that an exception came from: the innermost one."""
+    """Return the line of `file` that an exception came from: the innermost one."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
     found = None
@@ -107,7 +107,7 @@ def error_line(error: BaseException, file: str) -> int | None:
 
 
 def text_of_line(file: str, line: int | None) -> str:
-    """Give a line of a file, without its indent."""
+    """Return a line of a file, without its indent."""
     lines = Path(file).read_text(encoding="utf-8").split("\n")
     return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
 
@@ -182,7 +182,7 @@ class Answer:
     output: str
 
     def explained(self) -> str:
-        """Give `words`, and below the last lines that were printed, without secrets."""
+        """Return `words`, and below the last lines that were printed, without secrets."""
         lines = [line for line in scrubbed(self.output).splitlines() if line.strip()]
         last = [shortened(line, _SHOWN) for line in lines[-_SHOWN_LINES:]]
         return "\n  ".join([self.words, *last])
@@ -256,7 +256,7 @@ def temporary_folder() -> Iterator[str]:
 
 
 def _executable() -> str:
-    """Give the Python to start.
+    """Return the Python to start.
 
     Raises:
         ExportError: this interpreter does not know where it lies.
@@ -285,13 +285,13 @@ def _command(executable: str, answers: int) -> list[str]:
 
 
 def _environment(mark: str, seed: int) -> dict[str, str]:
-    """Give this process's environment, with no windows opened, and a mark that is inherited."""
+    """Return this process's environment, with no windows opened, and a mark that is inherited."""
     ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
     return os.environ | ours | ({} if has_own_seed() else {_SEED: str(seed)})
 
 
 def has_own_seed() -> bool:
-    """Say whether the user fixed the seed of hashes: all processes have the same then."""
+    """Tell whether the user fixed the seed of hashes: all processes have the same then."""
     return os.environ.get(_SEED, "random") != "random"
 
 
@@ -396,7 +396,7 @@ class _Child:
         return Answer(tuple(self._lines), ending, words, self._printed())
 
     def _printed(self) -> str:
-        """Give the last of the output; half a line could hold half a secret, not known as one."""
+        """Return the last of the output; half a line could hold half a secret, not known as one."""
         whole = self._output
         if len(whole) >= _OUTPUT_BYTES:
             whole = whole.partition(b"\n")[2]
@@ -466,7 +466,7 @@ class _Child:
         yield from map(json.loads, whole)
 
     def _let_exit(self, selector: selectors.BaseSelector) -> None:
-        """Give libraries the time to clear up; the pipe for answers closes with the process."""
+        """Return libraries the time to clear up; the pipe for answers closes with the process."""
         end = time.monotonic() + _GRACE_S
         while (left_s := end - time.monotonic()) > 0 and self._is_heard(selector, self._answers):
             for key, _ in selector.select(left_s):
@@ -589,7 +589,7 @@ def _checked(question: Question, make: Callable[[], Any]) -> Any:
 
 
 def _functions(stage: Any) -> Iterator[Any]:
-    """Give what workers of a stage are sent."""
+    """Return what workers of a stage are sent."""
     for function in (
         stage.fn,
         getattr(stage.spec, "collate", None),
@@ -691,7 +691,7 @@ class _Stage:
         return None if words is None else {"reason": words, "line": None}
 
     def _living(self, names: list[str]) -> dict[str, Any] | None:
-        """Say what of the names lives in one process: whoever imports the module would share it."""
+        """Tell which names live in one process: whoever imports the module would share them."""
         namespace = vars(self._module)
         found = (handle_in(name, namespace[name]) for name in names if name in namespace)
         handle = next((one for one in found if one is not None), None)
@@ -710,7 +710,7 @@ class _Stage:
 
 
 def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: bool) -> str | None:
-    """Say which name of a module is not worth what is expected; None where all are.
+    """Tell which name of a module is not worth what is expected; None where all are.
 
     Args:
         namespace: the module's names.

@@ -88,7 +88,7 @@ MODULE_NAMES = frozenset(("__name__", "__doc__", "__file__", "__package__", "__s
 
 
 def way_out_of(value: object) -> str | None:
-    """Say what to do instead of writing a value that lives in one process; None where it may be.
+    """Tell what to do instead of writing a value that lives in one process; None where it may be.
 
     Loggers and locks may be written: a module makes its own.
     """
@@ -162,7 +162,7 @@ def kind_of(value: object) -> str:
 
 
 def is_generator(value: object) -> bool:
-    """Say whether a value draws random numbers: its state moves on as it is used."""
+    """Tell whether a value draws random numbers: its state moves on as it is used."""
     import random
 
     if isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
@@ -318,7 +318,7 @@ def _standard() -> tuple[object, ...]:
 
 
 def _inside(step: _Step, dull: set[type]) -> Iterator[_Step]:
-    """Give what a value consists of."""
+    """Return what a value consists of."""
     value = step.value
     if type(value) in _EXACT:
         yield from _of_container(step, dull)
@@ -383,12 +383,12 @@ def _of_container(step: _Step, dull: set[type]) -> Iterator[_Step]:
 
 
 def _plainly(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Give the items of a mapping as they are stored, whatever its class says."""
+    """Return the items of a mapping as they are stored, whatever its class says."""
     yield from dict.items(value) if isinstance(value, dict) else value.items()
 
 
 def _of_wrapper(step: _Step) -> Iterator[_Step]:
-    """Give the functions, and what they are given, inside a callable or a descriptor."""
+    """Return the functions, and what they are given, inside a callable or a descriptor."""
     value, place = step.value, step.place
     match value:
         case functools.partial():
@@ -416,7 +416,7 @@ def _of_wrapper(step: _Step) -> Iterator[_Step]:
 
 
 def _of_object(step: _Step) -> Iterator[_Step]:
-    """Give the attributes of an object: those that it keeps when it is pickled."""
+    """Return the attributes of an object: those that it keeps when it is pickled."""
     kind = type(step.value)
     inside = step.is_inside or is_library(kind.__module__)
     if isinstance(step.value, types.SimpleNamespace):

@@ -46,7 +46,7 @@ def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> froze
 
 
 def named_in(scope: Scope, value: Any) -> Iterator[Any]:
-    """Give a function or class that has a name, or the functions with one that are inside."""
+    """Return a function or class that has a name, or the functions with one that are inside."""
     for _ in range(_DEPTH):
         if by_reference(value):
             return
@@ -75,7 +75,7 @@ class HeldCode(NamedTuple):
 
 
 def held_in(value: Any, place: str = "", depth: int = 0) -> Iterator[HeldCode]:
-    """Give the functions and classes that a value holds."""
+    """Return the functions and classes that a value holds."""
     if isinstance(value, FunctionType | type) or _is_cached(value):
         if depth:
             yield HeldCode(place, value)
@@ -95,7 +95,7 @@ def held_in(value: Any, place: str = "", depth: int = 0) -> Iterator[HeldCode]:
 
 
 def members_of(kind: type) -> dict[str, Any]:
-    """Give the attributes of a class that are none of its own methods."""
+    """Return the attributes of a class that are none of its own methods."""
     return {
         name: one
         for name, one in vars(kind).items()
@@ -139,7 +139,7 @@ class HeldState(NamedTuple):
 
 
 def read_of(nodes: Iterable[ast.AST]) -> dict[str, frozenset[str]]:
-    """Give by each name the attributes that some code reads of it: methods that it may call."""
+    """Return by each name the attributes that some code reads of it: methods that it may call."""
     found: dict[str, set[str]] = {}
     for node in nodes:
         for one in ast.walk(node):
@@ -151,7 +151,7 @@ def read_of(nodes: Iterable[ast.AST]) -> dict[str, frozenset[str]]:
 def changed_attributes(
     node: ast.ClassDef, called: frozenset[str], moving: frozenset[str]
 ) -> frozenset[str]:
-    """Give the attributes of instances that change while the pipeline runs.
+    """Return the attributes of instances that change while the pipeline runs.
 
     Args:
         node: the class.
@@ -169,7 +169,7 @@ def changed_attributes(
 
 
 def _running(methods: dict[str, Any], called: frozenset[str]) -> list[ast.AST]:
-    """Give the methods that other code calls, and those that these call."""
+    """Return the methods that other code calls, and those that these call."""
     rest = sorted(called.union(_USING) & methods.keys())
     found: dict[str, ast.AST] = {}
     while rest:
@@ -185,7 +185,7 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _changed(node: ast.AST, moving: frozenset[str]) -> Iterator[str]:
-    """Give the attribute of `self` that an expression changes, if it does."""
+    """Return the attribute of `self` that an expression changes, if it does."""
     target: ast.AST | None = None
     if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
         target = node
@@ -246,7 +246,7 @@ def registered(scope: Scope, name: str, value: Any, statement: Statement) -> Reg
 
 
 def implementations(value: Any) -> list[CodeType] | None:
-    """Give the code of all implementations of a `singledispatch` function; None for others."""
+    """Return the code of all implementations of a `singledispatch` function; None for others."""
     registry = getattr(value, "registry", None)
     if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
         return None
@@ -255,7 +255,7 @@ def implementations(value: Any) -> list[CodeType] | None:
 
 
 def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
-    """Give the statements that add to a function of another module, which only imports it.
+    """Return the statements that add to a function of another module, which only imports it.
 
     Set-up cells are kept, and so are not among them.
 
@@ -316,7 +316,7 @@ def _is_registration(node: ast.expr, name: str) -> bool:
 
 
 def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
-    """Give each `x.register` that decorates a definition, or is called by an expression."""
+    """Return each `x.register` that decorates a definition, or is called by an expression."""
     marks: list[ast.expr] = []
     if isinstance(node, _DEFS):
         marks = node.decorator_list
@@ -331,14 +331,14 @@ def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
 
 
 def _root(node: ast.expr) -> str | None:
-    """Give the name before the first dot."""
+    """Return the name before the first dot."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
 
 
 def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """Give the live value of names with dots, as far as modules lead."""
+    """Return the live value of names with dots, as far as modules lead."""
     if isinstance(node, ast.Attribute):
         owner = _followed(node.value, namespace)
         return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None

@@ -507,7 +507,7 @@ class _Writer:
 
 
 def _fields(value: Any) -> list[str] | None:
-    """Give the fields that make a dataclass again; None where it holds more than they say."""
+    """Return the fields that make a dataclass again; None where it holds more than they say."""
     kinds = [field._field_type.name for field in value.__dataclass_fields__.values()]
     fields = dataclasses.fields(value)
     others = [field for field in fields if not field.init]
@@ -520,7 +520,7 @@ def _fields(value: Any) -> list[str] | None:
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Say whether a field has the value that it has where none is given."""
+    """Tell whether a field has the value that it has where none is given."""
     if field.default_factory in _PLAIN:
         default: Any = field.default_factory()
     elif field.default is not dataclasses.MISSING:
@@ -531,7 +531,7 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def _parameters(value: Any) -> list[str] | None:
-    """Give the parameters of the `__init__` of a plain class; None for another class."""
+    """Return the parameters of the `__init__` of a plain class; None for another class."""
     init: Any = type(value).__init__
     if init is object.__init__:
         kind: Any = type(value)

@@ -56,7 +56,7 @@ class Scope:
 
 
 def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Give the names that nodes bind where they stand, not in the functions and classes inside.
+    """Return the names that nodes bind where they stand, not in the functions and classes inside.
 
     `del x` counts, as it makes `x` local; a star import binds nothing that could be named.
     """
@@ -66,12 +66,12 @@ def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def alias_name(alias: ast.alias) -> str:
-    """Give the name that an import binds: `a` for `import a.b`."""
+    """Return the name that an import binds: `a` for `import a.b`."""
     return alias.asname or alias.name.partition(".")[0]
 
 
 def declared(nodes: Iterable[ast.AST], kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
-    """Give the names that `global` or `nonlocal` statements declare."""
+    """Return the names that `global` or `nonlocal` statements declare."""
     for node in nodes:
         if isinstance(node, kind):
             yield from node.names
@@ -90,7 +90,7 @@ def defaults(args: ast.arguments) -> list[ast.expr]:
 
 
 def mangled(name: str, owner: str) -> str:
-    """Give a private name of a class as Python stores it."""
+    """Return a private name of a class as Python stores it."""
     if not owner.strip("_") or not name.startswith("__") or name.endswith("__"):
         return name
     return f"_{owner.lstrip('_')}{name}"
@@ -112,7 +112,7 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Give what of a node is in its scope; of a comprehension, the walruses alone."""
+    """Return what of a node is in its scope; of a comprehension, the walruses alone."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield from (*node.decorator_list, *defaults(node.args))
     elif isinstance(node, ast.ClassDef):
@@ -181,7 +181,7 @@ CHANGING = frozenset(
 
 
 def names_read(node: ast.AST, *, future: bool) -> Reads:
-    """Give the global names that code uses, builtins among them.
+    """Return the global names that code uses, builtins among them.
 
     A name that the code itself has bound before, on all ways that lead there, is none of those
     read now.
@@ -205,7 +205,7 @@ def names_read(node: ast.AST, *, future: bool) -> Reads:
 
 
 def names_unbound(text: str, *, future: bool) -> frozenset[str]:
-    """Give the names that a module reads, and that nothing in it binds; builtins among them.
+    """Return the names that a module reads, and that nothing in it binds; builtins among them.
 
     Args:
         text: the module, or a part of one.
@@ -426,7 +426,7 @@ class _Reader(ast.NodeVisitor):
         self._bind_all([node.name])
 
     def _typed(self, node: ast.AST) -> Scope:
-        """Give the scope of the parameters of types, `T` in `def f[T](x)`, if there are any."""
+        """Return the scope of the parameters of types, `T` in `def f[T](x)`, if there are any."""
         here = self._scope
         parameters = getattr(node, "type_params", [])
         if not parameters:
@@ -477,7 +477,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _quoted(note: ast.AST) -> Iterator[ast.expr]:
-    """Give the annotations that stand in an annotation as text; what `Literal` holds is none."""
+    """Return the annotations that stand in an annotation as text; what `Literal` holds is none."""
     match note:
         case ast.Constant(str(text)):
             try:

@@ -54,7 +54,7 @@ _TRIED = 3  # texts, the newest first
 
 
 def is_assignment(node: ast.AST) -> bool:
-    """Say whether a statement binds plain names to the value of an expression."""
+    """Tell whether a statement binds plain names to the value of an expression."""
     if isinstance(node, ast.AnnAssign):
         return isinstance(node.target, ast.Name) and node.value is not None
     return isinstance(node, ast.Assign) and all(map(_is_plain, node.targets))
@@ -88,7 +88,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
 
 
 def _is_usable(scope: Scope, statement: Statement) -> bool:
-    """Say whether a text may stand for a value: what it binds was not bound anew since."""
+    """Tell whether a text may stand for a value: what it binds was not bound anew since."""
     if not is_assignment(statement.node):
         return False
     lines = range(statement.first_line, statement.last_line + 1)
@@ -100,12 +100,12 @@ def _is_usable(scope: Scope, statement: Statement) -> bool:
 
 
 def _looks_around(node: ast.AST) -> bool:
-    """Say whether code finds variables by means that do not name them."""
+    """Tell whether code finds variables by means that do not name them."""
     return any(isinstance(one, ast.Name) and one.id in _REFLECTING for one in ast.walk(node))
 
 
 def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool:
-    """Say whether a value comes from the environment, perhaps by way of other variables."""
+    """Tell whether a value comes from the environment, perhaps by way of other variables."""
     if not is_assignment(statement.node):
         return False
     if reads_environment(statement.node):
@@ -178,7 +178,7 @@ def _refuse(known: Known) -> None:
 
 
 def _variable(secret: str) -> str:
-    """Give the name of an environment variable for a secret, as CONFIG['token'] has it."""
+    """Return the name of an environment variable for a secret, as CONFIG['token'] has it."""
     words = re.findall(r"[A-Za-z][\w-]*", secret.removesuffix(" (a key)"))
     return words[-1].replace("-", "_").upper() if words else "TOKEN"
 
@@ -277,7 +277,7 @@ class Known:
         return Spelling("\n\n\n".join(texts), now - {self.name}, later - {self.name})
 
     def _wrapped(self, statement: Statement) -> list[Statement]:
-        """Give what bound the name that `name = wrapper(name)` reads, the oldest first."""
+        """Return what bound the name that `name = wrapper(name)` reads, the oldest first."""
         found: list[Statement] = []
         every = self.scope.cells.bindings(self.name)
         for one in every[every.index(statement) + 1 :]:
@@ -356,7 +356,7 @@ def _alike(scope: Scope, names: Iterable[str]) -> list[list[str]]:
 
 
 def _is_seeded(node: ast.AST) -> bool:
-    """Say whether some call in an assignment is given an argument."""
+    """Tell whether some call in an assignment is given an argument."""
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
     return any(call.args or call.keywords for call in calls)
 
@@ -384,7 +384,7 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
 
 # -- Functions: those without a name in the notebook become definitions of the module's own --------
 def same_function(value: FunctionType, place: Place) -> str | None:
-    """Give the name of a function that was defined anew since, but to the same effect.
+    """Return the name of a function that was defined anew since, but to the same effect.
 
     Raises:
         ExportError: it was redefined to another effect.
@@ -445,7 +445,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
 
 
 def _known(value: FunctionType, place: Place, free: list[str]) -> str | None:
-    """Give the name that a function of the same code and defaults was written under."""
+    """Return the name that a function of the same code and defaults was written under."""
     found = place.collector.found
     for name, code in found.written.items():
         same = code == (value.__code__, len(free))

@@ -216,7 +216,7 @@ def _played(
 
 
 def _hangs_on_hashes(pieces: Iterable[Piece]) -> bool:
-    """Say whether some text may give another order in another process."""
+    """Tell whether some text may give another order in another process."""
     texts = (spelling.text for piece in pieces for spelling in piece.spellings)
     return any(map(may_hang_on_hashes, texts))
 
@@ -231,7 +231,7 @@ def _first_stable(piece: Piece) -> int:
 
 
 def _last_tried(answer: Answer) -> tuple[int, int] | None:
-    """Give the piece and the spelling that ended the process; None where none did."""
+    """Return the piece and the spelling that ended the process; None where none did."""
     places = [(line["at"], line["spelling"]) for line in answer.lines if "at" in line]
     return places[-1] if places and answer.ending != "answered" else None
 
@@ -415,7 +415,7 @@ def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> 
 
 
 def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
-    """Give by each name the attributes that the functions and the chain read of it."""
+    """Return by each name the attributes that the functions and the chain read of it."""
     texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
     texts += [f"f({text}\n)" for text in _chains_texts(draft)]
     texts += [way.text for piece in found.checks.values() for way in piece.spellings]
@@ -478,7 +478,7 @@ def _archived(found: Found) -> Iterator[str]:
 
 
 def archive_bytes(arrays: dict[str, object]) -> bytes:
-    """Give arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
+    """Return arrays as a file that `numpy.load` reads; equal arrays give equal bytes."""
     import io
     import zipfile
 
@@ -585,13 +585,13 @@ def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
 
 
 def _is_meant(line: Import, text: str) -> bool:
-    """Say whether `import a.b` is meant by what reads `a`, and not another module in it."""
+    """Tell whether `import a.b` is meant by what reads `a`, and not another module in it."""
     dotted = line.member is None and line.alias is None and "." in line.module
     return not dotted or line.module in text
 
 
 def _texts(draft: Draft) -> Iterator[str]:
-    """Give all expressions of `build_pipeline`."""
+    """Return all expressions of `build_pipeline`."""
     for parameter in draft.parameters:
         yield from (parameter.annotation, parameter.default)
     yield from _chains_texts(draft)
@@ -618,7 +618,7 @@ def _step_texts(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def _names(text: str) -> set[str]:
-    """Give the names that an argument reads, with its keyword or without."""
+    """Return the names that an argument reads, with its keyword or without."""
     call = ast.parse(f"f({text}\n)", mode="eval").body
     assert isinstance(call, ast.Call)
     parts = (*call.args, *call.keywords)
@@ -626,7 +626,7 @@ def _names(text: str) -> set[str]:
 
 
 def as_module(whole: Decided, *, title: str, origin: str, future: bool) -> Module:
-    """Give the model of the module.
+    """Return the model of the module.
 
     Args:
         whole: what it holds.
@@ -776,7 +776,7 @@ def _in_module(words: str) -> str:
 def _graph_difference(
     notebook: Sequence[Mapping[str, Any]], module: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Say where two pipelines differ: names first, then what the stages are."""
+    """Tell where two pipelines differ: names first, then what the stages are."""
     names = [[stage["name"] for stage in graph] for graph in (notebook, module)]
     if names[0] != names[1]:
         words = [", ".join(map(repr, listed)) for listed in names]
@@ -844,7 +844,7 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
 
 
 def _mismatch(notebook: Sample, module: Sample) -> str | None:
-    """Say which item differs first; None where none does."""
+    """Tell which item differs first; None where none does."""
     for number, (ours, theirs) in enumerate(zip(notebook.items, module.items, strict=False)):
         words = difference(ours, theirs)
         if words is not None:

@@ -64,7 +64,7 @@ def _code_lines(text: str) -> Lines:
 
 
 def _inside_strings(text: str) -> Iterator[int]:
-    """Give the numbers of the lines that begin inside a string."""
+    """Return the numbers of the lines that begin inside a string."""
     begun: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline):
         kind = tokenize.tok_name[token.type]
@@ -181,7 +181,7 @@ def _bracketed(
 
 
 def _inside(room: int) -> int:
-    """Give the columns of a line that is indented by one more step and ends in a comma."""
+    """Return the columns of a line that is indented by one more step and ends in a comma."""
     return room - len(INDENT) - 1
 
 
@@ -219,7 +219,7 @@ def import_block(imports: Iterable[Import], *, future: bool) -> str:
 
 
 def _settled(imports: Iterable[Import]) -> list[Import]:
-    """Give each import once: for the program rather than for types, local where one says so."""
+    """Return each import once: for the program rather than for types, local where one says so."""
     given = set(imports)
     local = {line.module for line in given if line.local}
     real = {_what(line) for line in given if not line.for_types}
@@ -302,7 +302,7 @@ def _alias_key(line: Import) -> Any:
 
 
 def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Give a key that sorts `x9` before `x10`: a run of digits counts as a number."""
+    """Return a key that sorts `x9` before `x10`: a run of digits counts as a number."""
     return tuple(_natural_part(part) for part in _NATURAL.findall(text))
 
 
@@ -336,7 +336,7 @@ class _Graph:
     soft: _Edges
 
     def all_edges(self) -> _Edges:
-        """Give for each piece all that it is to follow."""
+        """Return for each piece all that it is to follow."""
         return _united(self.hard, _united(self.calls, self.soft))
 
     def without(self, placed: list[int]) -> _Graph:
@@ -420,7 +420,7 @@ def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
 
 
 def _next(graph: _Graph) -> int | None:
-    """Give the best piece that can stand next, or None where circles leave none."""
+    """Return the best piece that can stand next, or None where circles leave none."""
     edges = graph.all_edges()
     free = next((piece for piece, needs in edges.items() if not needs), None)
     if free is not None:
@@ -530,7 +530,7 @@ def linted(text: str, filename: str, *, folder: str | None = None) -> list[Findi
 
 
 def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
-    """Give the names that ruff knows no binding of."""
+    """Return the names that ruff knows no binding of."""
     matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
     return frozenset(match[1] for match in matches if match is not None)
 
@@ -564,7 +564,7 @@ def _excused(line: str, column: int | None, codes: Sequence[str]) -> str:
 
 
 def _comment_columns(lines: list[str]) -> dict[int, int]:
-    """Give where the comment of each line begins."""
+    """Return where the comment of each line begins."""
     columns: dict[int, int] = {}
     with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what was read so far counts
         for token in tokenize.generate_tokens(iter(lines).__next__):
@@ -586,7 +586,7 @@ def _finding(entry: dict[str, Any]) -> Finding:
 
 
 def _find_ruff() -> str | None:
-    """Give ruff's program: that of its package, one beside Python, or any."""
+    """Return ruff's program: that of its package, one beside Python, or any."""
     for module in ("ruff", "ruff.__main__"):
         with contextlib.suppress(Exception):  # not installed, another version, no program in it
             return str(importlib.import_module(module).find_ruff_bin())

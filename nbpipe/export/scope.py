@@ -56,7 +56,7 @@ class Scope:
         return name in self.namespace and not self._is_replaced(name)
 
     def _is_replaced(self, name: str) -> bool:
-        """Say whether IPython gave a builtin another body, as it does with `open`."""
+        """Tell whether IPython gave a builtin another body, as it does with `open`."""
         whole = getattr(builtins, name, None)
         inside = getattr(self.namespace[name], "__wrapped__", None)
         return whole is not None and inside is whole and self.newest(name) is None
@@ -65,12 +65,12 @@ class Scope:
         return self.namespace[name]
 
     def newest(self, name: str) -> Statement | None:
-        """Give the statement that bound a name last."""
+        """Return the statement that bound a name last."""
         found = self.cells.bindings(name)
         return found[0] if found else None
 
     def first(self, name: str) -> tuple[int, int]:
-        """Say where a name was bound first: the cell, and the statement in it."""
+        """Tell where a name was bound first: the cell, and the statement in it."""
         found = self.cells.bindings(name)
         return (found[-1].cell.order, found[-1].number) if found else (sys.maxsize, 0)
 
@@ -96,12 +96,12 @@ class Scope:
         return [names_read(node, future=True) for node in nodes]
 
     def is_foreign(self, name: str) -> bool:
-        """Say whether a name comes from IPython, and the user has not bound it."""
+        """Tell whether a name comes from IPython, and the user has not bound it."""
         known = name in NOTEBOOK_NAMES or _KEPT.fullmatch(name) is not None
         return self.is_notebook and known and self.newest(name) is None
 
     def name_of(self, value: object) -> str | None:
-        """Give the user's name for an object, by identity; None where it has none."""
+        """Return the user's name for an object, by identity; None where it has none."""
         names = [
             name
             for name, one in tuple(self.namespace.items())
@@ -112,7 +112,7 @@ class Scope:
         return ranked[0] if ranked else None
 
     def _is_name(self, name: str) -> bool:
-        """Say whether a name is the user's for one thing: loops give theirs to many."""
+        """Tell whether a name is the user's for one thing: loops give theirs to many."""
         newest = self.newest(name)
         loops = newest is not None and isinstance(newest.node, ast.For | ast.AsyncFor)
         return not (loops or self.is_foreign(name) or name in MODULE_NAMES)
@@ -134,7 +134,7 @@ class Scope:
         return tuple(dict.fromkeys(found))
 
     def for_types(self, name: str) -> Import | None:
-        """Give the import of a name under `if TYPE_CHECKING:`."""
+        """Return the import of a name under `if TYPE_CHECKING:`."""
         lines = ((_line(one, name), one) for one in self._imports if one.for_types)
         for line, _ in lines:
             if line is not None:
@@ -142,7 +142,7 @@ class Scope:
         return None
 
     def alias_of(self, value: object) -> tuple[str, Import] | None:
-        """Give the user's name for something imported, and the import."""
+        """Return the user's name for something imported, and the import."""
         for name, one in tuple(self.namespace.items()):
             if one is value and not self.is_foreign(name):
                 lines = self.imported(name, value)
@@ -173,7 +173,7 @@ def _binds_whole(line: Import) -> bool:
 
 
 def _line(one: Imported, name: str) -> Import | None:
-    """Give what an import has to do with a name."""
+    """Return what an import has to do with a name."""
     if one.level or one.module == "__future__":
         return None
     local = is_local(one.module)
@@ -186,7 +186,7 @@ def _line(one: Imported, name: str) -> Import | None:
 
 
 def gives(line: Import, value: object) -> bool:
-    """Say whether an import gives this very object."""
+    """Tell whether an import gives this very object."""
     if line.member is None:
         name = line.module if line.alias is not None else line.module.partition(".")[0]
         return sys.modules.get(name) is value and line.module in sys.modules
@@ -200,18 +200,18 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def is_builtin(name: str) -> bool:
-    """Say whether a name is known without being bound."""
+    """Tell whether a name is known without being bound."""
     return hasattr(builtins, name) or name in MODULE_NAMES
 
 
 def is_importable(module: ModuleType) -> bool:
-    """Say whether a fresh process finds the same module by its name."""
+    """Tell whether a fresh process finds the same module by its name."""
     return importable(module.__name__)
 
 
 @functools.cache
 def is_local(module: str) -> bool:
-    """Say whether a module is a file of the user's own, not a part of an installed package."""
+    """Tell whether a module is a file of the user's own, not a part of an installed package."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
         return False
@@ -222,7 +222,7 @@ def is_local(module: str) -> bool:
 
 
 def is_installed(file: str) -> bool:
-    """Say whether a file belongs to Python or to an installed package."""
+    """Tell whether a file belongs to Python or to an installed package."""
     folders = {sysconfig.get_path(word) for word in ("purelib", "platlib", "stdlib")}
     parts = Path(file).parts
     return (
@@ -233,7 +233,7 @@ def is_installed(file: str) -> bool:
 
 
 def _is_distributed(top: str) -> bool:
-    """Say whether an installed distribution brings a module, in a folder of its own."""
+    """Tell whether an installed distribution brings a module, in a folder of its own."""
     from importlib.metadata import packages_distributions
 
     return top in packages_distributions()

@@ -103,7 +103,7 @@ _SHORTEST_PART = 4  # characters of a literal that is a part of a secret
 
 
 def secret_in(name: str, value: object) -> str | None:
-    """Say what looks like a secret in a variable: "API_KEY", "CONFIG['token']"; None if nothing.
+    """Tell what looks like a secret in a variable: "API_KEY", "CONFIG['token']"; None if nothing.
 
     A text counts by the name of the variable, key, attribute, parameter or field that holds it,
     by its look, and where it holds what is known to be a secret, as one of the environment. At
@@ -118,7 +118,7 @@ def secret_in(name: str, value: object) -> str | None:
 
 
 def texts_named_as_secrets(name: str, value: object) -> Iterator[str]:
-    """Give the texts in a variable that are secrets.
+    """Return the texts in a variable that are secrets.
 
     Args:
         name: of the variable.
@@ -200,12 +200,12 @@ class _Search:
 
 
 def as_text(value: str | bytes | bytearray) -> str:
-    """Give a text, or bytes letter by letter."""
+    """Return a text, or bytes letter by letter."""
     return str(value) if isinstance(value, str) else bytes(value).decode("latin-1")
 
 
 def _as_bytes(array: Any) -> bytes:
-    """Give the bytes that an array may be made of: its own, or one for each small number."""
+    """Return the bytes that an array may be made of: its own, or one for each small number."""
     if array.dtype.itemsize == 1 or array.dtype.kind == "V":
         return bytes(array.tobytes())
     if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > _BYTE:
@@ -238,7 +238,7 @@ def _is_table(values: Iterable[object]) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Give what a value holds: how it is reached, the name it has there, the part."""
+    """Return what a value holds: how it is reached, the name it has there, the part."""
     if isinstance(value, dict):  # as it is stored: the methods of a subclass may do anything
         yield from _parts_of_mapping(list(dict.items(value)))
     elif isinstance(value, Mapping):
@@ -307,7 +307,7 @@ def _parts_of_sequence(values: list[Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _parts_given(value: functools.partial[Any]) -> Iterator[tuple[str, str, Any]]:
-    """Give the arguments of a partial that have no name in it, as its function calls them."""
+    """Return the arguments of a partial that have no name in it, as its function calls them."""
     code = getattr(value.func, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if isinstance(code, CodeType) else ()
     for at, (part, name) in enumerate(zip_longest(value.args, names[: len(value.args)])):
@@ -337,7 +337,7 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, str, Any]]
 
 
 def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Give attributes as they are stored: no property runs."""
+    """Return attributes as they are stored: no property runs."""
     if isinstance(value, type):
         public = [pair for pair in vars(value).items() if not pair[0].startswith("__")]
         yield from _attributes(public)
@@ -352,7 +352,7 @@ def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _parts_of_frame(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Give the columns of a table of pandas, or the values of one."""
+    """Return the columns of a table of pandas, or the values of one."""
     if hasattr(value, "columns"):
         yield from ((f"[{_key(name)}]", str(name), value[name].to_numpy()) for name in value)
     elif hasattr(value, "to_numpy"):
@@ -360,7 +360,7 @@ def _parts_of_frame(value: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def advice(name: str) -> str:
-    """Say of something that it holds a secret, and what to do."""
+    """Tell of something that it holds a secret, and what to do."""
     known = "".join(c if c.isalnum() else "_" for c in name).strip("_").upper()
     return (
         "holds what looks like a secret; it is never written to a file. Read it at run time, e.g. "
@@ -381,7 +381,7 @@ def secret_in_text(text: str) -> bool:
 
 
 def secrets_in_text(text: str) -> Pairs:
-    """Give the secrets in source text, each with the name of what holds it, where it has one."""
+    """Return the secrets in source text, each with the name of what holds it, where it has one."""
     tree = _tree(text)
     if tree is None:
         if scrubbed(text) != text:
@@ -392,7 +392,7 @@ def secrets_in_text(text: str) -> Pairs:
 
 
 def told_in(text: str) -> Iterator[str]:
-    """Give what nobody may read elsewhere of source text: its secrets, as far as they are rare."""
+    """Return what nobody may read elsewhere of a source text: its secrets, where they are rare."""
     for _, secret in secrets_in_text(text):
         yield from filter(is_rare, secrets_held(secret) or (secret,))
     if _tree(text) is None:
@@ -445,7 +445,7 @@ def _without(text: str, tree: ast.Module, found: set[str]) -> str:
 
 
 def _outer_literals(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
-    """Give the literals of a tree; those in an f-string are a part of it."""
+    """Return the literals of a tree; those in an f-string are a part of it."""
     for one in ast.iter_child_nodes(node):
         if isinstance(one, ast.Constant | ast.JoinedStr):
             yield one
@@ -464,7 +464,7 @@ def _holds(node: ast.Constant | ast.JoinedStr, found: set[str]) -> bool:
 
 
 def _public(nodes: list[ast.AST]) -> dict[int, str]:
-    """Give the names of the literals that are hashes, or ids of something public, by id."""
+    """Return the names of the literals that are hashes, or ids of something public, by id."""
     pairs: list[tuple[str, ast.expr | None]] = []
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -487,7 +487,7 @@ def _public(nodes: list[ast.AST]) -> dict[int, str]:
 
 
 def _parameters(nodes: list[ast.AST]) -> dict[str, list[str]]:
-    """Give what the functions, methods and classes of a text call their arguments, by place."""
+    """Return what the functions, methods and classes of a text call their arguments, by place."""
     takes: dict[str, list[str]] = {}
     methods: set[ast.AST] = set()
     for node in nodes:
@@ -505,7 +505,7 @@ def _is_bound(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _fields(node: ast.ClassDef) -> list[str]:
-    """Give what a class is called with: the arguments of its `__init__`, or its fields."""
+    """Return what a class is called with: the arguments of its `__init__`, or its fields."""
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name == "__init__":
             return [each.arg for each in (*one.args.posonlyargs, *one.args.args)][1:]
@@ -514,7 +514,7 @@ def _fields(node: ast.ClassDef) -> list[str]:
 
 
 def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Pairs:
-    """Give the literals in a call, each with the name of the parameter that it is for."""
+    """Return the literals in a call, each with the name of the parameter that it is for."""
     if not isinstance(node, ast.Call):
         return
     function, given = node.func, node.args
@@ -528,7 +528,7 @@ def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Pairs:
 
 
 def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
-    """Give the arguments of a library's function that are secrets by what it does."""
+    """Return the arguments of a library's function that are secrets by what it does."""
     name, owner = _last_name(function), _last_name(getattr(function, "value", function))
     if name in _FIRST or f"{owner}.{name}" in _FIRST:
         return given[:1]
@@ -546,7 +546,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _literals(node: ast.AST) -> Pairs:
-    """Give the texts that stand in a node, each with the name it is given there."""
+    """Return the texts that stand in a node, each with the name it is given there."""
     if isinstance(node, ast.Constant | ast.BinOp):
         yield from (("", text) for text in _texts(node) if isinstance(node, ast.Constant) or text)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -580,16 +580,16 @@ def _literals(node: ast.AST) -> Pairs:
 
 
 def _filled(template: ast.expr, given: list[ast.expr]) -> list[str]:
-    """Give a template with the literals that are put into it."""
+    """Return a template with the literals that are put into it."""
     texts = _texts(template) if isinstance(template, ast.Constant) else []
     if not texts or not any(map(_texts, given)):
         return []
-    holes = iter([*map(_texts, given)])
-    return [_HOLES.sub(lambda match: "".join(next(holes, [match[0]])) or match[0], texts[0])]
+    gaps = iter([*map(_texts, given)])
+    return [_HOLES.sub(lambda match: "".join(next(gaps, [match[0]])) or match[0], texts[0])]
 
 
 def _listed(node: ast.Tuple | ast.List) -> Pairs:
-    """Give what stands in a list: the second of a pair, and what follows an option."""
+    """Return what stands in a list: the second of a pair, and what follows an option."""
     if len(node.elts) == _PAIR:
         names = [] if isinstance(node, ast.Tuple) else _texts(node.elts[0])
         if isinstance(node, ast.Tuple) or any(map(is_secret_name, names)):
@@ -635,7 +635,7 @@ def _named(name: str, value: ast.expr | None) -> Pairs:
 
 
 def _within(node: ast.expr) -> Iterator[str]:
-    """Give the texts that an expression gives in some form: joined, encoded, in a container."""
+    """Return the texts that an expression gives in some form: joined, encoded, in a container."""
     if isinstance(node, ast.Constant | ast.JoinedStr):
         yield from _texts(node)
     elif isinstance(node, ast.IfExp):
@@ -658,7 +658,7 @@ def _within(node: ast.expr) -> Iterator[str]:
 
 
 def _kept(call: ast.Call) -> Iterator[ast.expr]:
-    """Give the arguments of a call that are in what it gives."""
+    """Return the arguments of a call that are in what it gives."""
     name = _last_name(call.func)
     if name in _ASKS:
         yield from call.args[1:]
@@ -672,7 +672,7 @@ def _kept(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _texts(node: ast.expr | None) -> list[str]:
-    """Give the text that an expression is: a literal, or literals added up."""
+    """Return the text that an expression is: a literal, or literals added up."""
     if isinstance(node, ast.Constant):
         value = node.value
         return [as_text(value)] if isinstance(value, str | bytes) else []
@@ -835,7 +835,7 @@ def check_arrays(arrays: Mapping[str, Any]) -> None:
 
 # -- what is secret -----------------------------------------------------------------------
 def _secrets_of(scope: Scope) -> Iterator[str]:
-    """Give the secrets of a notebook, by name, by its text, and by where they come from."""
+    """Return the secrets of a notebook, by name, by its text, and by where they come from."""
     for cell in scope.cells.cells:
         yield from told_in(cell.text)
     derived = _derived(scope)
@@ -851,7 +851,7 @@ def _secrets_of(scope: Scope) -> Iterator[str]:
 
 
 def _secrets_of_module(module: ModuleType) -> Iterator[str]:
-    """Give the secrets in the variables of a module of the user's own."""
+    """Return the secrets in the variables of a module of the user's own."""
     if is_local(module.__name__):
         for name, value in tuple(vars(module).items()):
             if is_suspicious_name(name):
@@ -859,7 +859,7 @@ def _secrets_of_module(module: ModuleType) -> Iterator[str]:
 
 
 def _derived(scope: Scope) -> set[str]:
-    """Give the variables that were looked up as secrets, or computed from such."""
+    """Return the variables that were looked up as secrets, or computed from such."""
     derived: set[str] = set()
     for cell in scope.cells.cells:
         for statement in cell.statements:

@@ -320,12 +320,12 @@ def holds_token(data: bytes) -> bool:
 
 
 def secrets_held(text: str) -> list[str]:
-    """Give the secrets that a text holds by what stands around them."""
+    """Return the secrets that a text holds by what stands around them."""
     return [text[first:last] for first, last in _spans(text)]
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Give the places of secrets in a text, by what stands around them or how they begin."""
+    """Return the places of secrets in a text, by what stands around them or how they begin."""
     if len(text) < _SHORTEST_TOKEN or (len(text) < _LONG_TOKEN and text.isidentifier()):
         return
     if any(one in text for one in _PREFIXES):
@@ -457,7 +457,7 @@ def _known_forms(*, known: bool) -> re.Pattern[str] | None:
 
 
 def _variables() -> frozenset[str]:
-    """Give the values of the environment's secrets."""
+    """Return the values of the environment's secrets."""
     return frozenset(
         value
         for name, value in os.environ.items()
@@ -470,7 +470,7 @@ def _variables() -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _forms(values: frozenset[str]) -> re.Pattern[str] | None:
-    """Give what finds texts in others, in the forms that they may have there; None without any.
+    """Return what finds texts in others, in the forms that they may have there; None without any.
 
     Short ones count as words: `abc123` is not in a hash that holds these letters.
     """
@@ -498,7 +498,7 @@ def _holds_known(text: str, *, known: bool) -> bool:
 
 
 def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    """Give the runs of base64 in a text that hold what is searched for."""
+    """Return the runs of base64 in a text that hold what is searched for."""
     for match in _RUN.finditer(text):
         run = match[0].rstrip("=").replace("-", "+").replace("_", "/")
         data = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4 % 3))

@@ -21,19 +21,19 @@ _CLOSES = frozenset({"FSTRING_END", "TSTRING_END"})
 
 
 def split_lines(text: str) -> list[str]:
-    """Give the lines of a text without their ends."""
+    """Return the lines of a text without their ends."""
     return _NEWLINE.split(text)
 
 
 def column(line: str, offset: int) -> int:
-    """Give the index of a character from its offset in UTF-8 [bytes], as trees count."""
+    """Return the index of a character from its offset in UTF-8 [bytes], as trees count."""
     if line.isascii():
         return offset
     return len(line.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "surrogatepass"))
 
 
 def indent_of(line: str) -> str:
-    """Give the white space that a line begins with."""
+    """Return the white space that a line begins with."""
     return line[: len(line) - len(line.lstrip(" \t\f"))]
 
 
@@ -57,17 +57,17 @@ class Lines:
         return len(self.lines)
 
     def column(self, number: int, offset: int) -> int:
-        """Give the index of a character in a line from its offset in UTF-8 [bytes]."""
+        """Return the index of a character in a line from its offset in UTF-8 [bytes]."""
         return column(self[number], offset)
 
     def block_above(self, number: int, indent: str) -> int:
-        """Give the first line of the comments that stand directly above a line, or the line."""
+        """Return the first line of the comments that stand directly above a line, or the line."""
         while number - 1 in self.comments and indent_of(self[number - 1]) == indent:
             number -= 1
         return number
 
     def tail(self, number: int, indent: str) -> int:
-        """Give the last line of the comments after a block that are indented deeper than it."""
+        """Return the last line of the comments after a block that are indented deeper than it."""
         last = number
         for below in range(number + 1, len(self) + 1):
             line = self[below]
@@ -98,7 +98,7 @@ class Lines:
 
 @lru_cache(maxsize=256)
 def lines_of(text: str) -> Lines:
-    """Give the lines of a text; those of recent ones are kept."""
+    """Return the lines of a text; those of recent ones are kept."""
     return Lines(text)
 
 
@@ -111,7 +111,7 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
 
 
 def span_of(data: bytes, node: ast.expr) -> tuple[int, int]:
-    """Give where an expression begins and ends in a source text [bytes].
+    """Return where an expression begins and ends in a source text [bytes].
 
     Args:
         data: the text in UTF-8.
@@ -145,7 +145,7 @@ class Body:
 
 
 def body_of(tree: ast.Module) -> Body | None:
-    """Give the body of a cell that is one cell magic; None for other cells."""
+    """Return the body of a cell that is one cell magic; None for other cells."""
     if len(tree.body) != 1:
         return None
     found = _arguments(tree.body[0], "run_cell_magic")
@@ -155,7 +155,7 @@ def body_of(tree: ast.Module) -> Body | None:
 
 
 def line_of(node: ast.stmt) -> str | None:
-    """Give the statement that `%time statement` executes; None for other statements."""
+    """Return the statement that `%time statement` executes; None for other statements."""
     found = _arguments(node, "run_line_magic")
     if found is None or len(found) < 2 or found[0] not in _EXECUTING:  # noqa: PLR2004
         return None
@@ -166,7 +166,7 @@ def line_of(node: ast.stmt) -> str | None:
 
 
 def shell_calls(tree: ast.AST) -> frozenset[int]:
-    """Give the lines that call IPython for a `!` or `%` line."""
+    """Return the lines that call IPython for a `!` or `%` line."""
     return frozenset(
         node.lineno
         for node in ast.walk(tree)
@@ -175,13 +175,13 @@ def shell_calls(tree: ast.AST) -> frozenset[int]:
 
 
 def shell() -> Any:
-    """Give IPython's shell, or None where there is none; IPython is not imported."""
+    """Return IPython's shell, or None where there is none; IPython is not imported."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return None if get_ipython is None else get_ipython()
 
 
 def transformed(text: str) -> str:
-    """Give what IPython makes of a text."""
+    """Return what IPython makes of a text."""
     ip = shell()
     if ip is None:
         return text
@@ -200,7 +200,7 @@ def _arguments(node: ast.stmt, method: str) -> list[str] | None:
 
 
 def _method(call: ast.Call) -> str | None:
-    """Give `m` of `get_ipython().m(...)`."""
+    """Return `m` of `get_ipython().m(...)`."""
     match call.func:
         case ast.Attribute(ast.Call(ast.Name("get_ipython")), attr):
             return attr

@@ -117,7 +117,7 @@ def _check_stem(given: object, module: Path) -> None:
 
 
 def _as(module: Path) -> str:
-    """Give a path like this one that would do."""
+    """Return a path like this one that would do."""
     stem = module.stem if module.suffix in (".py", ".ipynb", "") else module.name
     stem = "".join(c if c.isidentifier() or c.isdecimal() else "_" for c in stem).strip("_")
     if not stem.isidentifier() or keyword.iskeyword(stem) or _hidden(stem, module):
@@ -138,7 +138,7 @@ def _hidden(stem: str, module: Path) -> str | None:
 
 
 def _installed() -> Iterator[str]:
-    """Give the folders that packages are installed in."""
+    """Return the folders that packages are installed in."""
     yield from dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     folders = {*site.getsitepackages(), site.getusersitepackages()}
     yield from (entry for entry in map(str, sys.path) if entry in folders or "-packages" in entry)
@@ -169,12 +169,12 @@ class Record:
 
 
 def hash_of(data: bytes) -> str:
-    """Give the hash that bytes are known by."""
+    """Return the hash that bytes are known by."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def cache_folder() -> Path | None:
-    """Give the user's cache folder for nbpipe, which need not exist; None where none is known."""
+    """Return the user's cache folder for nbpipe, which need not exist; None where none is known."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given)
@@ -195,13 +195,13 @@ def _platform_folder() -> Path:
 
 
 def last_record(path: Path) -> Record | None:
-    """Give what was written last to a file, or None where nothing is known of it."""
+    """Return what was written last to a file, or None where nothing is known of it."""
     found = _newest_first(f"{_place(path)}-*.json")
     return next((record for record in map(_read_record, found) if record is not None), None)
 
 
 def is_ours(data: bytes) -> bool:
-    """Say whether a module of these bytes was written by export, whatever its path."""
+    """Tell whether a module of these bytes was written by export, whatever its path."""
     content = hash_of(data)
     found = map(_read_record, _newest_first(f"*-{content}.json"))
     return any(record is not None and record.content == content for record in found)
@@ -359,7 +359,7 @@ def retuned(old_text: str, new_text: str, disk_text: str) -> str | None:
 
 
 def _without(text: str, defaults: dict[str, _Default]) -> str:
-    """Give a text with its defaults blanked out."""
+    """Return a text with its defaults blanked out."""
     return _replaced(text, [(default, "") for default in defaults.values()])
 
 
@@ -485,7 +485,7 @@ def _stored(
 
 
 def _as_ours(disk: bytes, data: bytes) -> bytes | None:
-    """Give what replaces a file that export wrote; Git may have changed its line ends."""
+    """Return what replaces a file that export wrote; Git may have changed its line ends."""
     if is_ours(disk):
         return data
     if b"\r\n" in disk and is_ours(disk.replace(b"\r\n", b"\n")):
@@ -494,7 +494,7 @@ def _as_ours(disk: bytes, data: bytes) -> bytes | None:
 
 
 def _with_edits(disk: bytes, record: Record | None, text: str) -> bytes | None:
-    """Give an edited file with the defaults that moved since, or None where more did."""
+    """Return an edited file with the defaults that moved since, or None where more did."""
     if record is None or record.text is None:
         return None
     try:
@@ -536,7 +536,7 @@ def _edited(module: Path, disk: bytes, record: Record | None, text: str) -> Modu
 
 
 def _difference(before: str, after: str, names: tuple[str, str]) -> str:
-    """Give a unified diff of a bounded number of lines, each of bounded length."""
+    """Return a unified diff of a bounded number of lines, each of bounded length."""
     texts = _lines(masked(before)), _lines(masked(after))
     found = difflib.unified_diff(*texts, *names, n=2, lineterm="")
     lines = scrubbed("\n".join(found)).splitlines()

@@ -28,7 +28,7 @@ def identifier(text: str) -> str:
 
 
 def stage_words(chain: Chain) -> dict[int, str]:
-    """Give what the names of the parameters of each stage begin with, by the stage's id.
+    """Return what the names of the parameters of each stage begin with, by the stage's id.
 
     Stages whose names give the same word are numbered, in the order of their addresses.
     """
@@ -107,13 +107,13 @@ class Called(NamedTuple):
     is_global: bool
 
     def text(self, keyword: str = "") -> str:
-        """Give the source of an argument: the first, or one that was named."""
+        """Return the source of an argument: the first, or one that was named."""
         node = self.argument(keyword)
         found = None if node is None else ast.get_source_segment(self.statement.cell.text, node)
         return found or ""
 
     def argument(self, keyword: str = "") -> ast.expr | None:
-        """Give an argument: the first, unless it is unpacked, or one that was named."""
+        """Return an argument: the first, unless it is unpacked, or one that was named."""
         if keyword:
             return next((one.value for one in self.node.keywords if one.arg == keyword), None)
         if not self.node.args or isinstance(self.node.args[0], ast.Starred):
@@ -150,7 +150,7 @@ def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
 
 
 def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
-    """Give the statements that may hold a line of a code object, newest first."""
+    """Return the statements that may hold a line of a code object, newest first."""
     if code.co_name != "<module>":
         found = cells.definition(code)
         if found is not None:
@@ -163,7 +163,7 @@ def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
 
 
 def _has(statement: Statement, code: CodeType) -> bool:
-    """Say whether a code object may have been compiled from a statement: it reads its names."""
+    """Tell whether a code object may have been compiled from a statement: it reads its names."""
     names = {node.id for node in ast.walk(statement.node) if isinstance(node, ast.Name)}
     outer = names & set(code.co_names)
     return bool(outer) or not names

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def panel_of(run: Watched) -> Panel:
-    """Give the panel of a run; there is one, in however many places it is shown.
+    """Return the panel of a run; there is one, in however many places it is shown.
 
     Raises:
         MissingExtraError: anywidget is not installed.
@@ -26,7 +26,7 @@ def panel_of(run: Watched) -> Panel:
 
 
 def controls_of(run: Watched) -> Any:
-    """Give a box of sliders and buttons for a run, an `ipywidgets.VBox`.
+    """Return a box of sliders and buttons for a run, an `ipywidgets.VBox`.
 
     Raises:
         MissingExtraError: ipywidgets is not installed.

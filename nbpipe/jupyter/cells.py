@@ -128,7 +128,7 @@ class CellRules:
 
     # -- cells ----------------------------------------------------------------------------
     def begin(self, cell: Cell) -> None:
-        """Hear that a cell is about to run; close the runs that it started before."""
+        """Called when a cell is about to run; close the runs that it started before."""
         self._history.begin(cell)
         key = _key(cell)
         self.enter(key)
@@ -148,7 +148,7 @@ class CellRules:
         _execution.set(execution)
 
     def end(self, result: Result | None) -> None:
-        """Hear that a cell has run; if it failed, cancel the epochs that it was iterating."""
+        """Called when a cell has run; if it failed, cancel the epochs that it was iterating."""
         self._history.end(result)
         self._end(self._leave(result), result)
         for run in self._open_runs():
@@ -178,7 +178,7 @@ class CellRules:
 
     # -- runs -----------------------------------------------------------------------------
     def adopt(self, run: AttendedRun) -> None:
-        """Hear that a run started; it belongs to the cell whose code started it."""
+        """Called when a run started; it belongs to the cell whose code started it."""
         execution = _execution.get()
         self._runs.add(run)
         if self._pump is not None:
@@ -190,7 +190,7 @@ class CellRules:
                 _tell(line)
 
     def answer(self, run: AttendedLoader) -> None:
-        """Hear that a loader was made; its controls are answered between two of its batches.
+        """Called when a loader was made; its controls are answered between two of its batches.
 
         Workers that it keeps stay when the cell that trains is run again.
         """
@@ -233,7 +233,7 @@ def _key(cell: Cell) -> _Key:
 
 
 def _request(ip: Any) -> tuple[_Key, str] | None:
-    """Give the cell that is running now, and its code; it has begun before the rules."""
+    """Return the cell that is running now, and its code; it has begun before the rules."""
     try:
         request = ip.get_parent()
         if request["header"]["msg_type"] != "execute_request":

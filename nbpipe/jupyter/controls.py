@@ -20,7 +20,7 @@ _NAME = 40  # characters of a stage's name
 
 
 def controls_of(run: Watched) -> Any:
-    """Give a box of sliders and buttons for a run.
+    """Return a box of sliders and buttons for a run.
 
     Returns:
         An `ipywidgets.VBox`: buttons to pause, stop and undo, a grid with a row for every knob
@@ -108,7 +108,7 @@ class _Controls:
 
 
 def _turned(run: Watched) -> list[tuple[Knob, list[str]]]:
-    """Give every knob once, with the addresses of the stages that have it."""
+    """Return every knob once, with the addresses of the stages that have it."""
     found: dict[int, tuple[Knob, list[str]]] = {}
     if run.status().by_loop:  # nothing that it could turn has an effect
         return []

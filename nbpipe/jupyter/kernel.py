@@ -234,7 +234,7 @@ class Kernel(Protocol):
     _parent_ident: Any
 
     def get_parent(self, channel: str) -> Message:
-        """Give the request that output belongs to."""
+        """Return the request that output belongs to."""
 
     def set_parent(self, ident: Any, parent: Message, channel: str) -> None:
         """Set the request that output belongs to."""
@@ -268,7 +268,7 @@ class Pump:
 
     @staticmethod
     def of(shell: object) -> Pump | None:
-        """Give the pump of the kernel that a shell runs in.
+        """Return the pump of the kernel that a shell runs in.
 
         Args:
             shell: IPython's, or None.

@@ -25,7 +25,7 @@ from .publisher import TICK_S, publisher
 # -- The built front end: one ES module and its styles ---------------------------------------------
 @cache
 def front_end() -> tuple[str, str]:
-    """Give the panel's module and its styles as text.
+    """Return the panel's module and its styles as text.
 
     Raises:
         FrontEndMissingError: they were not built, as in a clone before `make js`.
@@ -98,7 +98,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._settle()
 
     def rest(self) -> None:
-        """Hear that the run has come to rest; it may be gone before it is looked at again."""
+        """Called when the run has come to rest; it may be gone before it is looked at again."""
         self._remote.snapshot()
         if monotonic() - self._settled_s < TICK_S:
             return
@@ -149,7 +149,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         key: str | Iterable[str] | None = None,
         drop_defaults: bool = False,  # noqa: FBT001, FBT002
     ) -> dict[str, Any]:
-        """Give the synced traits; a page that was reloaded gets a fresh look at the run."""
+        """Return the synced traits; a page that was reloaded gets a fresh look at the run."""
         state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
         if key is None and "snapshot" in state:
             state["snapshot"] = self._remote.snapshot()
@@ -178,7 +178,7 @@ _panels: weakref.WeakKeyDictionary[Watched, Panel] = weakref.WeakKeyDictionary()
 
 
 def panel_of(run: Watched) -> Panel:
-    """Give the panel of a run; there is one, in however many places it is shown."""
+    """Return the panel of a run; there is one, in however many places it is shown."""
     found = _panels.get(run)
     if found is None or found.comm is None:
         found = _panels[run] = Panel(run)

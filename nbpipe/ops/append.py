@@ -241,7 +241,7 @@ def place(
 
 
 def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:
-    """Give the limit of the workers above; refuse another value for it."""
+    """Return the limit of the workers above; refuse another value for it."""
     shared = above.knobs["concurrency"]
     if concurrency is not None and concurrency != shared.value:
         raise ArgumentError(
@@ -326,7 +326,7 @@ def _refuse_options(name: str, fn: object, options: Mapping[str, Any]) -> None:
 
 
 def is_wanted(name: str, options: Mapping[str, Any]) -> bool:
-    """Say whether a call is to run on a device; refuse a depth where there is none."""
+    """Tell whether a call is to run on a device; refuse a depth where there is none."""
     if options.get("device") is not None:
         return True
     if options.get("depth") is not None:
@@ -364,7 +364,7 @@ def _placed(
 
 
 def _neighbour(chain: Chain, target: Target) -> tuple[Stage, Target] | None:
-    """Give the stage above, and its device, where that is the same."""
+    """Return the stage above, and its device, where that is the same."""
     above = chain[-1] if chain else None
     other = None if above is None or above.placement is None else above.placement.given
     if above is None or not isinstance(other, Target) or other.device != target.device:
@@ -786,7 +786,7 @@ def shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) ->
 
 
 def _indexed(chain: Chain, verb: str) -> IndexPlan:
-    """Give the index order that a chain is.
+    """Return the index order that a chain is.
 
     Raises:
         ArgumentError: it is more than that, or none.

@@ -31,7 +31,7 @@ class PassNumber(int):
 
 
 def without_passes(path: Path) -> Path:
-    """Give the path of an item without the passes it was made in."""
+    """Return the path of an item without the passes it was made in."""
     if isinstance(path, int):
         return path
     kept = tuple(number for number in path if not isinstance(number, PassNumber))
@@ -39,7 +39,7 @@ def without_passes(path: Path) -> Path:
 
 
 def with_passes(path: Path, passes: tuple[int, ...]) -> Path:
-    """Give the path of an item in the passes in progress."""
+    """Return the path of an item in the passes in progress."""
     if not passes:
         return path
     return (*(path if isinstance(path, tuple) else (path,)), *map(PassNumber, passes))
@@ -54,7 +54,7 @@ class Recorder(ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Hear that the epoch is whole: from now on the store can be read.
+        """Called when the epoch is whole: from now on the store can be read.
 
         Raises:
             CacheError: the items cannot be written.
@@ -91,7 +91,7 @@ class Store(ABC):
 
     @abstractmethod
     def recorder(self, made: Made) -> Recorder:
-        """Give a recorder for an epoch that begins."""
+        """Return a recorder for an epoch that begins."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[Path, Any]]:
@@ -118,7 +118,7 @@ class MemoryStore(Store):
         return self._made
 
     def recorder(self, made: Made) -> Recorder:
-        """Give a recorder; the first to complete wins."""
+        """Return a recorder; the first to complete wins."""
         return _MemoryRecorder(self, made)
 
     def keep(self, entries: list[tuple[Path, Any]], made: Made) -> None:
@@ -197,7 +197,7 @@ class FolderStore(Store):
         return epoch, tuple(passes)
 
     def recorder(self, made: Made) -> Recorder:
-        """Give a recorder that writes beside the final file.
+        """Return a recorder that writes beside the final file.
 
         Raises:
             CacheError: the folder cannot be made or written.
@@ -222,7 +222,7 @@ class FolderStore(Store):
                 part.unlink(missing_ok=True)
 
     def keep(self, written: FilePath) -> None:
-        """Give a whole file its name; of two that are whole, the first stays."""
+        """Return a whole file its name; of two that are whole, the first stays."""
         if (self.folder / _ITEMS).exists():
             written.unlink()
         else:
@@ -323,12 +323,12 @@ class _FolderRecorder(Recorder):
 
 
 def _count_record(count: int) -> bytes:
-    """Give the count as a pickle of fixed length: it is written twice."""
+    """Return the count as a pickle of fixed length: it is written twice."""
     return b"\x80\x02\x8a\x08" + count.to_bytes(8, "little", signed=True) + b"."
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Say what the first difference of two fingerprints is."""
+    """Tell what the first difference of two fingerprints is."""
     if old.get("format") != new["format"]:
         return f"format was {old.get('format')}, is {new['format']}"
     was, now = old.get("chain", []), new.get("chain", [])

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
-from .index import Rest, Run
+from .index import Remaining, Run
 from .operations import (
     Balance,
     Batch,
@@ -35,7 +35,7 @@ _MOST_RANKS = 2**20
 _GIVE_STATE = "give what run.state_dict() returned"
 
 
-def check_stands(stages: Mapping[str, Any]) -> None:
+def check_node_states(stages: Mapping[str, Any]) -> None:
     """Check what a state says of each stage.
 
     Raises:
@@ -51,7 +51,7 @@ def check_stands(stages: Mapping[str, Any]) -> None:
 
 
 def are_inside(stages: Mapping[str, Any]) -> bool:
-    """Say whether stages stand inside an epoch: what they tell of caches is no place."""
+    """Tell whether stages stand inside an epoch: what they tell of caches is no place."""
     return any(set(about) - {"rest", "by", "made"} for about in stages.values())
 
 
@@ -101,7 +101,7 @@ def _is_numbers(value: object) -> bool:
 
 def _is_rest(value: object) -> bool:
     try:
-        Rest.read(value)
+        Remaining.read(value)
     except StateError:
         return False
     return True
@@ -157,7 +157,7 @@ _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read agai
 
 
 def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Give where the stages go on, from the states of all ranks of another world.
+    """Return where the stages go on, from the states of all ranks of another world.
 
     Each item that no rank has delivered is wanted once, of whichever rank; what a rank held in
     its buffers is among them.
@@ -175,25 +175,25 @@ def regrouped(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
     world = next(iter(parts.values()))["ranks"][address][1]
     _check_complete(chain, parts, world)
     source = next(iter(addresses(chain)))
-    stands: dict[str, dict[str, Any]] = {}
+    node_state: dict[str, dict[str, Any]] = {}
     for state in parts.values():
         if not _is_fresh(state):
-            _merge(stands, state["stages"], chain)
+            _merge(node_state, state["stages"], chain)
     epoch = min(state["epoch"] for state in states)
     sources = [state["stages"].get(source, {}) for state in states if state["epoch"] == epoch]
-    base = Rest.read(sources[0].get("base", [0, []]))
-    through = Rest(_rows(chain, base, world))  # of a rank that is already in the next epoch
+    base = Remaining.read(sources[0].get("base", [0, []]))
+    through = Remaining(_rows(chain, base, world))  # of a rank that is already in the next epoch
     rests = {
         rank: _rest(state["stages"].get(source, {})) if state["epoch"] == epoch else through
         for rank, state in parts.items()
     }
     left = base.of_wanted(_together(rests, world))
-    stands[source] = {"rest": [0, []], "base": left.data, "by": "index"}
-    return stands
+    node_state[source] = {"rest": [0, []], "base": left.data, "by": "index"}
+    return node_state
 
 
 def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Give where the stages go on in a pipeline that claims, from the states of all ranks.
+    """Return where the stages go on in a pipeline that claims, from the states of all ranks.
 
     A row that any rank has delivered is wanted no more; all others are claimed anew.
 
@@ -206,25 +206,25 @@ def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
             with who gets other rows than before.
     """
     _check_all(states, claims_in(chain)[0])
-    stands: dict[str, dict[str, Any]] = {}
+    node_state: dict[str, dict[str, Any]] = {}
     for state in states:
         if not _is_fresh(state):
             _only_split(chain)
-            _merge(stands, state["stages"], chain)
+            _merge(node_state, state["stages"], chain)
     done: dict[str, list[Run]] = {}
     for state in states:
         for address, about in state["stages"].items():
             if about.get("by") == "claim":
-                base = Rest.read(about["base"])
-                done.setdefault(address, []).extend(((0, base.start), *base.holes))
+                base = Remaining.read(about["base"])
+                done.setdefault(address, []).extend(((0, base.start), *base.gaps))
     for address, runs in done.items():
-        base = Rest.of(0, sorted(runs))
-        stands[address] = {"rest": [0, []], "base": base.data, "by": "claim"}
-    return stands
+        base = Remaining.of(0, sorted(runs))
+        node_state[address] = {"rest": [0, []], "base": base.data, "by": "claim"}
+    return node_state
 
 
 def claims_in(chain: Chain) -> list[str]:
-    """Give the addresses of all claims."""
+    """Return the addresses of all claims."""
     return [address for address, stage in addresses(chain).items() if isinstance(stage.spec, Claim)]
 
 
@@ -310,30 +310,30 @@ def _counts_by_itself(stage: Stage) -> bool:
     return any(_counts_by_itself(inner) for chain in stage.inputs for inner in chain)
 
 
-def _rows(chain: Chain, base: Rest, world: int) -> int:
-    """Give the most rows that a rank had of what is left of the global order."""
+def _rows(chain: Chain, base: Remaining, world: int) -> int:
+    """Return the most rows that a rank had of what is left of the global order."""
     plan = index_plan(chain[: absorbed(chain)[1] - 1])
     length = None if plan is None else plan.rest(base).length()
     return -(-(length or 0) // world)
 
 
 def _is_fresh(state: Mapping[str, Any]) -> bool:
-    """Say whether a rank has had nothing of its epoch."""
+    """Tell whether a rank has had nothing of its epoch."""
     return not state["delivered"] and not are_inside(state["stages"])
 
 
-def _rest(stands: Mapping[str, Any]) -> Rest:
-    return Rest.read(stands.get("rest", [0, []]))
+def _rest(node_state: Mapping[str, Any]) -> Remaining:
+    return Remaining.read(node_state.get("rest", [0, []]))
 
 
-def _together(rests: Mapping[int, Rest], world: int) -> Rest:
-    """Say which rows of the global order are wanted, given which of its own each rank wants."""
+def _together(rests: Mapping[int, Remaining], world: int) -> Remaining:
+    """Tell which rows of the global order are wanted, given which of its own each rank wants."""
     of_rank = [rests.get(rank, rests[min(rests)]) for rank in range(world)]
-    most = max(rest.holes[-1][1] if rest.holes else rest.start for rest in of_rank)
-    return Rest.only(_wanted(of_rank, world, most), most * world)
+    most = max(rest.gaps[-1][1] if rest.gaps else rest.start for rest in of_rank)
+    return Remaining.only(_wanted(of_rank, world, most), most * world)
 
 
-def _wanted(of_rank: Sequence[Rest], world: int, most: int) -> Iterator[int]:
+def _wanted(of_rank: Sequence[Remaining], world: int, most: int) -> Iterator[int]:
     for row in range(min(rest.start for rest in of_rank), most):
         for rank, rest in enumerate(of_rank):
             if row in rest:
@@ -341,7 +341,7 @@ def _wanted(of_rank: Sequence[Rest], world: int, most: int) -> Iterator[int]:
 
 
 def _merge(
-    stands: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
+    node_state: dict[str, dict[str, Any]], stages: Mapping[str, Mapping[str, Any]], chain: Chain
 ) -> None:
     source, gathered = next(iter(addresses(chain))), _behind_batches(chain)
     for address, about in stages.items():
@@ -353,7 +353,7 @@ def _merge(
                 "counts what it has had; start as many ranks as before (behind a claim that is not "
                 "possible), or begin the epoch again"
             )
-        known = stands.setdefault(address, {})
+        known = node_state.setdefault(address, {})
         if "children" in about:
             known["children"] = _common(known.get("children", []), about["children"])
         if "failed" in about:
@@ -362,16 +362,16 @@ def _merge(
 
 
 def _common(known: Sequence[Any], more: Sequence[Any]) -> list[Any]:
-    """Give the children that all ranks want: one that went on from a state may know of others."""
-    rests: dict[Any, Rest] = {}
+    """Return the children that all ranks want: one that went on from a state may know of others."""
+    rests: dict[Any, Remaining] = {}
     for path, rest in (*known, *more):
         key = tuple(path) if isinstance(path, list | tuple) else path
-        rests[key] = Rest.read(rest).both(rests.get(key, Rest()))
+        rests[key] = Remaining.read(rest).both(rests.get(key, Remaining()))
     return [[list(key) if isinstance(key, tuple) else key, r.data] for key, r in rests.items()]
 
 
 def _behind_batches(chain: Chain) -> set[str]:
-    """Give the stages whose items are made of several: other ranks make others."""
+    """Return the stages whose items are made of several: other ranks make others."""
     found: set[str] = set()
     gathers = False
     for address, stage in addresses(chain).items():
@@ -386,7 +386,7 @@ def _behind_batches(chain: Chain) -> set[str]:
 # where it goes on; the rest says which pipeline and data it belongs to.
 FORMAT = 1
 State = dict[str, Any]
-Stands = dict[str, dict[str, Any]]
+NodeState = dict[str, dict[str, Any]]
 _PLAIN = (bool, int, float, str, type(None))
 # They may differ when an epoch goes on.
 _FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
@@ -404,24 +404,24 @@ class Place:
     Attributes:
         epoch: number of the epoch.
         delivered: items of it that the loop has had, in this run or before.
-        stands: where each stage goes on, by address; empty at the beginning of the epoch.
+        node_state: where each stage goes on, by address; empty at the beginning of the epoch.
         given: the order of the epoch comes from outside.
     """
 
     epoch: int
     delivered: int = 0
-    stands: Stands | None = None
+    node_state: NodeState | None = None
     given: bool = False
 
     @property
     def is_inside(self) -> bool:
         """Whether the loop has had something of the epoch."""
-        return self.delivered > 0 or are_inside(self.stands or {})
+        return self.delivered > 0 or are_inside(self.node_state or {})
 
 
-def caches(chain: Chain) -> Stands:
-    """Say of each cache which epoch made its items, or is to make them."""
-    found: Stands = {}
+def caches(chain: Chain) -> NodeState:
+    """Tell of each cache which epoch made its items, or is to make them."""
+    found: NodeState = {}
     for address, stage in addresses(chain).items():
         if not isinstance(stage.spec, Cache):
             continue
@@ -434,7 +434,7 @@ def caches(chain: Chain) -> Stands:
 
 
 def written(chain: Chain, seed: int, place: Place) -> State:
-    """Give the state of a run at a place."""
+    """Return the state of a run at a place."""
     return {
         "nbpipe": FORMAT,
         "epoch": place.epoch,
@@ -444,12 +444,12 @@ def written(chain: Chain, seed: int, place: Place) -> State:
         "chain": [_outline(stage) for stage in chain],
         "lengths": _lengths(chain),
         "ranks": _ranks(chain),
-        "stages": place.stands or {},
+        "stages": place.node_state or {},
     }
 
 
 def read(chain: Chain, seed: int, states: Any) -> Place:
-    """Give the place that a state, or the states of all ranks, tell of.
+    """Return the place that a state, or the states of all ranks, tell of.
 
     Raises:
         StateError: it belongs to another pipeline, seed or data, or is no state.
@@ -463,19 +463,19 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
     same = next((state for state in several if state["ranks"] == ours), None)
     first = min(several, key=lambda state: state["epoch"])
     if claims_in(chain):
-        stands = reclaimed(chain, several)
+        node_state = reclaimed(chain, several)
         goes_on = same is not None and same["epoch"] == first["epoch"]
         same, delivered = first, same["delivered"] if same is not None and goes_on else 0
     elif same is not None:
-        stands, delivered = same["stages"], same["delivered"]
+        node_state, delivered = same["stages"], same["delivered"]
     else:
         same, delivered = first, 0
-        stands = regrouped(chain, several)
-    return Place(same["epoch"], delivered, stands, same["given"])
+        node_state = regrouped(chain, several)
+    return Place(same["epoch"], delivered, node_state, same["given"])
 
 
 def unreadable(error: Exception) -> StateError:
-    """Give the error for a state in which something else stands than was written."""
+    """Return the error for a state in which something else stands than was written."""
     if isinstance(error, StateError):
         return error
     return StateError(
@@ -505,7 +505,7 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             "a state must tell of stages that the pipeline has, got "
             f"{shortened(repr(unknown[0]))}; {_WAY_OUT}"
         )
-    check_stands(state["stages"])
+    check_node_states(state["stages"])
     check_ranks(state["ranks"])
     if state.get("seed") != seed:
         raise StateError(
@@ -568,7 +568,7 @@ def _words(outline: Any) -> str:
 
 
 def _outline(stage: Stage) -> list[Any]:
-    """Give what must be the same when an epoch goes on: not functions, executors, knobs."""
+    """Return what must be the same when an epoch goes on: not functions, executors, knobs."""
     inner = [[_outline(one) for one in chain] for chain in stage.inputs]
     return [stage.name, stage.op, _about(stage.spec), inner]
 
@@ -602,7 +602,7 @@ def _lengths(chain: Chain) -> dict[str, int]:
 
 
 def _ranks(chain: Chain) -> dict[str, list[int]]:
-    """Give for each shard and claim its rank and the size of the world."""
+    """Return for each shard and claim its rank and the size of the world."""
     rank, world = default_rank() or (0, 1)
     return {address: [rank, world] for address in claims_in(chain)} | {
         address: [stage.spec.rank, stage.spec.world_size]

@@ -41,7 +41,7 @@ class Lengths:
         self._read: dict[int, tuple[Any, int]] = {}
 
     def of(self, items: Any) -> int:
-        """Give the length of `items` at the epoch's start."""
+        """Return the length of `items` at the epoch's start."""
         known = self._read.get(id(items))
         if known is None:
             known = self._read[id(items)] = (items, len(items))
@@ -89,7 +89,7 @@ class Order(ABC):
 
     @abstractmethod
     def pick(self, rows: Rows) -> Picked:
-        """Give path columns and items for `rows`, at least one."""
+        """Return path columns and items for `rows`, at least one."""
 
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C from `row` on, where that needs no blocks."""
@@ -170,7 +170,7 @@ class ShardOrder(Order):
         self.stride *= world_size
 
     def pick(self, rows: Rows) -> Picked:
-        """Give rows of the global order, from its start again where they pass its end."""
+        """Return rows of the global order, from its start again where they pass its end."""
         rows, child = rows * self._world_size + self._rank, self._child
         past = () if child.length is None else np.flatnonzero(rows >= child.length)
         if child.length is None or not len(past):
@@ -204,7 +204,7 @@ class CutOrder(Order):
             self.end = child.end - left + self.length  # what was cut off is free
 
     def pick(self, rows: Rows) -> Picked:
-        """Give the child's rows."""
+        """Return the child's rows."""
         return self._child.pick(rows + self._start)
 
 
@@ -228,7 +228,7 @@ class RepeatOrder(Order):
             self.length = None if times is None else min(count * times, LONGEST)
 
     def pick(self, rows: Rows) -> Picked:
-        """Give rows of the passes, each of which shuffles in its own way."""
+        """Return rows of the passes, each of which shuffles in its own way."""
         if self._count is None:  # the first pass never ends
             columns, items = self._child.pick(rows)
             return (*columns, np.zeros_like(rows)), items
@@ -283,7 +283,7 @@ class JoinedOrder(Order):
             self.stride, self.offset = max((self.stride, self.offset), (order.stride, order.offset))
 
     def pick(self, rows: Rows) -> Picked:
-        """Give each row from its member."""
+        """Return each row from its member."""
         ids = np.searchsorted(self._starts, rows, side="right") - 1
         return _gathered(ids, lambda member, at: self._pick_from(member, rows[at]))
 
@@ -309,7 +309,7 @@ def _gathered(ids: Rows, pick: Callable[[int, Any], Picked]) -> Picked:
 
 
 def paths_of(columns: Columns) -> Sequence[Path]:
-    """Give one path for each row: an int, or a tuple where there are more elements."""
+    """Return one path for each row: an int, or a tuple where there are more elements."""
     if len(columns) == 1:
         return cast("list[Path]", columns[0].tolist())
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -327,7 +327,7 @@ Run = tuple[int, int]  # numbers from the first one to below the second
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Remaining:
     """The items of a stream from number `start` on, but for those in `holes`.
 
     Attributes:
@@ -336,13 +336,13 @@ class Rest:
     """
 
     start: int = 0
-    holes: tuple[Run, ...] = ()
+    gaps: tuple[Run, ...] = ()
 
     @classmethod
-    def of(cls, start: int, holes: Iterable[Run]) -> Rest:
+    def of(cls, start: int, gaps: Iterable[Run]) -> Remaining:
         """Join runs that touch, in ascending order of their beginnings, and what `start` meets."""
         joined: list[Run] = []
-        for first, end in holes:
+        for first, end in gaps:
             if first <= start:
                 start = max(start, end)
             elif joined and first <= joined[-1][1]:
@@ -352,7 +352,7 @@ class Rest:
         return cls(start, tuple(joined))
 
     @classmethod
-    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Rest:
+    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Remaining:
         """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
         order = np.argsort(firsts, kind="stable")
         firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
@@ -367,23 +367,23 @@ class Rest:
         return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
 
     @classmethod
-    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Rest:
+    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Remaining:
         """Want the numbers given, in ascending order, and all from `frontier` on."""
         numbers = np.fromiter(wanted, np.int64) if not isinstance(wanted, np.ndarray) else wanted
         firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
-        holes = firsts < ends
-        return cls.of_arrays(0, firsts[holes], ends[holes])
+        gaps = firsts < ends
+        return cls.of_arrays(0, firsts[gaps], ends[gaps])
 
     @classmethod
-    def read(cls, data: Any) -> Rest:
+    def read(cls, data: Any) -> Remaining:
         """Read what `data` wrote.
 
         Raises:
             StateError: something else stands there.
         """
         try:
-            start, holes = data
-            runs = [(first, end) for first, end in holes]
+            start, gaps = data
+            runs = [(first, end) for first, end in gaps]
         except (TypeError, ValueError):
             start, runs = None, []
         numbers = (start, *itertools.chain(*runs))
@@ -397,57 +397,57 @@ class Rest:
     @property
     def data(self) -> list[Any]:
         """The numbers as JSON-ready lists."""
-        return [self.start, [list(run) for run in self.holes]]
+        return [self.start, [list(run) for run in self.gaps]]
 
     @property
     def is_all(self) -> bool:
         """Whether every item is wanted."""
-        return not self.start and not self.holes
+        return not self.start and not self.gaps
 
     @property
     def left_out(self) -> int:
         """Items that are not wanted."""
-        return self.start + sum(end - first for first, end in self.holes)
+        return self.start + sum(end - first for first, end in self.gaps)
 
-    def moved(self, by: int) -> Rest:
+    def moved(self, by: int) -> Remaining:
         """Count the stream from another beginning."""
-        return Rest(self.start + by, tuple((first + by, end + by) for first, end in self.holes))
+        return Remaining(self.start + by, tuple((first + by, end + by) for first, end in self.gaps))
 
-    def behind_start(self) -> Rest:
+    def behind_start(self) -> Remaining:
         """Count from the first item that is wanted."""
         return self.moved(-self.start)
 
-    def since(self, begun: int) -> Rest:
-        """Give what is wanted from number `begun` on, counted from there."""
-        holes = [(max(0, first - begun), end - begun) for first, end in self.holes]
-        return Rest.of(max(0, self.start - begun), [run for run in holes if run[1] > 0])
+    def since(self, begun: int) -> Remaining:
+        """Return what is wanted from number `begun` on, counted from there."""
+        gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
+        return Remaining.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
 
-    def until(self, end: int) -> Rest:
+    def until(self, end: int) -> Remaining:
         """Forget what is not wanted from number `end` on."""
-        holes = [(first, min(after, end)) for first, after in self.holes if first < end]
-        return Rest(self.start, tuple(holes))
+        gaps = [(first, min(after, end)) for first, after in self.gaps if first < end]
+        return Remaining(self.start, tuple(gaps))
 
-    def within(self, count: int) -> Rest:
-        """Say the same of a stream that has `count` items."""
-        holes = [(first, min(end, count)) for first, end in self.holes if first < count]
-        return Rest(min(self.start, count), tuple(holes))
+    def within(self, count: int) -> Remaining:
+        """Tell the same of a stream that has `count` items."""
+        gaps = [(first, min(end, count)) for first, end in self.gaps if first < count]
+        return Remaining(min(self.start, count), tuple(gaps))
 
     def first_from(self, number: int) -> int:
-        """Give the first wanted number that is not below `number`."""
+        """Return the first wanted number that is not below `number`."""
         number = max(number, self.start)
-        place = bisect_right(self.holes, (number, 2**63)) - 1
-        return number if place < 0 else max(number, self.holes[place][1])
+        place = bisect_right(self.gaps, (number, 2**63)) - 1
+        return number if place < 0 else max(number, self.gaps[place][1])
 
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int) or number < self.start:
             return False
-        place = bisect_right(self.holes, (number, 2**63)) - 1
-        return place < 0 or number >= self.holes[place][1]
+        place = bisect_right(self.gaps, (number, 2**63)) - 1
+        return place < 0 or number >= self.gaps[place][1]
 
     def numbers(self, end: int) -> Iterator[int]:
-        """Give the wanted numbers below `end`."""
+        """Return the wanted numbers below `end`."""
         at = self.start
-        for first, after in self.holes:
+        for first, after in self.gaps:
             yield from range(at, min(first, end))
             at = after
         yield from range(at, end)
@@ -455,27 +455,27 @@ class Rest:
     @property
     def arrays(self) -> tuple[Rows, Rows]:
         """The beginnings and the ends of the holes, arrays of shape (n,) int64."""
-        flat = np.fromiter(itertools.chain.from_iterable(self.holes), np.int64)
+        flat = np.fromiter(itertools.chain.from_iterable(self.gaps), np.int64)
         return flat[::2], flat[1::2]
 
     def places(self) -> tuple[Rows, Rows]:
-        """Give for each run of wanted items its first number, and how many are wanted before."""
+        """Return for each run of wanted items its first number, and how many are wanted before."""
         firsts, ends = self.arrays
         begins = np.append(self.start, ends)
         return begins, np.append(0, np.cumsum(firsts - begins[:-1]))
 
-    def of_wanted(self, inner: Rest) -> Rest:
+    def of_wanted(self, inner: Remaining) -> Remaining:
         """Want only part of this: `inner` counts the items that are wanted here."""
         if self.is_all or inner.is_all:
             return inner if self.is_all else self
         (start,) = self.pick(np.array([inner.start])).tolist()
         firsts, ends = inner.arrays
         mine = self.arrays
-        holes = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
-        return Rest.of_arrays(start, *holes)
+        gaps = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
+        return Remaining.of_arrays(start, *gaps)
 
     def mask(self, begin: int, count: int) -> NDArray[np.bool_]:
-        """Say of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
+        """Tell of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
         steps = np.zeros(count + 1, np.int64)
         firsts, ends = (np.clip(one - begin, 0, count) for one in self.arrays)
         np.add.at(steps, firsts, 1)
@@ -484,12 +484,12 @@ class Rest:
         wanted[: max(0, self.start - begin)] = False
         return wanted
 
-    def both(self, other: Rest) -> Rest:
+    def both(self, other: Remaining) -> Remaining:
         """Want what both want."""
         firsts, ends = (np.append(*pair) for pair in zip(self.arrays, other.arrays, strict=True))
-        return Rest.of_arrays(max(self.start, other.start), firsts, ends)
+        return Remaining.of_arrays(max(self.start, other.start), firsts, ends)
 
-    def ranked(self, other: Rest) -> Rest:
+    def ranked(self, other: Remaining) -> Remaining:
         """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
         begins, counts = self.places()
         most = np.append(np.diff(counts), _MOST)
@@ -501,10 +501,10 @@ class Rest:
 
         (start,) = inner(np.array([other.start])).tolist()
         firsts, ends = map(inner, other.arrays)
-        return Rest.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
+        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
 
     def pick(self, rows: Rows) -> Rows:
-        """Give the numbers of the wanted items `rows`, an array of shape (n,) int64."""
+        """Return the numbers of the wanted items `rows`, an array of shape (n,) int64."""
         begins, counts = self.places()
         run = np.searchsorted(counts, rows, side="right") - 1
         found: Rows = begins[run] + rows - counts[run]

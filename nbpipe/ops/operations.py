@@ -96,7 +96,7 @@ class Operation:
     label: ClassVar[str]
 
     def detail(self) -> str:
-        """Give the arguments worth showing in one short text."""
+        """Return the arguments worth showing in one short text."""
         return ""
 
 
@@ -183,7 +183,7 @@ class Batch(Operation):
     cost: Function | None = None
 
     def detail(self) -> str:
-        """Give the size."""
+        """Return the size."""
         return f"{self.size:g}" + (" by cost" if self.cost else "")
 
 
@@ -203,7 +203,7 @@ class Window(Operation):
     stride: int = 1
 
     def detail(self) -> str:
-        """Give size and stride."""
+        """Return size and stride."""
         return f"{self.size} by {self.stride}"
 
 
@@ -216,7 +216,7 @@ class Shuffle(Operation):
     buffer_size: int | None = None
 
     def detail(self) -> str:
-        """Give seed and buffer."""
+        """Return seed and buffer."""
         buffer = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
         return f"seed {self.seed}{buffer}"
 
@@ -231,7 +231,7 @@ class Shard(Operation):
     tail: Tail = "pad"
 
     def detail(self) -> str:
-        """Give rank and world size."""
+        """Return rank and world size."""
         return f"{self.rank} of {self.world_size}, {self.tail}"
 
 
@@ -243,7 +243,7 @@ class Take(Operation):
     count: int
 
     def detail(self) -> str:
-        """Give the count."""
+        """Return the count."""
         return str(self.count)
 
 
@@ -255,7 +255,7 @@ class Skip(Operation):
     count: int
 
     def detail(self) -> str:
-        """Give the count."""
+        """Return the count."""
         return str(self.count)
 
 
@@ -267,7 +267,7 @@ class Repeat(Operation):
     times: int | None = None
 
     def detail(self) -> str:
-        """Give the number of passes."""
+        """Return the number of passes."""
         return "for ever" if self.times is None else str(self.times)
 
 
@@ -286,7 +286,7 @@ class Cache(Operation):
     store: Any
 
     def detail(self) -> str:
-        """Say where the items are kept."""
+        """Tell where the items are kept."""
         return str(self.store.place)
 
 
@@ -332,7 +332,7 @@ class Route(Operation):
     values: tuple[Any, ...]
 
     def detail(self) -> str:
-        """Give the values."""
+        """Return the values."""
         return ", ".join(str(value) for value in self.values)
 
 
@@ -354,7 +354,7 @@ def whole(
 
 
 def as_int(value: object) -> int | None:
-    """Give any integer (`__index__`, not a bool) as an int; None for everything else."""
+    """Return any integer (`__index__`, not a bool) as an int; None for everything else."""
     if isinstance(value, bool | np.bool_):
         return None
     try:
@@ -364,7 +364,7 @@ def as_int(value: object) -> int | None:
 
 
 def as_float(value: object) -> float:
-    """Give any real number (not a bool) as a float; NaN for everything else."""
+    """Return any real number (not a bool) as a float; NaN for everything else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return math.nan
     try:
@@ -435,7 +435,7 @@ class Sample(Operation):
     seed: int = 0
 
     def detail(self) -> str:
-        """Give seed, count, and whether a row may come twice."""
+        """Return seed, count, and whether a row may come twice."""
         count = "" if self.n is None else f"{self.n}, "
         return f"{count}seed {self.seed}" + ("" if self.replacement else ", without replacement")
 
@@ -451,7 +451,7 @@ class Balance(Operation):
     seed: int = 0
 
     def detail(self) -> str:
-        """Give seed and count."""
+        """Return seed and count."""
         return ("" if self.n is None else f"{self.n}, ") + f"seed {self.seed}"
 
 
@@ -466,7 +466,7 @@ class Claim(Operation):
     place: str
 
     def detail(self) -> str:
-        """Give the size of a chunk."""
+        """Return the size of a chunk."""
         return f"chunks of {self.chunk}"
 
     def __reduce__(self) -> NoReturn:

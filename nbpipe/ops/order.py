@@ -82,7 +82,7 @@ class _Parts:
 
 
 def _is_shuffled_later(chain: Chain) -> bool:
-    """Say whether another order follows; else the inputs are joined as they come."""
+    """Tell whether another order follows; else the inputs are joined as they come."""
     for stage in chain[1:]:
         if isinstance(stage.spec, Sample | Balance | Claim):
             return True
@@ -94,7 +94,7 @@ def _is_shuffled_later(chain: Chain) -> bool:
 
 
 def index_plan(chain: Chain) -> IndexPlan | None:
-    """Give the index order of a chain that is nothing but one, else None."""
+    """Return the index order of a chain that is nothing but one, else None."""
     if chain and isinstance(chain[0].spec, Concat):
         plans = [index_plan(part) for part in chain[0].inputs]
         known = [plan for plan in plans if plan is not None]
@@ -134,7 +134,7 @@ def _apply(plan: IndexPlan, spec: object) -> IndexPlan | None:
 
 # -- How many items a chain gives, where that is known before they are made ------------------------
 def units(chain: Chain) -> dict[str, str]:
-    """Say what each stage hands on, by address: "items" or "batches"."""
+    """Tell what each stage hands on, by address: "items" or "batches"."""
     found: dict[str, str] = {}
     _note_units(chain, "", "items", found, address_book(chain))
     return found
@@ -158,7 +158,7 @@ def _note_units(
 
 
 def length(chain: Chain) -> int:
-    """Give the number of items of a chain; an upper bound where failed items are skipped.
+    """Return the number of items of a chain; an upper bound where failed items are skipped.
 
     Raises:
         LengthUnknownError: a stage gives a number of items that is not known, or no end of them.

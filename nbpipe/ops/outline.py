@@ -14,7 +14,7 @@ _KNOBS = ("concurrency", "prefetch", "depth")
 
 
 def graph(chain: Chain) -> list[dict[str, Any]]:
-    """Give for each stage its name, operation, executor, knobs, and whose workers it shares."""
+    """Return for each stage its name, operation, executor, knobs, and whose workers it shares."""
     rows: list[dict[str, Any]] = []
     above: Stage | None = None
     for address, stage in addresses(chain).items():

@@ -24,8 +24,8 @@ from .index import (
     NumberedOrder,
     Order,
     Picked,
+    Remaining,
     RepeatOrder,
-    Rest,
     Rows,
     ShardOrder,
     ShuffledOrder,
@@ -78,7 +78,7 @@ class Step(ABC):
 
     @abstractmethod
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -92,7 +92,7 @@ class Items(Step):
         return ItemsOrder(self.items, epoch.lengths.of(self.items))
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return type(self.items).__name__
 
 
@@ -112,7 +112,7 @@ class Concat(Step):
         return JoinedOrder([step.open(epoch) for step in self.steps])
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"concat of {len(self.steps)}"
 
 
@@ -152,7 +152,7 @@ class Shuffle(OneInner):
         return ShuffledOrder(child, permutation)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"{self.step.words()}, shuffle {self.seed}"
 
 
@@ -174,7 +174,7 @@ class Shard(OneInner):
         return ShardOrder(self.step.open(epoch), self.rank, self.world_size, self.tail)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"{self.step.words()}, shard {self.rank} of {self.world_size} ({self.tail})"
 
 
@@ -195,7 +195,7 @@ class Cut(OneInner):
         return CutOrder(self.step.open(epoch), self.start, self.count)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         verb = f"skip {self.start}" if self.count is None else f"take {self.count}"
         return f"{self.step.words()}, {verb}"
 
@@ -220,7 +220,7 @@ class Repeat(OneInner):
         return RepeatOrder(open_pass, self.times, shuffles=self.step.shuffles)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"{self.step.words()}, repeat" + ("" if self.times is None else f" {self.times}")
 
 
@@ -233,7 +233,7 @@ class Enumerate(OneInner):
         return NumberedOrder(self.step.open(epoch))
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"{self.step.words()}, enumerate"
 
 
@@ -259,7 +259,7 @@ class Sample(OneInner):
         return SampledOrder(self.step.open(epoch), self.draw, self.count, generator)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         count = "" if self.count is None else f" {self.count}"
         return f"{self.step.words()}, sample{count} {self.seed}"
 
@@ -278,7 +278,7 @@ class Claim(OneInner):
         return ClaimOrder(self.step.open(epoch), self.chunk, self.store, key)
 
     def words(self) -> str:
-        """Say what this step and those before it do."""
+        """Tell what this step and those before it do."""
         return f"{self.step.words()}, claim {self.chunk}"
 
 
@@ -288,7 +288,7 @@ class RestOrder(Order):
 
     __slots__ = ("_child", "_rest")
 
-    def __init__(self, child: Order, rest: Rest) -> None:
+    def __init__(self, child: Order, rest: Remaining) -> None:
         self._follow(child)
         self.straight = False
         self._child = child
@@ -298,30 +298,30 @@ class RestOrder(Order):
 
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C where nothing but the beginning is left out."""
-        return None if self._rest.holes else self._child.run(self._rest.start + row)
+        return None if self._rest.gaps else self._child.run(self._rest.start + row)
 
     def pick(self, rows: Rows) -> Picked:
-        """Give the child's rows that are wanted."""
+        """Return the child's rows that are wanted."""
         return self._child.pick(self._rest.pick(rows))
 
 
-def _count(rest: Rest, length: int) -> int:
-    holes = sum(min(end, length) - first for first, end in rest.holes if first < length)
-    return max(0, length - rest.start - holes)
+def _count(rest: Remaining, length: int) -> int:
+    gaps = sum(min(end, length) - first for first, end in rest.gaps if first < length)
+    return max(0, length - rest.start - gaps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Left(OneInner):
     """What is left of the rows of the step before."""
 
-    rest: Rest
+    rest: Remaining
 
     def open(self, epoch: Epoch) -> Order:
         """Leave out what is not wanted."""
         return RestOrder(self.step.open(epoch), self.rest)
 
     def words(self) -> str:
-        """Say where it begins."""
+        """Tell where it begins."""
         return f"{self.step.words()}, from row {self.rest.start}"
 
 
@@ -334,7 +334,7 @@ _MOST_RANKS = 2**31
 
 
 def default_rank() -> tuple[int, int] | None:
-    """Give (rank, world_size) of `torch.distributed`, or None where it is not initialised."""
+    """Return (rank, world_size) of `torch.distributed`, or None where it is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -479,11 +479,11 @@ class IndexPlan:
         """Make each item a pair (number of its row, item)."""
         return IndexPlan(Enumerate(self.step))
 
-    def rest(self, rest: Rest) -> IndexPlan:
+    def rest(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
         return self if rest.is_all else IndexPlan(Left(self.step, rest))
 
-    def rest_of_world(self, rest: Rest) -> IndexPlan:
+    def rest_of_world(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
         last = self.step
         if rest.is_all or not isinstance(last, Shard | Claim):
@@ -553,13 +553,13 @@ class ResolvedOrder:
         run = self._order.run(row)
         return self._in_blocks(row) if run is None else itertools.chain(run, self._lengths.watch())
 
-    def unclaimed(self, rest: Rest) -> Rest:
-        """Say which rows in front of a claim are wanted, given which of those it read are."""
+    def unclaimed(self, rest: Remaining) -> Remaining:
+        """Tell which rows in front of a claim are wanted, given which of those it read are."""
         order = self._order
-        return order.wanted(rest) if isinstance(order, ClaimOrder) else Rest()
+        return order.wanted(rest) if isinstance(order, ClaimOrder) else Remaining()
 
     def read(self, i: int) -> tuple[Path, Any]:
-        """Give (path, item) of row `i`.
+        """Return (path, item) of row `i`.
 
         Raises:
             IndexError: there is no such row.

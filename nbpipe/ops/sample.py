@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..base.seeding import Path, uniforms
 from ..errors import ArgumentError, ArgumentTypeError
-from .index import LONGEST, Order, Picked, Rest, Rows, paths_of
+from .index import LONGEST, Order, Picked, Remaining, Rows, paths_of
 
 # -- Weighted orders: rows drawn by weight, with or without replacement ----------------------------
 Weights: TypeAlias = NDArray[np.float64]
@@ -84,7 +84,7 @@ class WithReplacement(Draw):
             )
 
     def images(self, count: int, generator: Generator) -> Draws:
-        """Give the draws without making them."""
+        """Return the draws without making them."""
         return Draws(self._sums, generator)
 
 
@@ -132,7 +132,7 @@ class Draws:
         self._key = generator.integers(0, 2**64, dtype=np.uint64)
 
     def __getitem__(self, rows: Rows) -> Rows:
-        """Give what each draw in `rows` drew, an array of shape (n,) int64."""
+        """Return what each draw in `rows` drew, an array of shape (n,) int64."""
         places = uniforms(self._key, rows) * self._sums[-1]
         found: Rows = self._sums.searchsorted(places, side="right")
         return found
@@ -186,7 +186,7 @@ def checked_weights(values: object) -> Weights:
 
 
 def class_weights(labels: object) -> Weights:
-    """Give each row one divided by the number of rows with its label.
+    """Return each row one divided by the number of rows with its label.
 
     Raises:
         ArgumentError: labels of more than one dimension.
@@ -217,7 +217,7 @@ def _sequence(what: str, values: object) -> object:
 
 
 def _on_host(values: Any) -> Any:
-    """Give a tensor, wherever it lies, as an array."""
+    """Return a tensor, wherever it lies, as an array."""
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
@@ -225,7 +225,7 @@ def _on_host(values: Any) -> Any:
 
 
 def _plain(label: Any) -> Any:
-    """Give a label that equals its equals: tensors without dimensions do not."""
+    """Return a label that equals its equals: tensors without dimensions do not."""
     return label.item() if getattr(label, "ndim", None) == 0 else label
 
 
@@ -303,13 +303,13 @@ class ClaimOrder(Order):
         """Refuse: which row is next, the other ranks decide."""
         raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
 
-    def wanted(self, rest: Rest) -> Rest:
-        """Say which rows of the global order are wanted, given which of those claimed are.
+    def wanted(self, rest: Remaining) -> Remaining:
+        """Tell which rows of the global order are wanted, given which of those claimed are.
 
         Those that other ranks claimed are among them: they say so themselves.
         """
         done, number = [], 0
-        runs = deque([(0, rest.start), *rest.holes])
+        runs = deque([(0, rest.start), *rest.gaps])
         for start, stop in tuple(self.claimed):
             after = number + stop - start
             while runs and runs[0][0] < after:
@@ -319,7 +319,7 @@ class ClaimOrder(Order):
                     break
                 runs.popleft()
             number = after
-        return Rest.of(0, sorted(done))
+        return Remaining.of(0, sorted(done))
 
     def _cursor(self, store: Store) -> str:
         """Name the cursor; an epoch that this process reads again gets another one."""
@@ -377,7 +377,7 @@ def _referred(store: Store, number: int) -> Callable[[], Store | None]:
 
 
 def default_store() -> Store:
-    """Give the store of the default process group.
+    """Return the store of the default process group.
 
     Raises:
         ArgumentError: there is no such group.

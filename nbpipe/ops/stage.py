@@ -54,7 +54,7 @@ class Placement:
         return MAX_PROCESSES if self.executor == "process" else 1024
 
     def joins(self, above: Placement) -> bool:
-        """Say whether a stage placed here may share the workers of the stage above it."""
+        """Tell whether a stage placed here may share the workers of the stage above it."""
         return (
             self.region
             and above.region
@@ -66,7 +66,7 @@ class Placement:
 
 
 def placed(name: str, executor: object) -> tuple[str, object] | None:
-    """Give the word and the object of an executor outside the run's threads, or None.
+    """Return the word and the object of an executor outside the run's threads, or None.
 
     Raises:
         ArgumentError: a class instead of an object of it.
@@ -228,7 +228,7 @@ class Stage:
         self.knob("depth").set(value)
 
     def knob(self, name: str) -> Knob:
-        """Give the knob of this name.
+        """Return the knob of this name.
 
         Raises:
             UnknownKnobError: this stage has no such knob.
@@ -282,7 +282,7 @@ class Stage:
 
 
 def _user_code() -> Place | None:
-    """Give the innermost code that is under way and not ours."""
+    """Return the innermost code that is under way and not ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         frame = frame.f_back
@@ -290,7 +290,7 @@ def _user_code() -> Place | None:
 
 
 def given(**arguments: object) -> frozenset[str]:
-    """Give the names of the arguments that are not None."""
+    """Return the names of the arguments that are not None."""
     return frozenset(name for name, value in arguments.items() if value is not None)
 
 
@@ -305,12 +305,12 @@ def depth_knob(name: str, value: int) -> Knob:
 
 
 def has_device(chain: Chain) -> bool:
-    """Say whether a stage of a chain, or of its inputs, runs on a device."""
+    """Tell whether a stage of a chain, or of its inputs, runs on a device."""
     return any(stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain)
 
 
 def fingerprint(chain: Chain) -> list[dict[str, Any]]:
-    """Say in JSON-ready values what the items of a chain depend on."""
+    """Tell in JSON-ready values what the items of a chain depend on."""
     return [_stage_fingerprint(stage) for stage in chain]
 
 
@@ -327,7 +327,7 @@ def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
 
 
 def addresses(chain: Chain) -> dict[str, Stage]:
-    """Give every stage of a chain under the name it is called by.
+    """Return every stage of a chain under the name it is called by.
 
     A name that occurs once is enough; where names clash between joined pipelines, each is
     addressed with its pipeline's place, as "0/decode".
@@ -337,7 +337,7 @@ def addresses(chain: Chain) -> dict[str, Stage]:
 
 
 def stage_at(known: Mapping[str, Stage], address: str, whose: str) -> Stage:
-    """Give the stage at an address.
+    """Return the stage at an address.
 
     Raises:
         UnknownStageError: there is none; the message names those there are.
@@ -352,7 +352,7 @@ def stage_at(known: Mapping[str, Stage], address: str, whose: str) -> Stage:
 
 
 def address_book(chain: Chain) -> dict[str, str]:
-    """Give the address of every stage, by its full place, as "0/decode"."""
+    """Return the address of every stage, by its full place, as "0/decode"."""
     found = list(_walk(chain, ""))
     counts: dict[str, int] = {}
     for _, stage in found:
@@ -386,12 +386,12 @@ def auto_name(fn: object, label: str, place: int) -> str:
 
 
 def clean_name(name: str) -> str:
-    """Give an automatic name without what no name may hold."""
+    """Return an automatic name without what no name may hold."""
     return "".join(c if c.isprintable() and c != "/" else "_" for c in name)[:LONGEST_NAME]
 
 
 def numbered(name: str, taken: Container[str]) -> str:
-    """Give an automatic name, with a number where it is taken."""
+    """Return an automatic name, with a number where it is taken."""
     found, number = name, 2
     while found in taken or found == CONSUMER:
         found, number = f"{name}_{number}", number + 1
@@ -399,25 +399,25 @@ def numbered(name: str, taken: Container[str]) -> str:
 
 
 def taken_names(chain: Chain) -> set[str]:
-    """Give the names of a chain, those in the branches of its routes included."""
+    """Return the names of a chain, those in the branches of its routes included."""
     routes = [stage for stage in chain if isinstance(stage.spec, Route)]
     inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
     return inside | {stage.name for stage in chain}
 
 
 def class_name(value: object) -> str:
-    """Give the name of a value's class in snake case."""
+    """Return the name of a value's class in snake case."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(value).__name__)
     return words.lower()
 
 
 def is_coroutine_function(fn: object) -> bool:
-    """Say whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
+    """Tell whether calling `fn` gives an awaitable: `async def`, also inside a partial."""
     return _kind_of_function(fn, inspect.iscoroutinefunction)
 
 
 def is_async_generator_function(fn: object) -> bool:
-    """Say whether calling `fn` gives an async generator."""
+    """Tell whether calling `fn` gives an async generator."""
     return _kind_of_function(fn, inspect.isasyncgenfunction)
 
 
@@ -429,7 +429,7 @@ def _kind_of_function(fn: object, test: Callable[[Any], bool]) -> bool:
 
 
 def wants_rng(fn: object) -> bool:
-    """Say whether a function has a parameter named `rng`."""
+    """Tell whether a function has a parameter named `rng`."""
     try:
         parameters = inspect.signature(fn).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -440,7 +440,7 @@ def wants_rng(fn: object) -> bool:
 
 # -- Regions: neighbouring stages that run in one worker, item by item, one after the other --------
 def joined(chain: Chain, spec: Call | Batch, placement: Placement) -> Stage | None:
-    """Give the stage whose workers a new stage shares, or None where it gets its own.
+    """Return the stage whose workers a new stage shares, or None where it gets its own.
 
     A batch needs every input of its own, so it shares no workers with stages that may drop
     items. A `flat_map` holds its worker from its first child to its last, so it stays alone.
@@ -467,7 +467,7 @@ def _agree(one: Call, other: Call) -> bool:
 
 
 def region_of(chain: Sequence[Stage]) -> list[Stage]:
-    """Give the region that ends with the last stage of a chain: those that share its limit."""
+    """Return the region that ends with the last stage of a chain: those that share its limit."""
     region = [chain[-1]]
     for stage in reversed(chain[:-1]):
         if not share_workers(stage, region[0]):
@@ -477,7 +477,7 @@ def region_of(chain: Sequence[Stage]) -> list[Stage]:
 
 
 def share_workers(above: Stage, below: Stage) -> bool:
-    """Say whether two neighbours belong to one region: they share one limit."""
+    """Tell whether two neighbours belong to one region: they share one limit."""
     if above.placement is None or below.placement is None:
         return False
     word = above.placement.limit

@@ -61,7 +61,7 @@ class EpochIterator(Iterator[Any]):
         self._opens = has_device(chain)
 
     def __next__(self) -> Any:
-        """Give the next item; wait for it, also while the run is paused.
+        """Return the next item; wait for it, also while the run is paused.
 
         Raises:
             StageError: a stage failed; its exception is the `__cause__`.
@@ -191,7 +191,7 @@ class EpochIterator(Iterator[Any]):
             self._at_end()
 
     def __length_hint__(self) -> int:
-        """Give the number of items left, or 0 where it is not known."""
+        """Return the number of items left, or 0 where it is not known."""
         try:
             return max(0, length(self._chain) - (self._consumer.items - self._before))
         except LengthUnknownError:

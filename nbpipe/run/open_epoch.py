@@ -62,11 +62,11 @@ class OpenEpoch(Iterable[Any]):
         return self._feed.load(lot_of(indices), timeout_s, life.between_waits)
 
     def end(self) -> None:
-        """Say that nothing more is loaded: iterating ends after what was; again does nothing."""
+        """Tell that nothing more is loaded: iterating ends after what was; again does nothing."""
         self._feed.end()
 
     def __next__(self) -> Any:
-        """Give the next item; wait for it.
+        """Return the next item; wait for it.
 
         Without enough indices loaded that is for ever: where one thread loads and iterates, it
         must load what it wants to take before it takes it.

@@ -23,7 +23,7 @@ from ..errors import LengthUnknownError
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
 from ..ops.checkpoint import Place, read, written
-from ..ops.index import Rest
+from ..ops.index import Remaining
 from ..ops.operations import seconds, whole
 from ..ops.order import length, units
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -158,7 +158,7 @@ class Observed:
         return " > ".join(self._stages)
 
     def status(self) -> Status:
-        """Say where the run is: state, epoch, items delivered, time, why the last epoch failed."""
+        """Tell where the run is: state, epoch, items delivered, time, why the last epoch failed."""
         training = self._training
         trains = training is not None and not training.ended
         ours = training is not None and (trains or self._life.owner is training.thread)
@@ -189,7 +189,7 @@ class Observed:
         return self._seed
 
     def stats(self) -> RunStats:
-        """Give frozen stats by stage address; the training loop's own row is "consumer".
+        """Return frozen stats by stage address; the training loop's own row is "consumer".
 
         Between epochs, "the last seconds" are those of the last epoch.
         """
@@ -200,11 +200,11 @@ class Observed:
         return RunStats(rows)
 
     def history(self) -> list[Row]:
-        """Give one row a second and stage, for a DataFrame; old times are thinned."""
+        """Return one row a second and stage, for a DataFrame; old times are thinned."""
         return self._machine.history()
 
     def state_dict(self) -> dict[str, Any]:
-        """Say where the run stands, in numbers: behind the last item that the loop has had.
+        """Tell where the run stands, in numbers: behind the last item that the loop has had.
 
         What was read ahead, buffered or shuffled but not handed out is read again by whoever
         goes on; items that were skipped are not tried again. Nothing waits for this.
@@ -219,7 +219,7 @@ class Observed:
         return written(self._chain, self._seed, self._life.place())
 
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last 100 items that failed, oldest first."""
+        """Return the last 100 items that failed, oldest first."""
         return self._machine.failures()
 
     @property
@@ -245,7 +245,7 @@ class Observed:
         return self._life.closed
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
-        """Give a stage; one with workers also tells how many, and their process ids.
+        """Return a stage; one with workers also tells how many, and their process ids.
 
         Raises:
             UnknownStageError: there is no such stage.
@@ -383,21 +383,23 @@ class Run(Observed):
         feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
         return OpenEpoch(self.begin_epoch(feed), feed, self._life)
 
-    def begin_epoch(self, given: GivenOrder | None, stands: Stages | None = None) -> EpochIterator:
+    def begin_epoch(
+        self, given: GivenOrder | None, node_state: Stages | None = None
+    ) -> EpochIterator:
         """Start the next epoch, in an order given from outside or, with None, in its own.
 
         Args:
             given: the order.
-            stands: where the stages go on, for a process that runs the stages of another one.
+            node_state: where the stages go on, for a process that runs the stages of another one.
         """
-        if stands:
+        if node_state:
             number = self._life.next_epoch
-            self._life.following = Place(number, 0, stands, given is not None)
+            self._life.following = Place(number, 0, node_state, given is not None)
         return self._iterator(None, given)
 
-    def stands(self, epoch: int, rest: Rest) -> Stages | None:
-        """Say where the stages stand in an epoch, for the process whose stages they are."""
-        return self._life.stands(epoch, rest)
+    def node_state(self, epoch: int, rest: Remaining) -> Stages | None:
+        """Tell where the stages stand in an epoch, for the process whose stages they are."""
+        return self._life.node_state(epoch, rest)
 
     def _iterator(
         self, at_end: Callable[[], None] | None, given: GivenOrder | None = None
@@ -409,7 +411,7 @@ class Run(Observed):
         return iterator
 
     def set_epoch(self, number: int) -> None:
-        """Give the next epoch this number.
+        """Return the next epoch this number.
 
         After `load_state_dict`, the epoch of the state goes on where that says; any other begins
         at its beginning.
@@ -561,7 +563,7 @@ class Run(Observed):
         return figure(self)
 
     def controls(self) -> VBox:
-        """Give sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
+        """Return sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
 
         Returns:
             An `ipywidgets.VBox`; in a notebook, `run` itself shows the whole panel.
@@ -588,7 +590,7 @@ class Run(Observed):
         )
 
     def renew_functions(self) -> None:
-        """Hear that a cell was run: workers get the functions that it changed."""
+        """Called when a cell was run: workers get the functions that it changed."""
         self._machine.renew()
 
     # -- the end --------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def ticks_of(rows: Sequence[Row]) -> list[Tick]:
 
 
 def span_s(watched: Watched, status: Status) -> float:
-    """Give how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
+    """Return how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
     if status.elapsed_s >= WINDOW_S:
         return status.elapsed_s
     now_s = time.time()
@@ -89,7 +89,7 @@ class Stretch(NamedTuple):
 
 
 def last_stretch(rows: Sequence[Row], status: Status, events: Iterable[KnobChange]) -> Stretch:
-    """Give the last seconds of the last epoch, none of them before its last knob change.
+    """Return the last seconds of the last epoch, none of them before its last knob change.
 
     A change so late that no row is of its values alone does not count. Where the epoch left
     no row, there are none.
@@ -144,7 +144,7 @@ class Raise(NamedTuple):
 def futile_raise(
     watched: Watched, suggestion: tuple[str, str, int], history: Callable[[], Sequence[Row]]
 ) -> Raise | None:
-    """Give the last raise of a knob, where the one suggested would only repeat it in vain.
+    """Return the last raise of a knob, where the one suggested would only repeat it in vain.
 
     It is known to be in vain where the rates of the stage before and after it are known, the
     loop waited all the while, and no other knob was turned since.
@@ -171,7 +171,7 @@ _judged: weakref.WeakKeyDictionary[Watched, dict[str, tuple[Raise, float | None]
 
 
 def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
-    """Give the last raise of a knob; None where another knob was turned since."""
+    """Return the last raise of a knob; None where another knob was turned since."""
     ours: list[KnobChange] = []
     for change in reversed(events):
         if change.knob != name:
@@ -188,7 +188,7 @@ def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
 
 
 def gain_of(rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]) -> float | None:
-    """Give the rate of a stage after a raise over that before it; None where it is not known."""
+    """Return the rate of a stage after a raise over that before it; None where it is not known."""
     turns = list(turns)
     low_s = max([t for t in turns if t < raised.since_s], default=0.0) + SETTLING_S
     high_s = min([t for t in turns if t > raised.until_s], default=float("inf"))
@@ -200,7 +200,7 @@ def gain_of(rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[floa
 
 
 def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> float | None:
-    """Give the mean rate while the loop waits; None where it did not, or nothing is known."""
+    """Return the mean rate while the loop waits; None where it did not, or nothing is known."""
     within = [tick for tick in ticks_of(rows) if since_s <= float(tick[0]["when_s"]) <= until_s]
     ours = [row for tick in within for row in tick if row["stage"] == stage]
     waits = [float(row["starved"]) for tick in within for row in tick if row["stage"] == CONSUMER]
@@ -232,7 +232,7 @@ class Growth(NamedTuple):
 
 
 def growth_of(watched: Watched, stage: str, history: Callable[[], Sequence[Row]]) -> Growth | None:
-    """Say that a stage's calls take longer in proportion to how many there are at once.
+    """Tell that a stage's calls take longer in proportion to how many there are at once.
 
     Then they wait for one another, and more of them make nothing faster. None where that is not
     so, or not known: only one concurrency was seen while the stage limited.
@@ -271,7 +271,7 @@ def proportional(rows: Sequence[Row], stage: str, knob: Knob) -> Growth | None:
 
 
 def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
-    """Give the mean time of a call [s] at each concurrency at which the stage limited.
+    """Return the mean time of a call [s] at each concurrency at which the stage limited.
 
     It is the time that its slots were taken for each item; of several stretches at one
     concurrency the last one speaks.
@@ -388,13 +388,13 @@ class Case(NamedTuple):
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
-        """Say whether the stats are still those of an earlier value."""
+        """Tell whether the stats are still those of an earlier value."""
         change = knob.last_change
         since_s = math.inf if change is None else self.now_s - change.when_s
         return since_s < min(WINDOW_NS / 1e9, self.span_s)
 
     def own_cores(self, load: Load) -> float | None:
-        """Give the processor time that only this load can be using, at least [cores]."""
+        """Return the processor time that only this load can be using, at least [cores]."""
         cpu = self.status.cpu_cores
         if cpu is None:
             return None
@@ -402,7 +402,7 @@ class Case(NamedTuple):
         return max(0.0, cpu - others - (1.0 - self.starved))
 
     def _most_cores(self, load: Load) -> float:
-        """Give the processor time that a load may be using; an event loop is one thread."""
+        """Return the processor time that a load may be using; an event loop is one thread."""
         host = self.stages[load.host]
         if host.executor == "device":
             return min(1.0, load.slots)
@@ -417,7 +417,7 @@ class Case(NamedTuple):
 
 
 def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:
-    """Give the load of each stage; one that runs inside another counts with it."""
+    """Return the load of each stage; one that runs inside another counts with it."""
     groups: list[list[str]] = []
     for name in rows:
         if groups and _runs_inside(stages[name], stages[groups[-1][0]]):
@@ -462,7 +462,7 @@ def _load(
 def averages_of(
     rows: Sequence[Row], stats: Mapping[str, StageStats], since_s: float
 ) -> dict[str, StageStats]:
-    """Give stats with the shares of some rows of the history, which outlast an epoch.
+    """Return stats with the shares of some rows of the history, which outlast an epoch.
 
     Args:
         rows: oldest first; each speaks for the time since the one before.
@@ -497,7 +497,7 @@ def averages_of(
 
 @functools.cache
 def cores() -> int:
-    """Give the cores that this process may use; a container's quota counts."""
+    """Return the cores that this process may use; a container's quota counts."""
     allowed = getattr(os, "sched_getaffinity", None)
     count = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
     return max(1, min(count, quota_cores(Path("/sys/fs/cgroup/cpu.max"))))
@@ -513,7 +513,7 @@ def quota_cores(file: Path) -> int:
 
 
 def is_crowded() -> bool:
-    """Say whether far more threads wanted to compute in the last minute than there are cores."""
+    """Tell whether far more threads wanted to compute in the last minute than there are cores."""
     try:
         wanted = os.getloadavg()[0]
     except (AttributeError, OSError):  # not on every system
@@ -522,6 +522,6 @@ def is_crowded() -> bool:
 
 
 def is_locked() -> bool:
-    """Say whether this interpreter lets one thread run Python at a time."""
+    """Tell whether this interpreter lets one thread run Python at a time."""
     enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return enabled()

@@ -46,7 +46,7 @@ class Hang(NamedTuple):
     item: str
 
     def __str__(self) -> str:
-        """Say it in one sentence."""
+        """Tell it in one sentence."""
         name = shortened(" > ".join(self.stages), _NAME)
         text = f"a call of {name} has been running for {format_seconds(int(self.age_s))}"
         if not self.item:
@@ -116,7 +116,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
 
 
 def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
-    """Say which workers only start: before their first result nothing else limits."""
+    """Tell which workers only start: before their first result nothing else limits."""
     for address, row in stats.items():
         if row.starting >= max(1, row.workers) and not row.items_out:
             text = f"{shown(address)} is {worker_count(row.workers, row.starting, 0)}"
@@ -125,7 +125,7 @@ def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
 
 
 def is_early(case: Case) -> bool:
-    """Say whether the stats are those of too short a time to say anything."""
+    """Tell whether the stats are those of too short a time to say anything."""
     if case.span_s < EARLY_S:
         return True
     most = max((row.items_out for row in case.rows.values()), default=0)

@@ -56,7 +56,7 @@ class Past:
     units: Mapping[str, str]
 
     def column(self, stage: str, key: str, factor: float = 1.0) -> list[float | None]:
-        """Give one number of a stage over time."""
+        """Return one number of a stage over time."""
         return [None if row is None else factor * float(row[key]) for row in self.rows[stage]]
 
 
@@ -136,7 +136,7 @@ def _is_gap(times: Sequence[float], time_s: float) -> bool:
 
 
 def _groups(past: Past) -> dict[str, list[str]]:
-    """Give the stages by what they hand on; the loop takes what the last one hands on."""
+    """Return the stages by what they hand on; the loop takes what the last one hands on."""
     loop = next(reversed(tuple(past.units.values())), "items")
     groups: dict[str, list[str]] = {}
     for name in past.rows:
@@ -287,7 +287,7 @@ def _draw_epochs(drawn: Any, past: Past) -> None:
 
 
 def _bands(past: Past) -> list[tuple[int, float, float]]:
-    """Give number, beginning and end of each epoch; the end is that of its last row."""
+    """Return number, beginning and end of each epoch; the end is that of its last row."""
     bands: list[tuple[int, float, float]] = []
     last: float | None = None  # end of the epoch that stands right before
     for epoch, group in groupby(zip(past.epochs, past.at, strict=True), key=lambda one: one[0]):
@@ -334,7 +334,7 @@ def _draw_changes(
 
 
 def _labels(marks: Sequence[tuple[float, str]], start: float, end: float) -> list[tuple[str, str]]:
-    """Give each mark a label and the side that it stands on; empty where there is no room.
+    """Return each mark a label and the side that it stands on; empty where there is no room.
 
     Args:
         marks: times and labels, oldest first.
@@ -368,7 +368,7 @@ def _turned(change: KnobChange, most: int = 30) -> str:
 
 
 def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
-    """Give it colours that read in the light and in the dark, and let it fill its place."""
+    """Return it colours that read in the light and in the dark, and let it fill its place."""
     drawn.update_layout(
         template="none",
         title={"text": _plain(title, 70), "font": {"size": 14}, "x": 0.01, "y": 0.985},
@@ -394,5 +394,5 @@ def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:
 
 
 def _plain(text: str, most: int = _NAME) -> str:
-    """Give text of others as plotly shows it unchanged: it knows some tags, entities and TeX."""
+    """Return text of others as plotly shows it unchanged: it knows some tags, entities and TeX."""
     return html.escape(shortened(text, most), quote=False).replace("$", "&#36;")

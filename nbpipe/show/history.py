@@ -23,7 +23,7 @@ class HistoryPart(TypedDict):
 
 
 def history(watched: Watched, points: int = POINTS) -> HistoryPart:
-    """Give the rates of all stages over time.
+    """Return the rates of all stages over time.
 
     Args:
         watched: the run.
@@ -58,12 +58,12 @@ def ticks_of(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def time_of(tick: Sequence[Row]) -> float:
-    """Give the time of a tick since the run began [s]."""
+    """Return the time of a tick since the run began [s]."""
     return float(tick[0]["time_s"])
 
 
 def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
-    """Give the Unix time at which the run began [s].
+    """Return the Unix time at which the run began [s].
 
     Rows that hold the time of day, "when_s", say it; else the last row is taken as new.
     """
@@ -74,7 +74,7 @@ def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Give at most `most` places out of `count`, evenly spread, the last one among them."""
+    """Return at most `most` places out of `count`, evenly spread, the last one among them."""
     if count <= most:
         return list(range(count))
     return [(number + 1) * count // most - 1 for number in range(most)]

@@ -96,7 +96,7 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
 
 
 def _mark(address: str, diagnosis: DiagnosisPart) -> str:
-    """Give the word that stands at the name of a stage; none where it is another's."""
+    """Return the word that stands at the name of a stage; none where it is another's."""
     return diagnosis["kind"] if address == diagnosis["stage"] else ""
 
 
@@ -193,7 +193,7 @@ def _line(rates: Sequence[float]) -> str:
 
 
 def averaged(numbers: Sequence[float], most: int) -> list[float]:
-    """Give at most `most` numbers: averages of neighbours."""
+    """Return at most `most` numbers: averages of neighbours."""
     parts = min(len(numbers), most)
     edges = [place * len(numbers) // parts for place in range(parts + 1)] if parts else [0]
     return [sum(numbers[low:high]) / (high - low) for low, high in pairwise(edges)]

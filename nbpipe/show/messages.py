@@ -259,7 +259,7 @@ class _Done(NamedTuple):
     until_s: float
 
     def goes_on(self, knob: Knob, change: KnobChange, by: str) -> bool:
-        """Say whether a change is part of this one: a slider that is dragged makes many."""
+        """Tell whether a change is part of this one: a slider that is dragged makes many."""
         ours = self.knob is knob and self.by == change.by == by
         return ours and change.when_s - self.until_s < _GESTURE_S
 
@@ -309,7 +309,7 @@ def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Expor
 
 
 def _refusal(error: Exception) -> str:
-    """Give the text of a refusal in full; of what is none, no more than where it came from."""
+    """Return the text of a refusal in full; of what is none, no more than where it came from."""
     if isinstance(error, NbpipeError | OSError):
         text = plain(str(error))
         more = f"\n... ({len(text) - _LONGEST_REFUSAL:,} more characters)"
@@ -339,7 +339,7 @@ class Views:
         self._lock = threading.Lock()
 
     def note(self, message: Mapping[str, Any]) -> None:
-        """Hear that a view was opened or closed, or that some are still there.
+        """Called when a view was opened or closed, or that some are still there.
 
         Raises:
             ArgumentError: not the name of a view.
@@ -365,7 +365,7 @@ class Views:
             self._until_s.clear()
 
     def __bool__(self) -> bool:
-        """Say whether there is one."""
+        """Tell whether there is one."""
         now_s = self._clock()
         with self._lock:
             for name in [name for name, until_s in self._until_s.items() if until_s < now_s]:

@@ -58,7 +58,7 @@ class Diagnosis:
     kind: str = LIMITS
 
     def __str__(self) -> str:
-        """Give text and advice as one sentence."""
+        """Return text and advice as one sentence."""
         if not self.advice:
             return self.text
         return self.text + (", " if self.advice.startswith("try") else "; ") + self.advice
@@ -71,7 +71,7 @@ class Diagnosis:
 
 
 def decide(case: Case) -> Diagnosis:
-    """Give the first diagnosis that fits."""
+    """Return the first diagnosis that fits."""
     for rule in _RULES:
         found = rule(case)
         if found is not None:
@@ -145,7 +145,7 @@ _NEARER = (
 
 
 def _without_knob(case: Case, load: Load) -> str:
-    """Say what helps a stage that makes one call at a time."""
+    """Tell what helps a stage that makes one call at a time."""
     stage = load.stage
     if case.status.by_loop:
         return (
@@ -171,7 +171,7 @@ def _without_knob(case: Case, load: Load) -> str:
 
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
-    """Say whether more calls at once would help, and how many."""
+    """Tell whether more calls at once would help, and how many."""
     address, cpu, computes = load.address, case.status.cpu_cores, computing(case, load)
     if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
         text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
@@ -228,7 +228,7 @@ def futile(found: Diagnosis, old: int, new: int) -> Diagnosis:
 
 
 def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
-    """Give the concurrency that would bring a stage level with what limits next.
+    """Return the concurrency that would bring a stage level with what limits next.
 
     One more at least, twice as much at most.
     """
@@ -239,7 +239,7 @@ def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
 
 
 def computing(case: Case, load: Load) -> bool | None:
-    """Say whether the calls of a stage compute, or wait; None where both may be.
+    """Tell whether the calls of a stage compute, or wait; None where both may be.
 
     The processor time is known of the whole process alone: calls surely compute where nobody
     else can be using it, and evidently wait where they are many more than the cores at work.
@@ -273,7 +273,7 @@ _HELD = {  # by executor: why, and what helps
 
 
 def is_held(case: Case, load: Load) -> bool:
-    """Say whether calls of a stage take turns on one core that nothing else explains."""
+    """Tell whether calls of a stage take turns on one core that nothing else explains."""
     executor = case.stages[load.host].executor
     cpu = case.status.cpu_cores
     if not case.locked or executor not in _HELD or case.cores == 1 or load.slots < TURNS:
@@ -309,7 +309,7 @@ def _event_loop(case: Case) -> Diagnosis | None:
 
 
 def _waiting(case: Case, load: Load) -> float:
-    """Give the share of a stage's slots that could run and do not."""
+    """Return the share of a stage's slots that could run and do not."""
     row = case.rows[load.host]
     return 1.0 - load.share - row.starved - row.blocked
 
@@ -406,5 +406,5 @@ _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
 
 
 def shown(address: str) -> str:
-    """Give an address as it stands in a sentence."""
+    """Return an address as it stands in a sentence."""
     return shortened(address, _NAME)

@@ -24,33 +24,33 @@ _MOST = 1e300  # larger numbers, and those that are none, are given as 0
 
 
 def rounded(number: float) -> float:
-    """Give a finite number with four digits: messages are to be small."""
+    """Return a finite number with four digits: messages are to be small."""
     return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
 
 
 def seconds(time_s: float) -> float:
-    """Give a finite time in hundredths of a second."""
+    """Return a finite time in hundredths of a second."""
     return round(time_s, 2) if math.isfinite(time_s) else 0.0
 
 
 def share(number: float) -> float:
-    """Give a share of 1 with three digits."""
+    """Return a share of 1 with three digits."""
     return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
 
 
 def line(text: str) -> str:
-    """Give text in one bounded line that can be written as UTF-8."""
+    """Return text in one bounded line that can be written as UTF-8."""
     return shortened(plain(text), LINE)
 
 
 @functools.lru_cache(maxsize=256)
 def label(text: str) -> str:
-    """Give a bounded name, its spaces kept: it is what the front end asks for."""
+    """Return a bounded name, its spaces kept: it is what the front end asks for."""
     return plain(text)[:NAME]
 
 
 def plain(text: str) -> str:
-    """Give text that can be written as UTF-8: a file name may hold what cannot."""
+    """Return text that can be written as UTF-8: a file name may hold what cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -61,7 +61,7 @@ _PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE
 
 
 def page_link(address: object) -> str | None:
-    """Give the address of a web page; None where it is none that may be a link."""
+    """Return the address of a web page; None where it is none that may be a link."""
     if not isinstance(address, str) or len(address) > _LONGEST:
         return None
     return address if _PAGE.fullmatch(address) else None
@@ -294,7 +294,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
 
 
 def snapshot_key(snapshot: Snapshot) -> object:
-    """Give what two snapshots that look the same have in common: all but their time."""
+    """Return what two snapshots that look the same have in common: all but their time."""
     return {name: part for name, part in snapshot.items() if name != "time_s"}
 
 
@@ -305,7 +305,7 @@ def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
 
 
 def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
-    """Give knob changes as JSON-ready values."""
+    """Return knob changes as JSON-ready values."""
     return [
         {
             "when_s": round(event.when_s, 3),

@@ -75,7 +75,7 @@ def mark(knobs: Mapping[Knob, int], path: Path) -> None:
 
 
 def changed(stages: Mapping[str, HasKnobs]) -> Since | None:
-    """Say what was turned since the last export of some stages.
+    """Tell what was turned since the last export of some stages.
 
     Args:
         stages: the stages by address.
@@ -133,16 +133,16 @@ class Watched(Protocol):
         """Every knob change, oldest first."""
 
     def status(self) -> Status:
-        """Say where it is."""
+        """Tell where it is."""
 
     def stats(self) -> Mapping[str, StageStats]:
-        """Give stats by address, and of the training loop as "consumer"."""
+        """Return stats by address, and of the training loop as "consumer"."""
 
     def history(self) -> list[Row]:
-        """Give one row a second and stage."""
+        """Return one row a second and stage."""
 
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last failed items, oldest first."""
+        """Return the last failed items, oldest first."""
 
     def pause(self) -> None:
         """Let no further call start."""

@@ -43,7 +43,7 @@ def picture_text(snapshot: Snapshot) -> str:
 
 
 def headline(snapshot: Snapshot) -> list[str]:
-    """Say where a run is, in a few phrases."""
+    """Tell where a run is, in a few phrases."""
     epoch, epochs, begun = snapshot["epoch"], snapshot["epochs"], snapshot["epochs_begun"]
     which = f" ({begun} of {epochs})" if epochs and begun else ""
     phrases = [snapshot["state"], f"epoch {epoch}{which}"]
@@ -69,12 +69,12 @@ def headline(snapshot: Snapshot) -> list[str]:
 
 
 def diagnosis_line(diagnosis: DiagnosisPart) -> str:
-    """Give text and advice as one sentence."""
+    """Return text and advice as one sentence."""
     return str(Diagnosis(None, diagnosis["text"], diagnosis["advice"]))
 
 
 def export_line(export: ExportPart | None) -> str:
-    """Say what was turned since the last export; nothing where nothing was."""
+    """Tell what was turned since the last export; nothing where nothing was."""
     if export is None or not export["turned"]:
         return ""
     named = [
@@ -87,7 +87,7 @@ def export_line(export: ExportPart | None) -> str:
 
 
 def state_words(shares: dict[str, float]) -> str:
-    """Say what share of the time a stage is in each state, the states it is never in left out."""
+    """Tell what share of the time a stage is in each state, the states it is never in left out."""
     known = [f"{state} {format_share(shares[state])}" for state in STATES if state in shares]
     if not any(shares.values()):
         return NONE
@@ -96,7 +96,7 @@ def state_words(shares: dict[str, float]) -> str:
 
 
 def shares_of(stage: StagePart) -> dict[str, float]:
-    """Give the shares of a stage's states, in their order."""
+    """Return the shares of a stage's states, in their order."""
     return {
         "busy": stage["busy"],
         "starved": stage["starved"],
@@ -106,67 +106,67 @@ def shares_of(stage: StagePart) -> dict[str, float]:
 
 
 def loop_shares(snapshot: Snapshot) -> dict[str, float]:
-    """Give the shares of the training loop: it is at work, or waits for data."""
+    """Return the shares of the training loop: it is at work, or waits for data."""
     waited = snapshot["waited_share"]
     return {"busy": round(1.0 - waited, 3), "starved": waited}
 
 
 def loop_words(snapshot: Snapshot) -> str:
-    """Say what share of the time the training loop is in each state; none before any epoch."""
+    """Tell what share of the time the training loop is in each state; none before any epoch."""
     return state_words(loop_shares(snapshot)) if has_begun(snapshot) else NONE
 
 
 def has_begun(snapshot: Snapshot) -> bool:
-    """Say whether there was an epoch."""
+    """Tell whether there was an epoch."""
     return snapshot["state"] != "ready" and snapshot["elapsed_s"] > 0
 
 
 def loop_cells(snapshot: Snapshot) -> list[str]:
-    """Give the row of the training loop."""
+    """Return the row of the training loop."""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     return [LOOP, rate, loop_words(snapshot), *[""] * 4]
 
 
 def rate_words(stage: StagePart) -> str:
-    """Give the rate of a stage, and its bytes where they are known."""
+    """Return the rate of a stage, and its bytes where they are known."""
     rate = format_rate(stage["items_per_s"], stage["unit"])
     size = stage["bytes_per_s"]
     return rate if size is None else f"{rate}, {format_bytes(size)}/s"
 
 
 def queue_words(stage: StagePart) -> str:
-    """Give what waits for the next stage, and the most there may be."""
+    """Return what waits for the next stage, and the most there may be."""
     fused = stage["executor"] == "inline"  # it has no slots and no buffer of its own
     return "" if fused or not stage["bound"] else f"{stage['queued']}/{stage['bound']}"
 
 
 def call_words(stage: StagePart) -> str:
-    """Give the calls in progress, and the most there may be."""
+    """Return the calls in progress, and the most there may be."""
     fused = stage["executor"] == "inline" or stage["shares"] is not None
     return "" if fused else f"{stage['running']}/{stage['concurrency']}"
 
 
 def latency_words(stage: StagePart) -> str:
-    """Give the time of a call, median and 95th percentile."""
+    """Return the time of a call, median and 95th percentile."""
     if not stage["latency_p50_s"]:
         return ""
     return f"{format_seconds(stage['latency_p50_s'])} / {format_seconds(stage['latency_p95_s'])}"
 
 
 def error_words(stage: StagePart) -> str:
-    """Give the errors of a stage, and what was tried again."""
+    """Return the errors of a stage, and what was tried again."""
     errors, retries = stage["errors"], stage["retries"]
     tried = f", {format_count(retries)} retried" if retries else ""
     return f"{format_count(errors)}{tried}" if errors or retries else "0"
 
 
 def knob_words(stage: StagePart) -> str:
-    """Give the values of a stage's knobs."""
+    """Return the values of a stage's knobs."""
     return ", ".join(f"{knob['name']} {knob['value']}" for knob in stage["knobs"])
 
 
 def worker_words(stage: StagePart) -> str:
-    """Say who does the calls of a stage outside the run's threads, or with whom it shares them."""
+    """Tell who does the calls of a stage outside the run's threads, or with whom it shares them."""
     if stage["shares"] is not None:
         return f"with {shortened(stage['shares'], 30)}"
     workers = stage["workers"]

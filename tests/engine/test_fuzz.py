@@ -80,16 +80,18 @@ def broken(monkeypatch):
         return hasattr(node, "buffered") and not node.out and held(node) <= holds + 1
 
     def checked(epoch, now_ns, **options):
-        before = {id(node): (node.lane.active, held(node)) for node in epoch.order}
+        before = {id(node): (node.runtime.active, held(node)) for node in epoch.order}
         task = take(epoch, now_ns, **options)
         for node in epoch.order:
             active, holds = before.get(id(node), (0, 0))
-            lane = node.lane
-            if lane.active > max(active, lane.concurrency):
-                found.append(f"{lane.address}: {lane.active} calls, limit {lane.concurrency}")
-            bound = lane.prefetch + lane.concurrency + node.gathers
+            runtime = node.runtime
+            if runtime.active > max(active, runtime.concurrency):
+                found.append(
+                    f"{runtime.address}: {runtime.active} calls, limit {runtime.concurrency}"
+                )
+            bound = runtime.prefetch + runtime.concurrency + node.gathers
             if held(node) > max(holds, bound) and not head_goes_on(node, holds):
-                found.append(f"{lane.address}: {held(node)} held, bound {bound}")
+                found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
         return task
 
     monkeypatch.setattr(Epoch, "take", checked)

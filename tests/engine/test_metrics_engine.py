@@ -141,7 +141,7 @@ def test_busy_of_an_inline_stage():
     with chain.start() as run:
         drained(run)
         run.stats()
-        counters = run._scheduler.lanes["work"].counters
+        counters = run._scheduler.runtimes["work"].counters
     assert counters.busy_ns >= sum(spent_ns)
     assert 0 < counters.slot_ns <= perf_counter_ns() - begun_ns
 
@@ -212,9 +212,9 @@ def test_number_of_epochs_does_not_grow_what_is_kept():
     with nbpipe.source(range(3)).map(lambda n: n, name="a").start() as run:
         for _ in range(300):
             list(run)
-        kept = run._scheduler.lanes["a"].counters.readings
+        kept = run._scheduler.runtimes["a"].counters.readings
         assert len(kept) <= kept.maxlen
-        assert len(run._scheduler.lanes) == 2
+        assert len(run._scheduler.runtimes) == 2
 
 
 def held_source(gate):

@@ -164,8 +164,8 @@ def test_a_small_chunk_of_middling_cost_is_handed_on_too(kind):
     def work(item):
         if item >= 200:
             gate.wait()
-        lane = runs[0]._scheduler.lanes[kind]
-        lane.cost_ns = max(lane.cost_ns, 15_000)  # as if every call took 15 us
+        runtime = runs[0]._scheduler.runtimes[kind]
+        runtime.cost_ns = max(runtime.cost_ns, 15_000)  # as if every call took 15 us
         return item
 
     if kind == "source":

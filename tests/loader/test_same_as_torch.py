@@ -121,12 +121,12 @@ def test_generator_gives_torchs_order(way):
 
 def test_global_generator_is_left_as_torch_leaves_it(way):
     """After an epoch torch's own generator stands where torch's loader would have left it."""
-    stands = []
+    node_state = []
     for kind, options in ((DataLoader, {}), (nbpipe.DataLoader, way)):
         torch.manual_seed(1)
         list(kind(Numbers(), 4, shuffle=True, **options))
-        stands.append(torch.rand(3).tolist())
-    assert stands[0] == stands[1]
+        node_state.append(torch.rand(3).tolist())
+    assert node_state[0] == node_state[1]
 
 
 def test_two_loaders_share_a_seed():

@@ -45,7 +45,7 @@ def _size(log):
 
 def _length(value):
     if hasattr(value, "holes"):
-        return len(value.holes)
+        return len(value.gaps)
     return len(value) if hasattr(value, "__len__") else 0
 
 

@@ -24,13 +24,12 @@ from ...executors.environment import hold_threads
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
 from ...ops.checkpoint import caches
-from ...ops.index import Rest
+from ...ops.index import Remaining
 from ...ops.stage import CONSUMER
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
-from .freight import Unpacked, Values, set_values
-from .indices import Feeds
-from .link import taken_over
+from .link import Feeds, taken_over
+from .pickling import Unpacked, Values, set_values
 from .report import Report, Workers, seen_s
 
 
@@ -49,7 +48,7 @@ class Lines(io.TextIOBase):
         self._rests: dict[int, str] = {}
 
     def writable(self) -> bool:
-        """Say that it can be written to."""
+        """Tell that it can be written to."""
         return True
 
     def write(self, text: str) -> int:
@@ -100,9 +99,9 @@ def serve(connection: Connection, argument: bytes) -> None:
     logging.getLogger().addHandler(Records(control))
     loaded = Loaded()
     feeds = Feeds(control)
-    gate = Gate(loaded, feeds, data)
+    gate = ItemServer(loaded, feeds, data)
     try:
-        Desk(loaded, gate, feeds, control).serve()
+        ControlServer(loaded, gate, feeds, control).serve()
     except (EOFError, OSError):  # the run is gone
         return
     finally:
@@ -155,7 +154,7 @@ class Loaded:
             self._changed.notify_all()
 
     def begin(
-        self, number: int, epoch: int, given: Feed | None, stands: Stages | None
+        self, number: int, epoch: int, given: Feed | None, node_state: Stages | None
     ) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
 
@@ -163,7 +162,7 @@ class Loaded:
             number: of the run.
             epoch: number of the epoch.
             given: its order, or None for the pipeline's own.
-            stands: where its stages go on.
+            node_state: where its stages go on.
 
         Raises:
             WorkerStartError: it could not be built.
@@ -179,10 +178,10 @@ class Loaded:
             if self.run is None:
                 raise RunClosedError("the run was closed")
             self.run.set_epoch(epoch)
-            return self.run.begin_epoch(given, stands)
+            return self.run.begin_epoch(given, node_state)
 
     def caches(self) -> Stages:
-        """Say of each cache which epoch made its items."""
+        """Tell of each cache which epoch made its items."""
         return {} if self._unpacked is None else caches(self._unpacked.chain)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
@@ -207,7 +206,7 @@ class Loaded:
 
 
 @final
-class Gate:
+class ItemServer:
     """Hands out items, in a thread of its own: one answer for each question.
 
     Args:
@@ -224,7 +223,7 @@ class Gate:
         self._token = self._ended = 0
         self._late: deque[Answer] = deque()  # of the epoch in progress
         self._lock = threading.Lock()
-        threading.Thread(target=self._serve, name="nbpipe-outpost", daemon=True).start()
+        threading.Thread(target=self._serve, name="nbpipe-isolated-child", daemon=True).start()
 
     def end(self, token: int) -> None:
         """End an epoch, and all before it; called in another thread."""
@@ -258,7 +257,7 @@ class Gate:
             return "error", pack_error(error)
 
     def _begin(
-        self, token: int, program: int, number: int, given: int, stands: Stages | None
+        self, token: int, program: int, number: int, given: int, node_state: Stages | None
     ) -> None:
         self._late.clear()
         with self._lock:
@@ -266,7 +265,7 @@ class Gate:
         if token <= self._ended:
             return
         feed = self._feeds.take(given) if given else None
-        epoch = self._loaded.begin(program, number, feed, stands)
+        epoch = self._loaded.begin(program, number, feed, node_state)
         with self._lock:
             self._epoch = epoch
             ended = token <= self._ended
@@ -321,10 +320,10 @@ class Gate:
 
 
 @final
-class Desk:
+class ControlServer:
     """Does what it is told and answers what it is asked, one after the other."""
 
-    def __init__(self, loaded: Loaded, gate: Gate, feeds: Feeds, control: Channel) -> None:
+    def __init__(self, loaded: Loaded, gate: ItemServer, feeds: Feeds, control: Channel) -> None:
         self._loaded = loaded
         self._gate = gate
         self._feeds = feeds
@@ -336,7 +335,7 @@ class Desk:
             "look": self._look,
             "history": self._history,
             "scale": self._scale,
-            "stands": self._stands,
+            "node_state": self._node_state,
             "caches": self._caches,
         }
 
@@ -391,9 +390,9 @@ class Desk:
         if run is not None:
             run[address].workers = count
 
-    def _stands(self, epoch: int, rest: list[Any]) -> Stages | None:
+    def _node_state(self, epoch: int, rest: list[Any]) -> Stages | None:
         run = self._loaded.run
-        return None if run is None else run.stands(epoch, Rest.read(rest))
+        return None if run is None else run.node_state(epoch, Remaining.read(rest))
 
     def _caches(self) -> Stages:
         return self._loaded.caches()

@@ -29,7 +29,7 @@ from ...executors.process import LEAVE_S, how_it_ended
 
 # -- A second connection to a process that was started with one ------------------------------------
 def handed_over(worker: Worker) -> Connection:
-    """Give our end of a new connection to a worker that calls `taken_over` first.
+    """Return our end of a new connection to a worker that calls `taken_over` first.
 
     Raises:
         OSError: the worker is gone, or files have run out.
@@ -45,7 +45,7 @@ def handed_over(worker: Worker) -> Connection:
 
 
 def taken_over(connection: Connection) -> Any:
-    """Give the other end; a process that user code starts here does not get it."""
+    """Return the other end; a process that user code starts here does not get it."""
     handle = recv_handle(connection)
     if sys.platform == "win32":
         from multiprocessing.connection import PipeConnection
@@ -181,7 +181,7 @@ class Link:
         self._worker = worker
 
     def died(self) -> WorkerDiedError:
-        """Say how the process ended, once it no longer answers."""
+        """Tell how the process ended, once it no longer answers."""
         return WorkerDiedError(
             f"the process of the run '{self._title}' (process {self.pid}) died {self._reaped()}; "
             "the next epoch starts a new one",
@@ -375,7 +375,7 @@ class IndexSender:
             self.link.tell_late(self._all_drawn)
 
     def _all_drawn(self) -> tuple[Any, ...]:
-        """Give what was drawn while other messages were sent, as one."""
+        """Return what was drawn while other messages were sent, as one."""
         indices: list[Index] = []
         lots = 0
         with contextlib.suppress(IndexError):  # to the end: what comes later is told anew
@@ -385,7 +385,7 @@ class IndexSender:
         return "feed", self.ticket, indices, lots
 
     def heard(self, ticket: int, loads: int) -> None:
-        """Hear that so many loads were begun, or with 0 that no more are wanted."""
+        """Called when so many loads were begun, or with 0 that no more are wanted."""
         if ticket != self.ticket:
             return
         if loads:
@@ -449,7 +449,7 @@ class Feeds:
             feed.load(indices, loads=loads)
 
     def take(self, ticket: int) -> Feed | None:
-        """Give the feed of an epoch that begins, and forget those of earlier ones."""
+        """Return the feed of an epoch that begins, and forget those of earlier ones."""
         feed = self._of(ticket)
         with self._lock:
             self._first = max(self._first, ticket)

@@ -18,13 +18,13 @@ from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
 from ...executors.base import Answer, Caller, Job
 from ...executors.shipping import Shipped
-from ...ops.index import Rest
+from ...ops.index import Remaining
 from ...ops.operations import Source
 from ...ops.stage import Chain, Stage, addresses
-from .freight import Values, knobs_of, shipped, split, warn_of_size
 from .link import ANSWER_S, IndexSender, Link, NoAnswerError, Reply
+from .pickling import Values, knobs_of, shipped, split, warn_of_size
 from .report import Past, Report, Workers, report_before, seen_s, shifted, together
-from .source import MOST, Crossing
+from .source import MOST, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
@@ -63,7 +63,7 @@ class IsolatedMachine(Machine):
         self._report = self._blank
         self._title = " > ".join(addresses(chain))
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
-        self._crossing = Crossing(self._current, record.consumer, ready, self._look)
+        self._crossing = RemoteSource(self._current, record.consumer, ready, self._look)
         source = Stage(Source(self._crossing), name=HIDDEN, shared={"prefetch": ready})
         self.scheduler = scheduler = Scheduler((source, *here), seed=seed, memory_bytes=None)
         keep(scheduler, record)
@@ -100,7 +100,7 @@ class IsolatedMachine(Machine):
         return {place: knob.value for place, knob in self._knobs.items()}
 
     def _current(self) -> tuple[Link, int]:
-        """Give the process for an epoch, and the number of the program that it is to run."""
+        """Return the process for an epoch, and the number of the program that it is to run."""
         with self._lock:
             old = self._link
             if old.gone and not self._closed:
@@ -124,10 +124,10 @@ class IsolatedMachine(Machine):
 
     # -- told -----------------------------------------------------------------------------
     def begin(
-        self, given: GivenOrder | None, stands: Stages
+        self, given: GivenOrder | None, node_state: Stages
     ) -> tuple[int, GivenOrder | None, Stages]:
-        """Hear that an epoch begins: send what a cell has changed, and the order."""
-        self._crossing.stands = stands
+        """Called when an epoch begins: send what a cell has changed, and the order."""
+        self._crossing.node_state = node_state
         if self._stale:
             self._stale = False
             freight = shipped(self._there)
@@ -135,20 +135,20 @@ class IsolatedMachine(Machine):
                 with self._lock:
                     self._load(self._link, freight)
         if given is None:
-            return self._crossing.begin(None), None, stands
+            return self._crossing.begin(None), None, node_state
         link, program = self._current()
         deliver = functools.partial(IndexSender, given, link=link, program=program)
-        return self._crossing.begin(deliver), None, stands
+        return self._crossing.begin(deliver), None, node_state
 
-    def stands(self, epoch: Epoch, delivered: int) -> Stages | None:
+    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
         """Ask the stages here, then the process for its own."""
         with self.scheduler.lock:
-            here = epoch.stands(Rest(delivered))
+            here = epoch.node_state(Remaining(delivered))
         rest = here.pop(HIDDEN)["rest"]
-        if Rest.read(rest).is_all:
-            return {**self.caches(), **self._crossing.stands, **here}
+        if Remaining.read(rest).is_all:
+            return {**self.caches(), **self._crossing.node_state, **here}
         with contextlib.suppress(NoAnswerError):
-            found: Stages | None = self._link.ask("stands", epoch.context.epoch, rest)
+            found: Stages | None = self._link.ask("node_state", epoch.context.epoch, rest)
             return None if found is None else {**found, **here}
         return None
 
@@ -162,7 +162,7 @@ class IsolatedMachine(Machine):
         return {}
 
     def cancel(self, ticket: int) -> None:
-        """Hear that an epoch is over."""
+        """Called when an epoch is over."""
         self._crossing.cancel(ticket)
 
     def refresh(self) -> None:
@@ -185,7 +185,7 @@ class IsolatedMachine(Machine):
                 told.wait(ANSWER_S)
 
     def renew(self) -> None:
-        """Hear that functions may have changed: the next epoch begins with what they are then."""
+        """Called when functions may have changed: the next epoch begins with what they are then."""
         self._stale = True
 
     def close(self, timeout_s: float) -> list[str]:
@@ -205,7 +205,7 @@ class IsolatedMachine(Machine):
 
     # -- asked ----------------------------------------------------------------------------
     def _look(self) -> Report:
-        """Give what the process says of itself now, or what it last said."""
+        """Return what the process says of itself now, or what it last said."""
         if not self._loaded:
             return self._report
         since_s, question = self._asked()
@@ -217,7 +217,7 @@ class IsolatedMachine(Machine):
         return self._report
 
     def _asked(self) -> tuple[float, Reply]:
-        """Give a question and its time: a new one, unless one waits for its answer for long."""
+        """Return a question and its time: a new one, unless one waits for its answer for long."""
         known = self._question
         if known is not None and not known[1].arrived and monotonic() - known[0] > _FRESH_S:
             return known
@@ -230,25 +230,25 @@ class IsolatedMachine(Machine):
         return self._report if fresh else self._look()
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Give the stats of every stage, as the process says or last said."""
+        """Return the stats of every stage, as the process says or last said."""
         here = stats(self.scheduler, now_ns)
         del here[HIDDEN]
         return {**self._past.with_counts(self._look().stats), **here}
 
     def failures(self) -> tuple[Failure, ...]:
-        """Give the last failed items."""
+        """Return the last failed items."""
         there = (*self._past.failures, *(self._look().failures or ()))
         here = (one for one in tuple(self._record.failures) if one.stage in self._here)
         return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
 
     def caller(self, address: str) -> Caller | None:
-        """Give what serves a stage from outside its run's threads."""
+        """Return what serves a stage from outside its run's threads."""
         if address in self._here:
             return self.scheduler.regions.caller(address)
         return FarCaller(self, address) if address in self._report.workers else None
 
     def workers(self, address: str) -> Workers:
-        """Say what workers a stage has now."""
+        """Tell what workers a stage has now."""
         return self._look().workers[address] if self._link.listens else Workers()
 
     def scale(self, address: str, count: int) -> None:
@@ -267,7 +267,7 @@ class IsolatedMachine(Machine):
         return self._lately().held_bytes
 
     def history(self) -> list[Row]:
-        """Give the rows of all stages, each time with the rows of this process nearest to it."""
+        """Return the rows of all stages, each time with the rows of this process nearest to it."""
         with self.scheduler.lock:
             ours = [row for row in self._record.history() if row["stage"] != HIDDEN]
         if self._loaded:

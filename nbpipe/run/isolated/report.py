@@ -48,19 +48,19 @@ class Report:
     workers: dict[str, Workers]
 
     def following(self, before: Report) -> Report:
-        """Give the report with what it left out."""
+        """Return the report with what it left out."""
         if self.failures is not None:
             return self
         return dataclasses.replace(self, failures=before.failures)
 
 
 def seen_s(failures: tuple[Failure, ...] | None) -> float | None:
-    """Say which failures are known, so that they need not be sent again."""
+    """Tell which failures are known, so that they need not be sent again."""
     return failures[-1].when_s if failures else None
 
 
 def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Report:
-    """Give the report of a pipeline that has done nothing yet.
+    """Return the report of a pipeline that has done nothing yet.
 
     Raises:
         CacheError: a cache folder was written by another chain.
@@ -87,7 +87,7 @@ class Past:
     rows: Sequence[Row] = ()
 
     def after(self, last: Report, rows: Sequence[Row]) -> Past:
-        """Give the past once another process has died."""
+        """Return the past once another process has died."""
         return Past(
             self.with_counts(last.stats),
             (*self.failures, *(last.failures or ()))[-KEPT:],
@@ -108,7 +108,7 @@ def _added(row: StageStats, before: StageStats) -> StageStats:
 
 # -- history ------------------------------------------------------------------------------
 def shifted(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
-    """Give rows with times since the beginning of the run here, not of the one over there."""
+    """Return rows with times since the beginning of the run here, not of the one over there."""
     if not rows or not ours:
         return list(rows)
     shift_s = _zero_s(rows[0]) - _zero_s(ours[0])

@@ -18,7 +18,7 @@ _IN_A_ROW = 4  # answers that say the same, before more cross
 
 
 @final
-class Crossing:
+class RemoteSource:
     """A source that draws from another process; each epoch opens it afresh.
 
     One item crosses at a time, and the next one is under way while the loop is busy. Where the
@@ -43,14 +43,14 @@ class Crossing:
         self.ready = ready
         self.settle = settle
         self._epoch = 0
-        self._open: Passage | None = None
-        self.stands: Stages = {}  # where the stages go on over there
+        self._open: RemoteIterator | None = None
+        self.node_state: Stages = {}  # where the stages go on over there
         self._delivery: IndexSender | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
 
     def begin(self, deliver: Callable[[int], IndexSender] | None) -> int:
-        """Hear that an epoch is about to begin; give its ticket.
+        """Called when an epoch is about to begin; give its ticket.
 
         Args:
             deliver: sends the order of the epoch with this ticket over there, or None.
@@ -70,24 +70,24 @@ class Crossing:
             delivery.close()
 
     def wants(self, ticket: int) -> bool:
-        """Say whether anybody waits for the items of an epoch."""
+        """Tell whether anybody waits for the items of an epoch."""
         return ticket > self._cancelled
 
     def set_epoch(self, number: int) -> None:
         """Hear the number of the epoch that begins."""
         self._epoch = number
 
-    def __iter__(self) -> Passage:
+    def __iter__(self) -> RemoteIterator:
         """Begin the epoch over there."""
         token, delivery = next(self._tokens), self._delivery
-        self._open = passage = Passage(self, self._ticket, token, self._epoch, delivery)
+        self._open = passage = RemoteIterator(self, self._ticket, token, self._epoch, delivery)
         if delivery is not None:
             delivery.start()
         return passage
 
 
 @final
-class Passage(Iterator[Any]):
+class RemoteIterator(Iterator[Any]):
     """The items of one epoch.
 
     Args:
@@ -99,7 +99,12 @@ class Passage(Iterator[Any]):
     """
 
     def __init__(
-        self, crossing: Crossing, ticket: int, token: int, epoch: int, delivery: IndexSender | None
+        self,
+        crossing: RemoteSource,
+        ticket: int,
+        token: int,
+        epoch: int,
+        delivery: IndexSender | None,
     ) -> None:
         self.ticket = ticket
         self._crossing = crossing
@@ -168,8 +173,8 @@ class Passage(Iterator[Any]):
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
             given = 0 if self._delivery is None else self.ticket
-            stands = None if self._begun else self._crossing.stands
-            data.send((self._token, most, self._program, self._epoch, given, stands))
+            node_state = None if self._begun else self._crossing.node_state
+            data.send((self._token, most, self._program, self._epoch, given, node_state))
         if not self._wanted:
             self.close()
 

@@ -62,7 +62,7 @@ class PlainStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Freight:
+class ChainPickle:
     """A chain as it is sent."""
 
     stages: tuple[PlainStage, ...]
@@ -70,7 +70,7 @@ class Freight:
 
 # -- in the process that starts the run ---------------------------------------------------
 def split(chain: Chain) -> tuple[Chain, Chain]:
-    """Give the stages that go to the other process, and those that stay with the loop.
+    """Return the stages that go to the other process, and those that stay with the loop.
 
     A batch does not leave the process in which it was copied to a device.
 
@@ -95,11 +95,11 @@ def shipped(chain: Chain) -> Shipped:
         UnpicklableError: part of a stage cannot be pickled; the message names it.
     """
     packer = _Packer(chain)
-    return ship(Freight(packer.chain(chain, "")), stage=next(iter(addresses(chain))))
+    return ship(ChainPickle(packer.chain(chain, "")), stage=next(iter(addresses(chain))))
 
 
 def warn_of_size(chain: Chain, freight: Shipped) -> None:
-    """Say once what makes a chain large, where it is above 1 MiB."""
+    """Tell once what makes a chain large, where it is above 1 MiB."""
     if freight.size_bytes <= LARGE_BYTES:
         return
     for address, stage in addresses(chain).items():
@@ -199,7 +199,7 @@ class Unpacked:
         chain: the stages.
     """
 
-    def __init__(self, freight: Freight) -> None:
+    def __init__(self, freight: ChainPickle) -> None:
         self._knobs: dict[int, Knob] = {}
         self._clients: dict[str, Any] = {}
         self._executors: dict[int, Any] = {}
@@ -253,7 +253,7 @@ class Unpacked:
 
 
 def knobs_of(chain: Chain) -> Iterator[tuple[tuple[str, str], Knob]]:
-    """Give all knobs with their places."""
+    """Return all knobs with their places."""
     for address, stage in addresses(chain).items():
         for name, knob in stage.knobs.items():
             yield (address, name), knob

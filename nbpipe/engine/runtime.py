@@ -1,4 +1,4 @@
-"""Lane: what one stage of a run keeps from epoch to epoch, and the bytes that its run may hold."""
+"""StageRuntime: what a stage keeps from epoch to epoch; and the bytes that its run may hold."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ class Memory:
         self.held_bytes -= _bytes_of(entries)
 
     def began(self, node: Node) -> None:
-        """Hear that a task of `node` was taken."""
+        """Called when a task of `node` was taken."""
         self._running += 1
         self.note(node)
 
     def ended(self, node: Node) -> None:
-        """Hear that a task of `node` was settled."""
+        """Called when a task of `node` was settled."""
         self._running -= 1
         self.note(node)
 
     def note(self, node: Node) -> None:
-        """Hear that the places which `node` has reserved may be others now."""
-        promised_bytes = 0.0 if node.done else node.reserved * node.lane.item_bytes
+        """Called when the places which `node` has reserved may be others now."""
+        promised_bytes = 0.0 if node.done else node.reserved * node.runtime.item_bytes
         self._making_bytes += promised_bytes - node.promised_bytes
         node.promised_bytes = promised_bytes
 
     def affordable(self, node: Node) -> int:
-        """Give the number of results of `node` that there is place for, at least 1."""
-        if not node.lane.item_bytes:
+        """Return the number of results of `node` that there is place for, at least 1."""
+        if not node.runtime.item_bytes:
             return 1
         left = self.limit_bytes - self.held_bytes - self._making_bytes
-        return max(1, int(left / node.lane.item_bytes))
+        return max(1, int(left / node.runtime.item_bytes))
 
     def admits(self, node: Node, *, waits: bool) -> bool:
-        """Say whether a call of `node` may start.
+        """Tell whether a call of `node` may start.
 
         A stage that does not make items larger may always start: it empties a buffer. Others
         wait until what is held and what is being made leaves room. When nothing is running
         and the consumer has nothing (`waits`), one call may start whatever is held: a batch
         larger than the budget is made item by item instead of never.
         """
-        lane = node.lane
-        grows = not node.upstream or lane.item_bytes > _SHRINKS * input_bytes(node)
+        runtime = node.runtime
+        grows = not node.upstream or runtime.item_bytes > _SHRINKS * input_bytes(node)
         if not grows:
             return True
-        if not lane.item_bytes and lane.active:
+        if not runtime.item_bytes and runtime.active:
             return False  # measure one item first
-        wanted_bytes = self.held_bytes + self._making_bytes + lane.item_bytes
+        wanted_bytes = self.held_bytes + self._making_bytes + runtime.item_bytes
         return wanted_bytes <= self.limit_bytes or (waits and not self._running)
 
 
@@ -88,16 +88,18 @@ def _bytes_of(entries: Iterable[Entry]) -> int:
 
 def input_bytes(node: Node) -> float:
     """Estimate the bytes that one call of `node` takes from its buffers."""
-    return (getattr(node, "gather", 0) or 1) * sum(above.lane.item_bytes for above in node.upstream)
+    return (getattr(node, "gather", 0) or 1) * sum(
+        above.runtime.item_bytes for above in node.upstream
+    )
 
 
-# -- Lane: what one stage of a run keeps from epoch to epoch: limits, running calls, counters ------
+# -- StageRuntime: what one stage of a run keeps: limits, running calls, counters ------------------
 # Every method is called under the scheduler's lock.
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 
 
-class Lane:
+class StageRuntime:
     """Limits and counters of one stage in one run.
 
     Attributes:
