@@ -185,7 +185,7 @@ class Kernel:
         raise KernelDiedError(f"the kernel died {how}", self._last_words())
 
     def _last_words(self) -> str:
-        """Return the last line that the kernel wrote past the notebook; its own warnings are none."""
+        """Return the last line that the kernel wrote past the notebook, without its warnings."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - _LOG_BYTES))
         written = self._log.read().decode("utf-8", "replace").strip().splitlines()

@@ -28,7 +28,7 @@ from .order import absorbed, index_plan
 from .plan import default_rank
 from .stage import Chain, Stage, addresses
 
-# -- Stands: where stages go on, as it comes back from a file: checked before anything uses it -----
+# -- Where stages go on, as it comes back from a file: checked before anything uses it -------------
 _MOST = 2**53  # a number that JSON keeps
 _MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
 _MOST_RANKS = 2**20

@@ -319,7 +319,7 @@ def paths_of(columns: Columns) -> Sequence[Path]:
     return [row if len(row) > 1 else row[0] for row in short]
 
 
-# -- Rest: which items of a stream are still wanted, by their numbers alone ------------------------
+# -- Remaining: which items of a stream are still wanted, by their numbers alone -------------------
 _MOST = 2**62
 
 Run = tuple[int, int]  # numbers from the first one to below the second

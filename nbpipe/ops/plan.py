@@ -282,7 +282,7 @@ class Claim(OneInner):
         return f"{self.step.words()}, claim {self.chunk}"
 
 
-# -- RestOrder: what is left of an index order, from a place in its middle on ----------------------
+# -- What is left of an index order, from a place in its middle on ---------------------------------
 class RestOrder(Order):
     """The rows of another order that are still wanted, with the paths they had."""
 

@@ -84,7 +84,7 @@ class Records(logging.Handler):
             self._control.send(("log", record.name, record.levelno, self.format(record)))
 
 
-# -- Outpost: the process that holds a whole pipeline, and serves the run it belongs to ------------
+# -- The process that holds a whole pipeline, and serves the run it belongs to ---------------------
 _SMALL_BYTES = 1 << 18  # items that are larger together cross one by one
 
 Answer = tuple[str, Any]
