@@ -20,7 +20,7 @@ from .base.knobs import Knob
 from .errors import ArgumentError, ArgumentTypeError, near_match
 from .export.uses import stage_words
 from .pipeline import Pipeline
-from .show import watch
+from .show.exported import note_export
 
 _BUILD = "build_pipeline"
 _WAY_OUT = 'write one with pipe.export("loader.py")'
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
             f"{_BUILD} of {str(file)!r} must return an nbpipe.Pipeline, got {type(pipe).__name__}; "
             "end it with `return nbpipe.source(...)...`"
         )
-    watch.mark(_exported_values(pipe, parameters), file)
+    note_export(_exported_values(pipe, parameters), file)
     return pipe
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.show.watch import Since, changed, mark
+from nbpipe.show.exported import SinceExport, note_export, since_export
 
 FILE = Path("/home/ada/loader.py")
 
@@ -33,24 +33,24 @@ def values(stages):
 
 def test_nothing_was_exported(stages):
     """Where no knob was ever written there is nothing to say."""
-    assert changed(stages) is None
+    assert since_export(stages) is None
 
 
 def test_nothing_was_turned(stages):
     """Right after an export, nothing differs."""
-    mark(values(stages), FILE)
-    assert changed(stages) == Since(FILE, ())
+    note_export(values(stages), FILE)
+    assert since_export(stages) == SinceExport(FILE, ())
 
 
 def test_knobs_that_differ(stages):
     """Each that differs is told once, in the order of the stages; one set back is not."""
-    mark(values(stages), FILE)
+    note_export(values(stages), FILE)
     stages["widen"].knobs["concurrency"].set(8)
     stages["decode"].knobs["concurrency"].set(9)
     before = stages["decode"].prefetch
     for value in (99, before):
         stages["decode"].prefetch = value
-    assert changed(stages).changes == (
+    assert since_export(stages).changes == (
         ("decode", "concurrency", 4, 9),
         ("crop", "concurrency", 2, 8),
     )
@@ -59,23 +59,23 @@ def test_knobs_that_differ(stages):
 def test_value_that_was_written_counts(stages):
     """A knob that was turned while the file was written differs at once."""
     knob = stages["decode"].knobs["concurrency"]
-    mark({knob: 3}, FILE)
-    assert changed(stages).changes == (("decode", "concurrency", 3, 4),)
+    note_export({knob: 3}, FILE)
+    assert since_export(stages).changes == (("decode", "concurrency", 3, 4),)
 
 
 def test_last_export_counts(stages):
     """What was noted before is forgotten; of knobs in an older file nothing is said."""
-    mark(dict.fromkeys(values(stages), 99), FILE)
+    note_export(dict.fromkeys(values(stages), 99), FILE)
     knob = stages["decode"].knobs["concurrency"]
-    mark({knob: 4}, Path("other.py"))
-    assert changed(stages) == Since(Path("other.py"), ())
+    note_export({knob: 4}, Path("other.py"))
+    assert since_export(stages) == SinceExport(Path("other.py"), ())
 
 
 def test_no_knob_is_kept():
     """Knobs go with their stages, exported or not."""
     pipe = nbpipe.source(range(3)).map(abs)
     knobs = {knob: 3 for stage in pipe.stages for knob in stage.knobs.values()}
-    mark(knobs, FILE)
+    note_export(knobs, FILE)
     knobs = [weakref.ref(knob) for knob in knobs]
     del pipe
     gc.collect()
@@ -90,8 +90,8 @@ def test_threads_at_once(stages):
 
     def export(number):
         for _ in range(200):
-            mark(dict.fromkeys(knobs, 10 + number), files[number])
-            found.append(changed(stages))
+            note_export(dict.fromkeys(knobs, 10 + number), files[number])
+            found.append(since_export(stages))
 
     threads = [threading.Thread(target=export, args=(number,)) for number in (0, 1)]
     for thread in threads:

@@ -11,7 +11,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ArgumentError, UnpicklableError, WorkerStartError
 from nbpipe.ops.stage import CONSUMER
-from nbpipe.show.case import ticks_of
+from nbpipe.show.history import ticks_of
 from tests.gates import Calls, Gate, delivered, drained, stage
 
 MIDDLE = 3  # a value that no knob has by itself

@@ -13,7 +13,7 @@ import pytest
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, KnobError, loading
 from nbpipe.ops.stage import addresses
-from nbpipe.show import watch
+from nbpipe.show.exported import since_export
 from tests.processes.script import METHODS, ran
 
 CODE = '''
@@ -101,7 +101,7 @@ def numbers(pipe):
 
 def changes(pipe):
     """Give the knobs that differ from the file, with the exported values and those in force."""
-    since = watch.changed(addresses(pipe.chain))
+    since = since_export(addresses(pipe.chain))
     return since.path, [(f"{one.stage}.{one.knob}", one.exported, one.now) for one in since.changes]
 
 

@@ -11,8 +11,8 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.case import Case, loads_of
-from nbpipe.show.diagnose import diagnose
-from nbpipe.show.rules import Diagnosis, decide, patient
+from nbpipe.show.diagnose import diagnose, patient
+from nbpipe.show.rules import Diagnosis, decide
 from tests.view.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)

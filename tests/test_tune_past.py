@@ -12,8 +12,8 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine import machine
 from nbpipe.run import iterator
 from nbpipe.show import case
-from nbpipe.show.case import Raise, gain_of, last_raise, last_stretch, proportional, span_s
 from nbpipe.show.diagnose import diagnose
+from nbpipe.show.history import Raise, gain_of, last_raise, last_stretch, proportional, span_s
 from tests.gates import HANG_S, HangError, stacks
 from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 

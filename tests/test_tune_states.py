@@ -9,8 +9,9 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import run as observed
-from nbpipe.show.case import averages_of, is_crowded, quota_cores
+from nbpipe.show.case import is_crowded, quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
+from nbpipe.show.history import averages_of
 from nbpipe.show.html import picture_html
 from nbpipe.show.snapshot import snapshot
 from nbpipe.show.words import picture_text

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops import operations as ops
 from ..ops.outline import graph
 from ..ops.stage import Chain, Stage, addresses
-from ..show.watch import mark
+from ..show.exported import note_export
 from .chain import drafted
 from .collect import Collector, collect_setup, effects, note_of
 from .fresh import Surroundings, error_words
@@ -282,7 +282,7 @@ def _mark(chain: Chain, written: Written) -> None:
     knobs = {
         knob: knob.value for stage in addresses(chain).values() for knob in stage.knobs.values()
     }
-    mark(knobs, written.path)
+    note_export(knobs, written.path)
 
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:

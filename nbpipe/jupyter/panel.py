@@ -14,9 +14,8 @@ import anywidget
 import traitlets
 
 from ..errors import ArgumentError, FrontEndMissingError
-from ..show.history import HistoryPart, history
-from ..show.messages import Ack, Exported, Remote, Views
-from ..show.snapshot import Snapshot, snapshot_key
+from ..show.messages import Ack, ExportedMessage, Remote, Views
+from ..show.snapshot import HistoryPart, Snapshot, history, snapshot_key
 from ..show.watch import Watched
 from .kernel import cure
 from .publisher import TICK_S, publisher
@@ -131,7 +130,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._greet()
         publisher.add(self)
 
-    def _tell_later(self, exported: Exported) -> None:
+    def _tell_later(self, exported: ExportedMessage) -> None:
         self.send(dict(exported))
         if self._open_views:  # a closed run is not looked at again: what the file holds is new
             self.publish()

@@ -12,9 +12,9 @@ from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import Row, StageStats, Status, worker_count
 from ..ops.operations import Call
 from ..ops.stage import Stage, regions_of
-from .case import (
+from .case import Case
+from .history import (
     WINDOW_S,
-    Case,
     averages_of,
     futile_raise,
     growth_of,
@@ -22,7 +22,7 @@ from .case import (
     span_s,
     turned_since,
 )
-from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, futile, patient, shown
+from .rules import CHEAPER, FAILED, HANGS, STARTS, Diagnosis, decide, shown
 from .watch import Watched
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
@@ -132,6 +132,17 @@ def is_early(case: Case) -> bool:
     return case.span_s < FEW_S and max(most, case.status.delivered - case.status.resumed) < FEW
 
 
+def patient(case: Case, found: Diagnosis) -> Diagnosis:
+    """Take a suggestion back while the last turn of its knob does not show yet."""
+    if found.suggestion is None:
+        return found
+    stage, name, _ = found.suggestion
+    if not case.just_turned(case.stages[stage].knobs[name]):
+        return found
+    advice = f"{shown(stage)}.{name} was turned just now: look again in a few seconds"
+    return replace(found, advice=advice, suggestion=None)
+
+
 def _worthwhile(
     watched: Watched, found: Diagnosis, history: Callable[[], Sequence[Row]]
 ) -> Diagnosis:
@@ -139,7 +150,11 @@ def _worthwhile(
     if found.suggestion is None:
         return found
     vain = futile_raise(watched, found.suggestion, history)
-    return found if vain is None else futile(found, vain.old, vain.new)
+    if vain is None:
+        return found
+    stage, name, _ = found.suggestion
+    raised = f"raising {shown(stage)}.{name} from {vain.old} to {vain.new} brought no more"
+    return replace(found, advice=f"{raised}: {CHEAPER}", suggestion=None)
 
 
 def _failed(status: Status, watched: Watched) -> Diagnosis:

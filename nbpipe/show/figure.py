@@ -13,7 +13,7 @@ from ..base.knobs import KnobChange
 from ..engine.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER
-from .history import ticks_of, time_of, unix_zero_s
+from .history import steady_ticks, time_of, unix_zero_s
 from .watch import Watched
 from .words import LOOP
 
@@ -36,7 +36,7 @@ _BEFORE = "No history yet: there is a row each second while an epoch runs."
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Columns:
     """A run's history in columns.
 
     Attributes:
@@ -82,10 +82,10 @@ def figure(watched: Watched) -> Figure:
     except ImportError as error:
         raise MissingExtraError.of("plotly", "jupyter", "a figure of a run") from error
 
-    ticks = ticks_of(watched.history())
+    ticks = steady_ticks(watched.history())
     if not ticks:
         return _styled(graph_objects.Figure(), 220, watched.title, empty=True)
-    past = past_of(ticks, watched.status().units)
+    past = columns_of(ticks, watched.status().units)
     groups = _groups(past)
     queues = [name for name, stage in watched.stages.items() if _has_queue(past, name, stage)]
     rows = len(groups) + 1 + bool(queues)
@@ -106,7 +106,7 @@ def figure(watched: Watched) -> Figure:
 # -- the numbers ------------------------------------------------------------------------
 
 
-def past_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Past:
+def columns_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Columns:
     """Lay a history out in columns, with an empty place where nothing ran between epochs."""
     names = {str(row["stage"]): None for tick in ticks for row in tick}
     times: list[float] = []
@@ -126,7 +126,7 @@ def past_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Past:
         for name, column in rows.items():
             column.append(found.get(name))
     unit_s, unit = next((s, word) for least, s, word in _UNITS if times[-1] >= least)
-    return Past([time_s / unit_s for time_s in times], unit, unit_s, epochs, rows, units)
+    return Columns([time_s / unit_s for time_s in times], unit, unit_s, epochs, rows, units)
 
 
 def _is_gap(times: Sequence[float], time_s: float) -> bool:
@@ -135,7 +135,7 @@ def _is_gap(times: Sequence[float], time_s: float) -> bool:
     return time_s - times[-1] > _GAP * max(1.0, times[-1] - times[-2])
 
 
-def _groups(past: Past) -> dict[str, list[str]]:
+def _groups(past: Columns) -> dict[str, list[str]]:
     """Return the stages by what they hand on; the loop takes what the last one hands on."""
     loop = next(reversed(tuple(past.units.values())), "items")
     groups: dict[str, list[str]] = {}
@@ -145,14 +145,14 @@ def _groups(past: Past) -> dict[str, list[str]]:
     return groups
 
 
-def _has_queue(past: Past, name: str, stage: Any) -> bool:
+def _has_queue(past: Columns, name: str, stage: Any) -> bool:
     return name in past.rows and stage.executor != "inline"
 
 
 # -- what is drawn ----------------------------------------------------------------------
 
 
-def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row: int) -> None:
+def _draw_rates(drawn: Any, past: Columns, unit: str, names: Sequence[str], *, row: int) -> None:
     order = list(past.rows)
     for name in names:
         place = order.index(name)
@@ -174,10 +174,10 @@ def _draw_rates(drawn: Any, past: Past, unit: str, names: Sequence[str], *, row:
     drawn.update_yaxes(title_text=f"{unit}/s", rangemode="tozero", row=row, col=1)
 
 
-def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
+def _draw_wait(drawn: Any, past: Columns, *, row: int) -> None:
     if CONSUMER in past.rows:
         shares = past.column(CONSUMER, "starved", 100)
-        at, filled = _filled(past.at, shares)
+        at, filled = filled_area(past.at, shares)
         drawn.add_scatter(
             x=at,
             y=filled,
@@ -203,8 +203,10 @@ def _draw_wait(drawn: Any, past: Past, *, row: int) -> None:
     drawn.update_yaxes(title_text="loop waits<br>[%]", range=[0, 100], row=row, col=1)
 
 
-def _filled(at: Sequence[float], shares: Sequence[float | None]) -> tuple[list[float], list[float]]:
-    """Let what is filled fall to 0 at both edges of a gap: plotly would fill across it."""
+def filled_area(
+    at: Sequence[float], shares: Sequence[float | None]
+) -> tuple[list[float], list[float]]:
+    """Make what is filled fall to 0 at both edges of a gap: plotly would fill across it."""
     edges = list(at)
     for place, share in enumerate(shares):
         if share is None:
@@ -213,7 +215,7 @@ def _filled(at: Sequence[float], shares: Sequence[float | None]) -> tuple[list[f
     return edges, [share or 0.0 for share in shares]
 
 
-def _draw_queues(drawn: Any, past: Past, names: Sequence[str], *, row: int) -> None:
+def _draw_queues(drawn: Any, past: Columns, names: Sequence[str], *, row: int) -> None:
     fill: list[list[float | None]] = []
     words: list[list[str]] = []
     for name in names:
@@ -262,7 +264,7 @@ def _bound(row: Row) -> float:
     return float(row["prefetch"]) + float(row["concurrency"])
 
 
-def _draw_epochs(drawn: Any, past: Past) -> None:
+def _draw_epochs(drawn: Any, past: Columns) -> None:
     """Shade every second epoch, and name those that are wide enough."""
     bands = _bands(past)
     whole = past.at[-1] - past.at[0]
@@ -286,7 +288,7 @@ def _draw_epochs(drawn: Any, past: Past) -> None:
             )
 
 
-def _bands(past: Past) -> list[tuple[int, float, float]]:
+def _bands(past: Columns) -> list[tuple[int, float, float]]:
     """Return number, beginning and end of each epoch; the end is that of its last row."""
     bands: list[tuple[int, float, float]] = []
     last: float | None = None  # end of the epoch that stands right before
@@ -301,7 +303,7 @@ def _bands(past: Past) -> list[tuple[int, float, float]]:
 
 
 def _draw_changes(
-    drawn: Any, past: Past, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
+    drawn: Any, past: Columns, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
 ) -> None:
     """Mark knob changes by a line through all plots, and a marker that says what was turned.
 
@@ -315,7 +317,7 @@ def _draw_changes(
         line = {"color": _MARK, "width": 1, "dash": "dot"}
         drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
     rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
-    labels = _labels([(at, _turned(one)) for at, one in marks], past.at[0], past.at[-1])
+    labels = labels_of([(at, _turned(one)) for at, one in marks], past.at[0], past.at[-1])
     drawn.add_scatter(
         x=[at for at, _ in marks],
         y=[max(rates, default=1.0) * 1.12] * len(marks),
@@ -333,7 +335,9 @@ def _draw_changes(
     )
 
 
-def _labels(marks: Sequence[tuple[float, str]], start: float, end: float) -> list[tuple[str, str]]:
+def labels_of(
+    marks: Sequence[tuple[float, str]], start: float, end: float
+) -> list[tuple[str, str]]:
     """Return each mark a label and the side that it stands on; empty where there is no room.
 
     Args:

@@ -1,60 +1,54 @@
-"""History of a run in columns: rates over time, for lines that are drawn."""
+"""The history of a run: its rows, gathered by their time, and what can be told from them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TypedDict
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
-from ..engine.stats import Row
-from .snapshot import CHANGES, ChangePart, change_parts, label, rounded
+from ..base.knobs import Knob, KnobChange
+from ..engine.stats import WINDOW_NS, Row, StageStats, Status
+from ..ops.stage import CONSUMER, Stage
 from .watch import Watched
 
-POINTS = 600
+WINDOW_S = WINDOW_NS / 1e9
+AROUND_S = 8.0  # rates so long before and after a turn are compared [s]
+SETTLING_S = 1.0  # rows so soon after a turn are part of what was before [s]
+_AT_LEAST = 2  # rows on either side
+_DRAG_S = 2.0  # turns of one knob that follow each other so quickly are one [s]
+_RAISE = 1.2  # smaller raises do not show among the noise
+_GAIN = 1.05  # a raise that gives less brought nothing
+_OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor blocked
+_ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
+_AGAIN_S = 2.0  # the history is read again after so long [s]
+_LEAST_S, _MOST_S = 0.01, 2.0  # a row speaks for the time since the last one
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
+_WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
 
 
-class HistoryPart(TypedDict):
-    """Rates of each stage, and of the loop as "consumer" [items/s], at `time_s` (Unix) [s]."""
-
-    time_s: list[float]
-    stages: dict[str, list[float]]
-    changes: list[ChangePart]
+# -- ticks: the rows that were taken at the same time -----------------------------------
+Tick = list[Row]
 
 
-def history(watched: Watched, points: int = POINTS) -> HistoryPart:
-    """Return the rates of all stages over time.
-
-    Args:
-        watched: the run.
-        points: most times; of more, some are left out evenly.
-    """
-    ticks = ticks_of(watched.history())
-    chosen = [ticks[place] for place in spread(len(ticks), points)]
-    names = {str(row["stage"]): None for tick in chosen for row in tick}
-    columns: dict[str, list[float]] = {name: [0.0] * len(chosen) for name in names}
-    for place, tick in enumerate(chosen):
-        for row in tick:
-            columns[str(row["stage"])][place] = rounded(float(row["items_per_s"]))
-    zero_s = unix_zero_s(ticks)
-    return {
-        "time_s": [round(zero_s + time_of(tick), 3) for tick in chosen],
-        "stages": {label(name): column for name, column in columns.items()},
-        "changes": change_parts(watched.events[-CHANGES:]),
-    }
-
-
-def ticks_of(rows: Sequence[Row]) -> list[list[Row]]:
+def ticks_of(rows: Sequence[Row]) -> list[Tick]:
     """Gather the rows that were taken at the same time, oldest first."""
-    ticks: list[list[Row]] = []
+    ticks: list[Tick] = []
     for row in rows:
         if ticks and ticks[-1][0]["time_s"] == row["time_s"]:
             ticks[-1].append(row)
         else:
             ticks.append([row])
-    if len(ticks) > 1 and time_of(ticks[0]) < _SHORTEST_S:
-        del ticks[0]
     return ticks
+
+
+def steady_ticks(rows: Sequence[Row]) -> list[Tick]:
+    """Return the ticks without a first one whose rates are those of buffers being filled."""
+    ticks = ticks_of(rows)
+    begins = len(ticks) > 1 and time_of(ticks[0]) < _SHORTEST_S
+    return ticks[1:] if begins else ticks
 
 
 def time_of(tick: Sequence[Row]) -> float:
@@ -73,8 +67,293 @@ def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
     return float(last.get("when_s", time.time())) - float(last["time_s"])
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Return at most `most` places out of `count`, evenly spread, the last one among them."""
-    if count <= most:
-        return list(range(count))
-    return [(number + 1) * count // most - 1 for number in range(most)]
+# -- the time that the stats cover ------------------------------------------------------
+
+
+def span_s(watched: Watched, status: Status) -> float:
+    """Return how far back the stats of an epoch in progress reach, earlier epochs included [s]."""
+    if status.elapsed_s >= WINDOW_S:
+        return status.elapsed_s
+    now_s = time.time()
+    key = (status.epoch, round(now_s - status.elapsed_s, 1))
+    known = _earlier.get(watched)
+    if known is None or known[0] != key:  # read once in an epoch: what was before is over
+        known = _earlier[watched] = (key, _rows_before(watched, now_s - status.elapsed_s))
+    recent = [when_s for when_s in known[1] if now_s - when_s < WINDOW_S]
+    return max(status.elapsed_s, now_s - min(recent, default=now_s))
+
+
+_earlier: weakref.WeakKeyDictionary[Watched, tuple[object, list[float]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _rows_before(watched: Watched, begun_s: float) -> list[float]:
+    times = {float(row["when_s"]) for row in watched.history()}
+    return [when_s for when_s in times if begun_s - WINDOW_S < when_s <= begun_s]
+
+
+# -- the last seconds of an epoch that is over ------------------------------------------
+
+
+class Stretch(NamedTuple):
+    """Rows of the history in which no knob was turned.
+
+    Attributes:
+        rows: of all stages, oldest first.
+        since_s: time at which the first of them begin, since the run began [s].
+    """
+
+    rows: Sequence[Row]
+    since_s: float
+
+
+def last_stretch(rows: Sequence[Row], status: Status, events: Iterable[KnobChange]) -> Stretch:
+    """Return the last seconds of the last epoch, none of them before its last knob change.
+
+    A change so late that no row is of its values alone does not count. Where the epoch left
+    no row, there are none.
+    """
+    ticks = ticks_of(rows)
+    if not ticks or ticks[-1][0]["epoch"] != status.epoch:
+        return Stretch((), 0.0)
+    end_s = float(ticks[-1][0]["time_s"])
+    zero_s = float(ticks[-1][0]["when_s"]) - end_s
+    turns = [change.when_s - zero_s for change in events]
+    begun_s = first_s = end_s - status.elapsed_s
+    found: list[Tick] = []
+    for place in range(len(ticks) - 1, -1, -1):
+        until_s = float(ticks[place][0]["time_s"])
+        since_s = max(begun_s, float(ticks[place - 1][0]["time_s"]) if place else begun_s)
+        if until_s <= max(begun_s, end_s - WINDOW_S):
+            break
+        turned = any(since_s <= turn_s < until_s for turn_s in turns)
+        if turned and found:
+            break
+        if not turned:
+            found.insert(0, ticks[place])
+            first_s = since_s
+    chosen = found or ticks[-1:]
+    return Stretch([row for tick in chosen for row in tick], first_s)
+
+
+def turned_since(stages: Mapping[str, Stage], rows: Sequence[Row], names: Iterable[str]) -> str:
+    """Name a knob of these stages whose value is not that of the last row; empty without one."""
+    last = {row["stage"]: row for row in rows}
+    for name in names:
+        if name not in stages or name not in last:
+            continue
+        for knob_name, knob in stages[name].knobs.items():
+            if last[name].get(knob_name, knob.value) != knob.value:
+                return f"{name}.{knob_name}"
+    return ""
+
+
+def averages_of(
+    rows: Sequence[Row], stats: Mapping[str, StageStats], since_s: float
+) -> dict[str, StageStats]:
+    """Return stats with the shares of some rows of the history, which outlast an epoch.
+
+    Args:
+        rows: oldest first; each speaks for the time since the one before.
+        stats: of the stages, for what the rows do not hold.
+        since_s: time at which the first rows begin, since the run began [s].
+    """
+    sums: dict[str, list[float]] = {}
+    last_s: dict[str, float] = {}
+    for row in rows:
+        name, time_s = str(row["stage"]), float(row["time_s"])
+        weight = min(max(time_s - last_s.get(name, since_s), _LEAST_S), _MOST_S)
+        last_s[name] = time_s
+        parts = sums.setdefault(name, [0.0] * 5)
+        for place, key in enumerate(("busy", "starved", "blocked", "items_per_s")):
+            parts[place] += weight * float(row[key])
+        parts[-1] += weight
+    averages = {}
+    for name, (*parts, whole) in sums.items():
+        if name in stats:
+            busy, starved, blocked, rate = (part / whole for part in parts)
+            waiting = max(0.0, 1.0 - busy - starved - blocked)
+            averages[name] = replace(
+                stats[name],
+                busy=busy,
+                starved=starved,
+                blocked=blocked,
+                waiting=waiting,
+                items_per_s=rate,
+            )
+    return averages
+
+
+# -- whether the last raise helped ------------------------------------------------------
+
+
+class Raise(NamedTuple):
+    """A raise of a knob, of one or more turns in quick succession; times are of the day [s]."""
+
+    old: int
+    new: int
+    since_s: float
+    until_s: float
+
+
+def futile_raise(
+    watched: Watched, suggestion: tuple[str, str, int], history: Callable[[], Sequence[Row]]
+) -> Raise | None:
+    """Return the last raise of a knob, where the one suggested would only repeat it in vain.
+
+    It is known to be in vain where the rates of the stage before and after it are known, the
+    loop waited all the while, and no other knob was turned since.
+    """
+    stage, knob, value = suggestion
+    name = watched.stages[stage].knobs[knob].name
+    events = watched.events
+    found = last_raise(events, name)
+    if found is None or value <= found.old or found.new < _RAISE * found.old:
+        return None
+    known = _judged.setdefault(watched, {})
+    if name in known and known[name][0] == found:
+        gain = known[name][1]
+    else:
+        gain = gain_of(history(), stage, found, [change.when_s for change in events])
+        if time.time() - found.until_s > SETTLING_S + AROUND_S:  # more will not be known of it
+            known[name] = (found, gain)
+    return None if gain is None or gain >= _GAIN else found
+
+
+_judged: weakref.WeakKeyDictionary[Watched, dict[str, tuple[Raise, float | None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
+    """Return the last raise of a knob; None where another knob was turned since."""
+    ours: list[KnobChange] = []
+    for change in reversed(events):
+        if change.knob != name:
+            break
+        ours.insert(0, change)
+    while ours and ours[-1].new < ours[-1].old:
+        ours.pop()
+    first = len(ours) - 1
+    while first > 0 and ours[first].when_s - ours[first - 1].when_s < _DRAG_S:
+        first -= 1
+    if not ours or ours[-1].new <= ours[first].old:
+        return None
+    return Raise(ours[first].old, ours[-1].new, ours[first].when_s, ours[-1].when_s)
+
+
+def gain_of(rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]) -> float | None:
+    """Return the rate of a stage after a raise over that before it; None where it is not known."""
+    turns = list(turns)
+    low_s = max([t for t in turns if t < raised.since_s], default=0.0) + SETTLING_S
+    high_s = min([t for t in turns if t > raised.until_s], default=float("inf"))
+    low_s = max(low_s, raised.since_s - AROUND_S)
+    after_s = raised.until_s + SETTLING_S
+    before = _rate(rows, stage, low_s, raised.since_s)
+    after = _rate(rows, stage, after_s, min(high_s, after_s + AROUND_S))
+    return None if before is None or after is None else after / before
+
+
+def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> float | None:
+    """Return the mean rate while the loop waits; None where it did not, or nothing is known."""
+    within = [tick for tick in ticks_of(rows) if since_s <= float(tick[0]["when_s"]) <= until_s]
+    ours = [row for tick in within for row in tick if row["stage"] == stage]
+    waits = [float(row["starved"]) for tick in within for row in tick if row["stage"] == CONSUMER]
+    if len(ours) <= _AT_LEAST or sum(waits) < _WAITS * len(waits):
+        return None
+    items = 0.0
+    time_s = 0.0
+    for one, two in pairwise(ours):
+        lasted_s = min(2.0, float(two["time_s"]) - float(one["time_s"]))
+        items, time_s = items + lasted_s * float(two["items_per_s"]), time_s + lasted_s
+    return items / time_s if items > 0 else None
+
+
+# -- whether calls wait for one another ---------------------------------------------------
+
+
+class Growth(NamedTuple):
+    """How the time of a stage's calls grew with their number.
+
+    Attributes:
+        low: an earlier concurrency [calls].
+        high: the one in force [calls].
+        times: latency at `high` over that at `low`.
+    """
+
+    low: int
+    high: int
+    times: float
+
+
+def growth_of(watched: Watched, stage: str, history: Callable[[], Sequence[Row]]) -> Growth | None:
+    """Tell that a stage's calls take longer in proportion to how many there are at once.
+
+    Then they wait for one another, and more of them make nothing faster. None where that is not
+    so, or not known: only one concurrency was seen while the stage limited.
+    """
+    knob = watched.stages[stage].knobs.get("concurrency")
+    if knob is None or not any(change.knob == knob.name for change in watched.events):
+        return None
+    known = _grown.setdefault(watched, {}).get(stage)
+    now_s = time.time()
+    same = known is not None and known.value == knob.value
+    if known is not None and same and (known.found or now_s - known.when_s < _AGAIN_S):
+        return known.found
+    found = proportional(history(), stage, knob)
+    _grown[watched][stage] = _Grown(knob.value, now_s, found)
+    return found
+
+
+class _Grown(NamedTuple):
+    value: int
+    when_s: float
+    found: Growth | None
+
+
+_grown: weakref.WeakKeyDictionary[Watched, dict[str, _Grown]] = weakref.WeakKeyDictionary()
+
+
+def proportional(rows: Sequence[Row], stage: str, knob: Knob) -> Growth | None:
+    """Compare the latency at the concurrency in force with that at the nearest lower one."""
+    found = latencies(rows, stage)
+    high = knob.value
+    low = max((value for value in found if _RAISE * value <= high), default=0)
+    if not low or high not in found:
+        return None
+    times = found[high] / found[low]
+    return Growth(low, high, times) if times >= _ALIKE * high / low else None
+
+
+def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
+    """Return the mean time of a call [s] at each concurrency at which the stage limited.
+
+    It is the time that its slots were taken for each item; of several stretches at one
+    concurrency the last one speaks.
+    """
+    sums: dict[int, list[float]] = {}
+    before: Row | None = None
+    since_s = 0.0
+    for tick in ticks_of(rows):
+        row = next((one for one in tick if one["stage"] == stage), None)
+        if row is None:
+            continue
+        value, time_s = int(row["concurrency"]), float(row["time_s"])
+        if before is None or before["concurrency"] != value:
+            since_s = time_s
+            sums.pop(value, None)
+        waits = any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
+        taken = 1.0 - float(row["starved"]) - float(row["blocked"])
+        if before is not None and time_s - since_s >= SETTLING_S and waits and taken >= _OCCUPIED:
+            lasted_s = min(2.0, time_s - float(before["time_s"]))
+            parts = sums.setdefault(value, [0.0, 0.0, 0.0])
+            parts[0] += lasted_s * taken * value
+            parts[1] += lasted_s * float(row["items_per_s"])
+            parts[2] += 1
+        before = row
+    return {
+        value: slot_s / items
+        for value, (slot_s, items, count) in sums.items()
+        if items > 0 and count >= _AT_LEAST
+    }

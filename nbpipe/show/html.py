@@ -9,8 +9,16 @@ from itertools import pairwise
 
 from ..base.format import format_rate, shortened
 from ..ops.stage import CONSUMER
-from .history import HistoryPart, history
-from .snapshot import ChangePart, DiagnosisPart, FailurePart, Snapshot, StagePart, snapshot
+from .snapshot import (
+    ChangePart,
+    DiagnosisPart,
+    FailurePart,
+    HistoryPart,
+    Snapshot,
+    StagePart,
+    history,
+    snapshot,
+)
 from .watch import Watched
 from .words import (
     HEAD,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypedDict, final
 from ..base.format import shortened
 from ..base.knobs import Knob, KnobChange
 from ..errors import ArgumentError, ModuleEditedError, NbpipeError, RunClosedError, RunError
-from .snapshot import LINE, NAME, Snapshot, Target, line, plain, snapshot
+from .snapshot import LINE, NAME, KnobTarget, Snapshot, line, plain, snapshot
 from .watch import Watched
 
 LEASE_S = 180.0  # a view that says nothing for so long is gone: a reload says no goodbye [s]
@@ -46,7 +46,7 @@ class Ack(TypedDict, total=False):
     error: str
 
 
-class Exported(TypedDict, total=False):
+class ExportedMessage(TypedDict, total=False):
     """What became of an export: the file and notes, or why there is none, which may be long.
 
     With `edited`, the file holds what export did not write: it asks for `overwrite`.
@@ -61,7 +61,7 @@ class Exported(TypedDict, total=False):
     edited: bool
 
 
-Later = Callable[[Exported], object]
+Later = Callable[[ExportedMessage], object]
 
 
 @final
@@ -124,7 +124,7 @@ class Remote:
         going = {"running": ["pause", "stop"], "paused": ["resume", "stop"]}.get(state, [])
         return [*going, *(["undo"] if self._done else []), *export]
 
-    def _undo_target(self) -> Target | None:
+    def _undo_target(self) -> KnobTarget | None:
         with self._lock:
             if not self._done:
                 return None
@@ -291,9 +291,9 @@ def _module_path(path: object) -> str:
     return path
 
 
-def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> Exported:
+def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> ExportedMessage:
     """Export a run, and say what became of it; takes some seconds."""
-    told: Exported = {"type": "exported", "id": number, "ok": False, "edited": False}
+    told: ExportedMessage = {"type": "exported", "id": number, "ok": False, "edited": False}
     told |= {"path": "", "notes": [], "error": ""}
     try:
         written = run.export(path, overwrite=overwrite)

@@ -15,7 +15,8 @@ from ..base.knobs import Knob
 from ..engine.stats import StageStats
 from ..ops.operations import Call
 from ..ops.stage import CONSUMER
-from .case import Case, Growth, Load
+from .case import Case, Load
+from .history import Growth
 
 CONTENT = 0.05  # a loop that waits less gains nothing from a faster pipeline
 FULL = 0.85  # a stage so loaded limits
@@ -34,7 +35,7 @@ MANY_PER_S = 5000  # items in a second whose handing over counts
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 LIMITS, HANGS, STARTS, FAILED = "limits", "hangs", "starts", "failed"
 _NAME = 60
-_CHEAPER = "make the function cheaper, or cache what it gives"
+CHEAPER = "make the function cheaper, or cache what it gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,6 @@ def decide(case: Case) -> Diagnosis:
         if found is not None:
             return found
     return Diagnosis(None, f"no stage limits for long: {case.wait}", "look again in a few seconds")
-
-
-def patient(case: Case, found: Diagnosis) -> Diagnosis:
-    """Take a suggestion back while the last turn of its knob does not show yet."""
-    if found.suggestion is None:
-        return found
-    stage, name, _ = found.suggestion
-    if not case.just_turned(case.stages[stage].knobs[name]):
-        return found
-    advice = f"{shown(stage)}.{name} was turned just now: look again in a few seconds"
-    return replace(found, advice=advice, suggestion=None)
 
 
 def _loop(case: Case) -> Diagnosis | None:
@@ -176,7 +166,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
         text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
         if computes:
-            return Diagnosis(address, text, f"more concurrency will not help: {_CHEAPER}")
+            return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
     if is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
         return Diagnosis(address, f"{text}; {why}", cure)
@@ -190,7 +180,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
         value = case.cores
     if value <= knob.value:
         most = f"concurrency {knob.value} is the most there is"
-        return Diagnosis(address, text, f"{most}: {_CHEAPER}")
+        return Diagnosis(address, text, f"{most}: {CHEAPER}")
     advice = f"try concurrency {value}"
     if load.address != load.host:
         advice = f"it runs inside {shown(load.host)}: {advice} there"
@@ -212,19 +202,10 @@ def _in_turn(load: Load, growth: Growth) -> str:
 
 def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> str:
     if sure or value <= knob.value:
-        return f"{knob.value} calls at once are enough for {case.cores} cores: {_CHEAPER}"
+        return f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
     threads = case.locked and case.stages[load.host].executor == "thread"
-    cure = f'use executor="process", or {_CHEAPER}' if threads else _CHEAPER
+    cure = f'use executor="process", or {CHEAPER}' if threads else CHEAPER
     return f"where its calls wait, try concurrency {value}; where they compute, {cure}"
-
-
-def futile(found: Diagnosis, old: int, new: int) -> Diagnosis:
-    """Take back a suggestion, the like of which brought nothing."""
-    if found.suggestion is None:
-        return found
-    stage, name, _ = found.suggestion
-    vain = f"raising {shown(stage)}.{name} from {old} to {new} brought no more"
-    return replace(found, advice=f"{vain}: {_CHEAPER}", suggestion=None)
 
 
 def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:

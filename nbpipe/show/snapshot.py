@@ -15,103 +15,16 @@ from ..engine.failures import Failure
 from ..engine.stats import StageStats, Status
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
+from .exported import HasKnobs, since_export
+from .history import WINDOW_S, steady_ticks, time_of, unix_zero_s
 from .rules import HANGS, Diagnosis
-from .watch import HasKnobs, Watched, changed
+from .watch import Watched
 
-# -- Text and numbers as a message may hold them: short, finite, in UTF-8 --------------------------
-NAME, LINE = 200, 500  # most characters of a name, of a line
-_MOST = 1e300  # larger numbers, and those that are none, are given as 0
-
-
-def rounded(number: float) -> float:
-    """Return a finite number with four digits: messages are to be small."""
-    return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
-
-
-def seconds(time_s: float) -> float:
-    """Return a finite time in hundredths of a second."""
-    return round(time_s, 2) if math.isfinite(time_s) else 0.0
-
-
-def share(number: float) -> float:
-    """Return a share of 1 with three digits."""
-    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
-
-
-def line(text: str) -> str:
-    """Return text in one bounded line that can be written as UTF-8."""
-    return shortened(plain(text), LINE)
-
-
-@functools.lru_cache(maxsize=256)
-def label(text: str) -> str:
-    """Return a bounded name, its spaces kept: it is what the front end asks for."""
-    return plain(text)[:NAME]
-
-
-def plain(text: str) -> str:
-    """Return text that can be written as UTF-8: a file name may hold what cannot."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-# -- Links: the address of a page comes from outside; only one of the web is shown as a link -------
-_LONGEST = 300
-# No name before the host: what is shown may be saved, and a name is no part of a page.
-_PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE)
-
-
-def page_link(address: object) -> str | None:
-    """Return the address of a web page; None where it is none that may be a link."""
-    if not isinstance(address, str) or len(address) > _LONGEST:
-        return None
-    return address if _PAGE.fullmatch(address) else None
-
-
-# -- What was turned since a pipeline was exported, as JSON-ready values ---------------------------
-_MOST_KNOBS = 50  # knobs
-
-
-class TurnedPart(TypedDict):
-    """A knob that was turned since the last export: its value in the file, and now."""
-
-    stage: str
-    knob: str
-    old: int
-    new: int
-
-
-class ExportPart(TypedDict):
-    """The last export: the name of the file, and what was turned since."""
-
-    file: str
-    turned: list[TurnedPart]
-
-
-def since_export(stages: Mapping[str, HasKnobs]) -> ExportPart | None:
-    """Look at the last export of some stages; None where there was none."""
-    since = changed(stages)
-    if since is None:
-        return None
-    return {
-        "file": shortened(plain(since.path.name), NAME),
-        "turned": [
-            {
-                "stage": label(one.stage),
-                "knob": label(one.knob),
-                "old": one.exported,
-                "new": one.now,
-            }
-            for one in since.changes[:_MOST_KNOBS]
-        ],
-    }
-
-
-# -- Snapshot: a run at one moment as JSON-ready values. Everything that shows a run reads it ------
 VERSION = 1
 TRACE = 4000  # most characters of a traceback
 CHANGES, FAILURES = 50, 5  # so many of the last are shown
-_WINDOW_S = 5.0  # rates are those of so many last seconds
 _ENOUGH = 20  # items that make the rate of these seconds a steady one
+_MOST_KNOBS = 50  # knobs
 
 
 class KnobPart(TypedDict):
@@ -175,7 +88,7 @@ class MemoryPart(TypedDict):
     limit_bytes: int
 
 
-class Target(TypedDict):
+class KnobTarget(TypedDict):
     """A knob and a value for it."""
 
     stage: str
@@ -190,7 +103,7 @@ class DiagnosisPart(TypedDict):
     stage: str | None
     text: str
     advice: str
-    suggestion: Target | None
+    suggestion: KnobTarget | None
 
 
 class ChangePart(TypedDict):
@@ -217,6 +130,22 @@ class FailurePart(TypedDict):
     when_s: float
 
 
+class TurnedPart(TypedDict):
+    """A knob that was turned since the last export: its value in the file, and now."""
+
+    stage: str
+    knob: str
+    old: int
+    new: int
+
+
+class ExportPart(TypedDict):
+    """The last export: the name of the file, and what was turned since."""
+
+    file: str
+    turned: list[TurnedPart]
+
+
 class Snapshot(TypedDict):
     """A run at one moment; `undo` and `actions` are for the one who can act on the run."""
 
@@ -240,7 +169,7 @@ class Snapshot(TypedDict):
     error: str
     stages: list[StagePart]
     diagnosis: DiagnosisPart
-    undo: Target | None
+    undo: KnobTarget | None
     actions: list[str]
     changes: list[ChangePart] | None
     failures: list[FailurePart] | None
@@ -271,10 +200,10 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "total": status.total,
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
         "items_per_s": rounded(loop.items_per_s),
-        "elapsed_s": seconds(status.elapsed_s),
+        "elapsed_s": rounded_s(status.elapsed_s),
         "left_s": None if hangs else _left_s(status, loop.items_per_s),
-        "waited_s": seconds(status.waited_s),
-        "waited_share": share(loop.starved),
+        "waited_s": rounded_s(status.waited_s),
+        "waited_share": rounded_share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
         "error": line(status.error),
@@ -289,7 +218,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "actions": [],
         "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
         "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
-        "export": since_export(stages),
+        "export": _export(stages),
     }
 
 
@@ -323,13 +252,13 @@ def _left_s(status: Status, items_per_s: float) -> float | None:
     """Estimate the time to the end of the epoch; None where nothing supports an estimate."""
     if status.state != "running" or status.total is None or not status.delivered:
         return None
-    recent = items_per_s * min(_WINDOW_S, status.elapsed_s)
+    recent = items_per_s * min(WINDOW_S, status.elapsed_s)
     done = status.delivered - status.resumed
     mean_per_s = done / status.elapsed_s if status.elapsed_s > 0 else 0.0
     per_s = items_per_s if recent >= _ENOUGH else mean_per_s
     if not per_s > 0:
         return None
-    return seconds(max(0, status.total - status.delivered) / per_s)
+    return rounded_s(max(0, status.total - status.delivered) / per_s)
 
 
 def _memory(status: Status) -> MemoryPart | None:
@@ -346,7 +275,7 @@ def _stage(
     stats: Mapping[str, StageStats],
 ) -> StagePart:
     row, is_first, is_last = stats[address], address == region[0], address == region[-1]
-    busy, starved, blocked = share(row.busy), share(row.starved), share(row.blocked)
+    busy, starved, blocked = map(rounded_share, (row.busy, row.starved, row.blocked))
     known = row.bytes_out > 0 and row.items_out > 0
     before = status.state == "ready"  # no time has passed that could go anywhere
     bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
@@ -405,7 +334,7 @@ def _knobs(stage: Stage) -> list[KnobPart]:
 
 
 def _diagnosis(found: Diagnosis) -> DiagnosisPart:
-    target: Target | None = None
+    target: KnobTarget | None = None
     if found.suggestion is not None:
         stage, knob, value = found.suggestion
         target = {"stage": label(stage), "knob": knob, "value": value}
@@ -432,3 +361,111 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePart]:
         }
         for failure in failures
     ]
+
+
+def _export(stages: Mapping[str, HasKnobs]) -> ExportPart | None:
+    since = since_export(stages)
+    if since is None:
+        return None
+    return {
+        "file": shortened(plain(since.path.name), NAME),
+        "turned": [
+            {
+                "stage": label(one.stage),
+                "knob": label(one.knob),
+                "old": one.exported,
+                "new": one.now,
+            }
+            for one in since.changes[:_MOST_KNOBS]
+        ],
+    }
+
+
+# -- History: rates over time -------------------------------------------------------------
+POINTS = 600
+
+
+class HistoryPart(TypedDict):
+    """Rates of each stage, and of the loop as "consumer" [items/s], at `time_s` (Unix) [s]."""
+
+    time_s: list[float]
+    stages: dict[str, list[float]]
+    changes: list[ChangePart]
+
+
+def history(watched: Watched, points: int = POINTS) -> HistoryPart:
+    """Return the rates of all stages over time.
+
+    Args:
+        watched: the run.
+        points: most times; of more, some are left out evenly.
+    """
+    ticks = steady_ticks(watched.history())
+    chosen = [ticks[place] for place in spread(len(ticks), points)]
+    names = {str(row["stage"]): None for tick in chosen for row in tick}
+    columns: dict[str, list[float]] = {name: [0.0] * len(chosen) for name in names}
+    for place, tick in enumerate(chosen):
+        for row in tick:
+            columns[str(row["stage"])][place] = rounded(float(row["items_per_s"]))
+    zero_s = unix_zero_s(ticks)
+    return {
+        "time_s": [round(zero_s + time_of(tick), 3) for tick in chosen],
+        "stages": {label(name): column for name, column in columns.items()},
+        "changes": change_parts(watched.events[-CHANGES:]),
+    }
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return at most `most` places out of `count`, evenly spread, the last one among them."""
+    if count <= most:
+        return list(range(count))
+    return [(number + 1) * count // most - 1 for number in range(most)]
+
+
+# -- Text and numbers as a message may hold them: short, finite, in UTF-8 -----------------
+NAME, LINE = 200, 500  # most characters of a name, of a line
+_MOST = 1e300  # larger numbers, and those that are none, are given as 0
+
+
+def rounded(number: float) -> float:
+    """Return a finite number with four digits: messages are to be small."""
+    return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
+
+
+def rounded_s(time_s: float) -> float:
+    """Return a finite time in hundredths of a second."""
+    return round(time_s, 2) if math.isfinite(time_s) else 0.0
+
+
+def rounded_share(number: float) -> float:
+    """Return a share of 1 with three digits."""
+    return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
+
+
+def line(text: str) -> str:
+    """Return text in one bounded line that can be written as UTF-8."""
+    return shortened(plain(text), LINE)
+
+
+@functools.lru_cache(maxsize=256)
+def label(text: str) -> str:
+    """Return a bounded name, its spaces kept: it is what the front end asks for."""
+    return plain(text)[:NAME]
+
+
+def plain(text: str) -> str:
+    """Return text that can be written as UTF-8: a file name may hold what cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+# -- Links: the address of a page comes from outside; only one of the web is shown as one -
+_LONGEST = 300
+# No name before the host: what is shown may be saved, and a name is no part of a page.
+_PAGE = re.compile(r"https?://[A-Za-z0-9_.:\[\]-]+([/?#][!-~]*)?", re.IGNORECASE)
+
+
+def page_link(address: object) -> str | None:
+    """Return the address of a web page; None where it is none that may be a link."""
+    if not isinstance(address, str) or len(address) > _LONGEST:
+        return None
+    return address if _PAGE.fullmatch(address) else None

@@ -1,107 +1,22 @@
-"""What those who show or turn a run know of it: a protocol, the open runs, what was exported."""
+"""What those who show or turn a run know of it: protocols, and the register of open runs."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from ..base.knobs import Knob, KnobChange
+from ..base.knobs import KnobChange
 from ..base.threads import ExitCall
 from ..engine.failures import Failure
 from ..engine.stats import Row, StageStats, Status
 from ..ops.stage import Stage
 
 
-# -- Exported: with which values knobs were written to which file; it keeps no knob alive ----------
-class Turned(NamedTuple):
-    """A knob that was turned since: the stage's address, its name, the value written, and now."""
-
-    stage: str
-    knob: str
-    exported: int
-    now: int
-
-
-@dataclass(frozen=True, slots=True)
-class Since:
-    """What became of a pipeline since it was exported.
-
-    Attributes:
-        path: the file.
-        changes: the knobs whose values are not those in the file, in the order of the stages;
-            one that stages share is the first's.
-    """
-
-    path: Path
-    changes: tuple[Turned, ...]
-
-
-class HasKnobs(Protocol):
-    """Something with knobs: a stage."""
-
-    @property
-    def knobs(self) -> Mapping[str, Knob]:
-        """Its knobs by name."""
-
-
-class _Mark(NamedTuple):
-    number: int  # a later export has a larger one
-    path: Path
-    value: int
-
-
-_marks: weakref.WeakKeyDictionary[Knob, _Mark] = weakref.WeakKeyDictionary()
-_numbers = itertools.count()
-_lock = threading.Lock()
-
-
-def mark(knobs: Mapping[Knob, int], path: Path) -> None:
-    """Note that knobs were written to a file; what was noted of them before is forgotten.
-
-    Args:
-        knobs: the value that was written of each.
-        path: the file.
-    """
-    with _lock:
-        number = next(_numbers)
-        for knob, value in knobs.items():
-            _marks[knob] = _Mark(number, path, value)
-
-
-def changed(stages: Mapping[str, HasKnobs]) -> Since | None:
-    """Tell what was turned since the last export of some stages.
-
-    Args:
-        stages: the stages by address.
-
-    Returns:
-        The file and the knobs that differ from it; None where no knob was ever exported.
-    """
-    knobs: dict[Knob, tuple[str, str]] = {}
-    for address, stage in stages.items():
-        for name, knob in stage.knobs.items():
-            knobs.setdefault(knob, (address, name))
-    with _lock:
-        found = {knob: mark for knob in knobs if (mark := _marks.get(knob)) is not None}
-    if not found:
-        return None
-    last = max(found.values(), key=lambda mark: mark.number)
-    turned = (
-        Turned(*knobs[knob], mark.value, knob.value)
-        for knob, mark in found.items()
-        if mark.number == last.number
-    )
-    return Since(last.path, tuple(one for one in turned if one.exported != one.now))
-
-
-# -- What those who show or turn a run know of it: a protocol, and its state as plain numbers ------
-class Written(Protocol):
+# -- A run, seen from outside -------------------------------------------------------------
+class ExportReport(Protocol):
     """What an export says of the module that it wrote."""
 
     @property
@@ -145,7 +60,7 @@ class Watched(Protocol):
         """Return the last failed items, oldest first."""
 
     def pause(self) -> None:
-        """Let no further call start."""
+        """Start no further call."""
 
     def resume(self) -> None:
         """Go on."""
@@ -153,7 +68,7 @@ class Watched(Protocol):
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
 
-    def export(self, path: str, *, overwrite: bool = False) -> Written:
+    def export(self, path: str, *, overwrite: bool = False) -> ExportReport:
         """Write its pipeline, as it is tuned now, to a module of plain Python.
 
         Raises:
@@ -161,7 +76,7 @@ class Watched(Protocol):
         """
 
 
-# -- Who looks after runs: the rules of a notebook hear of each, and hold none ---------------------
+# -- What the rules of a notebook look after; they hold none of it ------------------------
 class Shown(Protocol):
     """What shows a run."""
 
@@ -212,7 +127,7 @@ run_started: list[Callable[[AttendedRun], None]] = []  # called with every run t
 loader_made: list[Callable[[AttendedLoader], None]] = []  # called as every loader is made
 
 
-# -- Open runs: closed when the interpreter ends, disowned where it was forked ---------------------
+# -- Open runs: closed when the interpreter ends, disowned where it was forked ------------
 _END_S = 1.0  # runs that are open as the interpreter ends have so long to close
 
 
@@ -223,21 +138,21 @@ class Open(Protocol):
         """End it."""
 
     def disown(self) -> None:
-        """Take note that this process was forked: it stayed in the other one."""
+        """Called where this process was forked: it stayed in the other one."""
 
 
-_open: weakref.WeakSet[Open] = weakref.WeakSet()
-discard = _open.discard
+open_runs: weakref.WeakSet[Open] = weakref.WeakSet()
+discard = open_runs.discard
 
 
 def add(one: Open) -> None:
-    """Have a run closed when the interpreter ends, before all that was there when it began."""
-    _open.add(one)
+    """Close a run when the interpreter ends, before all that was there when it began."""
+    open_runs.add(one)
     _at_exit.register()
 
 
 def _close_all(hurried: bool) -> None:  # noqa: FBT001
-    for one in tuple(_open):
+    for one in tuple(open_runs):
         one.close(0 if hurried else _END_S)
 
 
@@ -245,7 +160,7 @@ _at_exit = ExitCall(_close_all)
 
 
 def _after_fork() -> None:
-    for one in tuple(_open):
+    for one in tuple(open_runs):
         one.disown()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.show.figure import _filled, _labels, figure
+from nbpipe.show.figure import figure, filled_area, labels_of
 from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
@@ -61,18 +61,18 @@ def test_changes_are_labelled():
     )
 
 
-def test_labels_do_not_overlap():
+def testlabels_of_do_not_overlap():
     """Of many labels those are left out that have no room, on either side of their mark."""
     marks = [(float(at), "a 1 → 2") for at in (0, 4, 5, 50, 99, 100)]
-    assert _labels(marks, 0.0, 100.0) == [
+    assert labels_of(marks, 0.0, 100.0) == [
         *(("", "right"), ("", "right"), ("a 1 → 2", "right")),
         *(("a 1 → 2", "right"), ("a 1 → 2", "left"), ("", "right")),
     ]
 
 
-def test_labels_are_few():
+def testlabels_of_are_few():
     """The last marks are labelled, so many at most."""
-    found = _labels([(float(at), "a") for at in range(0, 1000, 50)], 0.0, 1000.0)
+    found = labels_of([(float(at), "a") for at in range(0, 1000, 50)], 0.0, 1000.0)
     assert [label for label, _ in found] == [""] * 12 + ["a"] * 8
 
 
@@ -137,7 +137,7 @@ def test_waits_and_bands_leave_gaps():
 
 def test_fill_falls_at_the_edges_of_a_gap():
     """What is filled is not filled across a gap."""
-    found = _filled([1.0, 2.0, 3.0, 8.0, 9.0], [50.0, 50.0, None, None, 40.0])
+    found = filled_area([1.0, 2.0, 3.0, 8.0, 9.0], [50.0, 50.0, None, None, 40.0])
     assert found == ([1.0, 2.0, 2.0, 9.0, 9.0], [50.0, 50.0, 0.0, 0.0, 40.0])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.ops.stage import CONSUMER
-from nbpipe.show.history import history, spread
+from nbpipe.show.snapshot import history, spread
 from tests.view.fakes import BEGUN_S, NOW_S, FakeWatched, past_of, photographs
 
 

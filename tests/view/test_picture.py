@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.show.history import history
 from nbpipe.show.html import averaged, picture_html
-from nbpipe.show.snapshot import snapshot
+from nbpipe.show.snapshot import history, snapshot
 from nbpipe.show.words import export_line, loop_shares, picture_text, shares_of
 from tests.view.fakes import FAILURE, HOSTILE, FakeWatched, photographs
 

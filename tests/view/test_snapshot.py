@@ -16,6 +16,7 @@ from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import CONSUMER
 from nbpipe.show import case
+from nbpipe.show.exported import note_export
 from nbpipe.show.snapshot import (
     VERSION,
     ExportPart,
@@ -29,7 +30,6 @@ from nbpipe.show.snapshot import (
     snapshot,
     snapshot_key,
 )
-from nbpipe.show.watch import mark
 from tests.gates import finished
 from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 
@@ -139,7 +139,7 @@ def test_export_is_bounded():
         pipe = pipe.map(abs)
     with pipe.start() as run:
         knobs = [stage.knobs["concurrency"] for stage in run.stages.values() if stage.fn]
-        mark(dict.fromkeys(knobs, 99), Path("x" * 9999 + "\udcff.py"))
+        note_export(dict.fromkeys(knobs, 99), Path("x" * 9999 + "\udcff.py"))
         found = snapshot(run)["export"]
     assert (len(found["file"]), len(found["turned"])) == (200, 50)
 

@@ -13,7 +13,7 @@ import nbpipe
 from nbpipe.jupyter import panel as panel_module
 from nbpipe.jupyter import panel_of
 from nbpipe.jupyter.publisher import Publisher
-from nbpipe.show.watch import mark
+from nbpipe.show.exported import note_export
 from tests.gates import HANG_S, still_alive
 from tests.view.fakes import Report
 
@@ -134,7 +134,9 @@ def test_closed_run_shows_its_export(run, panel, sent):
     say(panel, op="view", view="a", open=True)
     run.close()
     panel.publish()
-    mark({knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}, Path("a.py"))
+    note_export(
+        {knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}, Path("a.py")
+    )
     panel._tell_later({"type": "exported", "id": 1, "ok": True})
     files = [message["snapshot"]["export"]["file"] for message in sent[-1:]]
     assert (sent[-2]["type"], files) == ("exported", ["a.py"])
