@@ -7,10 +7,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nbpipe import machine, plan
-from nbpipe.progress import Progress, say
-
+from . import machine, plan
 from .catalogue import CONTENDERS
+from .progress import Progress, say
 from .report import report
 from .results import Results
 from .scenery import scenery

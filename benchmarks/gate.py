@@ -10,12 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from nbpipe import plan
-from nbpipe.progress import Progress, say
-
+from . import plan
 from .catalogue import BY_NAME
 from .contender import Contender
 from .measurement import OK, Measurement
+from .progress import Progress, say
 from .ratios import ratios
 from .results import OURS, Results
 from .scenery import scenery

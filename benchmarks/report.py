@@ -9,11 +9,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nbpipe.progress import say
-
 from .columns import COLUMNS, RATED, Column
 from .goals import GOALS, verdict
 from .measurement import FAILED, OK, Measurement
+from .progress import say
 from .readme import write_goals
 from .results import BARE, OURS, Results
 from .table import markdown, number

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nbpipe import machine, photos
-
+from . import machine, photos
 from .plan import Scene
 from .tasks import burn_loops
 

@@ -30,7 +30,7 @@ KEPT_FILES = ("/dev/nvidia", "/dev/urandom", "/proc/", "/sys/")
 KEPT_CHILDREN = (
     b"multiprocessing.resource_tracker",
     b"multiprocessing.forkserver",
-    b"nbpipe.executors.nursery import serve",
+    b"nbpipe.executors.launch import serve",
 )
 SHARED_MEMORY = "/dev/shm"
 FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"

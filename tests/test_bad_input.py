@@ -15,7 +15,7 @@ from nbpipe import (
     Retry,
     RunClosedError,
     StageError,
-    sources,
+    source,
 )
 
 
@@ -36,7 +36,7 @@ async def draw(item):
 
 def pipe():
     """Make a source."""
-    return sources(range(4))
+    return source(range(4))
 
 
 def refusal(kind, made):
@@ -63,7 +63,7 @@ def test_prefetch(value):
     """An int from 1 to 65,536, wherever there is one."""
     makers = {
         "decode": lambda: pipe().map(decode, prefetch=value),
-        "source": lambda: sources([], prefetch=value),
+        "source": lambda: source([], prefetch=value),
         "batch": lambda: pipe().batch(2, prefetch=value),
         "shuffle": lambda: pipe().shuffle(buffer_size=2, prefetch=value),
         "interleave": lambda: nbpipe.interleave([pipe()], prefetch=value),

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from nbpipe import ArgumentError, ArgumentTypeError, StageError, sources
+from nbpipe import ArgumentError, ArgumentTypeError, StageError, source
 from tests.gates import Gate, finished
 
 
@@ -30,7 +30,7 @@ def epochs(pipe, count=2):
 def refusal(items):
     """Give the message with which a source is refused."""
     with pytest.raises(ArgumentTypeError) as caught:
-        sources(items)
+        source(items)
     return str(caught.value)
 
 
@@ -197,7 +197,7 @@ def test_a_source_that_fails_at_once():
         raise OSError("no disk")
 
     with pytest.raises(StageError) as caught:
-        list(sources(broken, name="files"))
+        list(source(broken, name="files"))
     assert (repr(caught.value.__cause__), caught.value.stage) == ("OSError('no disk')", "files")
 
 
@@ -217,7 +217,7 @@ def test_a_source_that_fails_later_hands_on_what_it_gave(kind):
     made = {"plain": plain, "async": asynchronous}
     got = []
     with pytest.raises(StageError) as caught:
-        got.extend(sources(made[kind]))
+        got.extend(source(made[kind]))
     assert (caught.value.path, str(caught.value.__cause__)) == (3, "no disk")
     assert got == [0, 1, 2]
 
@@ -231,7 +231,7 @@ def test_a_source_that_fails_names_its_item():
         gate.wait()
         raise ValueError
 
-    with sources(items).start() as run:
+    with source(items).start() as run:
         entries = iter(run)
         got = finished(lambda: [next(entries) for _ in range(1001)])
         gate.open()
@@ -249,7 +249,7 @@ def test_a_failed_source_can_be_read_in_the_next_epoch():
         if next(fails):
             raise OSError("no disk")
 
-    with sources(sometimes).start() as run:
+    with source(sometimes).start() as run:
         with pytest.raises(StageError):
             list(run)
         assert list(run) == [1]
@@ -266,7 +266,7 @@ def test_a_source_that_changes_its_length_is_refused(change):
         return item
 
     with pytest.raises(StageError) as caught:
-        list(sources(items, prefetch=1).map(change_length, prefetch=1))
+        list(source(items, prefetch=1).map(change_length, prefetch=1))
     assert isinstance(caught.value.__cause__, ArgumentError)
     assert "length of a source must stay the same during an epoch, got 100" in str(caught.value)
 
@@ -274,7 +274,7 @@ def test_a_source_that_changes_its_length_is_refused(change):
 def test_a_source_may_change_between_epochs():
     """The next epoch reads the items that there are then."""
     items = [1, 2]
-    pipe = sources(items)
+    pipe = source(items)
     with pipe.start() as run:
         first = list(run)
         items.append(3)
@@ -284,7 +284,7 @@ def test_a_source_may_change_between_epochs():
 @pytest.mark.parametrize("items", [[], range(0), lambda: iter([]), np.zeros((0, 3))])
 def test_an_empty_source_ends_at_once(items):
     """An epoch without items is an epoch, with and without stages behind."""
-    pipe = sources(items)
+    pipe = source(items)
     assert epochs(pipe) + epochs(pipe.map(str).batch(2).unbatch().window(2)) == 4 * [[]]
 
 
@@ -292,7 +292,7 @@ def test_an_empty_source_ends_at_once(items):
 def test_a_function_must_return_items(made):
     """What it returned is named when the epoch starts."""
     with pytest.raises(StageError) as caught:
-        list(sources(lambda: made, name="files"))
+        list(source(lambda: made, name="files"))
     assert isinstance(caught.value.__cause__, ArgumentTypeError)
     assert str(caught.value.__cause__) == (
         "the function of source 'files' must return an iterator of items, got "
@@ -303,7 +303,7 @@ def test_a_function_must_return_items(made):
 @pytest.mark.parametrize("wrapped", [lambda one: lambda: one, ReturnsIt])
 def test_a_generator_that_was_read_before_is_refused(wrapped):
     """A function that gives the same generator twice would give an empty epoch."""
-    pipe = sources(wrapped(two_items()))
+    pipe = source(wrapped(two_items()))
     with pipe.start() as run:
         assert list(run) == [1, 2]
         with pytest.raises(StageError) as caught:

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from nbpipe import machine
-from nbpipe.progress import say
 from tests.browser.lab import ROOT, open_chromium, serve_lab
 
+from .. import machine
 from ..contender import installed_version
 from ..measurement import Measurement
+from ..progress import say
 from ..results import Results
 from ..selection import chosen
 from .lines import report

@@ -21,6 +21,7 @@ _DEPTH = 8  # levels of functions, their values, and the values in those
 _ITEMS = 8  # items of a source that are looked at
 _MOST = 10_000  # values of one container that are looked at
 _LONGEST_ARRAY_BYTES = 1 << 20
+_OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -74,7 +75,7 @@ class _Feeder:
         elif isinstance(value, MethodType):
             self._feed_all("method", (value.__func__, value.__self__), depth)
         elif isinstance(value, type | BuiltinFunctionType):
-            self._write(value.__module__, value.__qualname__)
+            self._write(_module_of(value), value.__qualname__)
         elif isinstance(value, list | tuple):
             self._feed_all(type(value).__name__, value, depth)
         elif isinstance(value, dict):
@@ -98,7 +99,7 @@ class _Feeder:
 
     def _feed_instance(self, value: Any, depth: int) -> None:
         kind = type(value)
-        self._write(kind.__module__, kind.__qualname__, summarize(value))
+        self._write(_module_of(kind), kind.__qualname__, summarize(value))
         if isinstance(getattr(kind, "__call__", None), FunctionType):  # noqa: B004  its code is read
             self.feed(kind.__call__, depth)
         if dataclasses.is_dataclass(value):
@@ -131,6 +132,14 @@ class _Feeder:
                 self._write(sorted(map(repr, constant)))
             else:
                 self._write(constant)
+
+
+def _module_of(value: Any) -> str | None:
+    """Return the module of a class or function; of a class of ours, that which it began in."""
+    module: str | None = value.__module__
+    if module is None or not module.startswith(_OURS):
+        return module
+    return str(getattr(value, "digest_module", module))
 
 
 def _names_read(code: CodeType) -> set[str]:

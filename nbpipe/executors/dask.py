@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import signal
 import sys
-import threading
 import time
 import uuid
 import weakref
@@ -14,8 +11,6 @@ from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from distributed import WorkerPlugin, get_worker
 
 from ..errors import (
     ArgumentError,
@@ -27,56 +22,11 @@ from ..errors import (
     WorkerDiedError,
 )
 from .base import Answer, Call, Caller, Calls, Job, Program
-from .futures import Cargo, Children, Payload, opened, packed, run_shipped
+from .futures import Cargo, Children, Payload, opened, packed
 from .shipping import Shipped
 
 if TYPE_CHECKING:
     from distributed import Client
-
-# -- What runs on the workers of a Dask cluster; loaded where Dask is used, and nowhere else -------
-_PROCESS = uuid.uuid4().hex
-
-
-class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
-    """Lets a worker process live on when the notebook's stop button is pressed.
-
-    The interrupt goes to every process of the notebook's group. Only workers with a nanny ignore
-    it, for the nanny ends them; a worker in the process of the notebook itself changes nothing.
-    """
-
-    name = "nbpipe-ignore-interrupts"
-
-    def __init__(self) -> None:
-        self._home = _PROCESS
-
-    def setup(self, worker: Any) -> None:
-        """Ignore SIGINT in this worker's process."""
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if worker.nanny and in_main_thread and self._home != _PROCESS:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def run_task(
-    parts: tuple[Any, ...], data: bytes, tell: tuple[str, str] | None
-) -> Payload | UnpicklableError | None:
-    """Do the work of one task.
-
-    Args:
-        parts: digest of the program, entries, number of the epoch, whether it expands.
-        data: the program.
-        tell: a topic, and what to say there when a call of a function begins.
-    """
-    digest, entries, epoch, expands = parts
-    begun = None if tell is None else functools.partial(_tell, *tell)
-    try:
-        return run_shipped(digest, data, entries, epoch, expands=expands, begun=begun)
-    except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
-        return error
-
-
-def _tell(topic: str, call: str, _: int) -> None:
-    get_worker().log_event(topic, call)
-
 
 # -- The way to a Dask cluster and back: coroutines that live in the event loop of a client --------
 # All that is told to Dask is told from there, so that nothing has to be locked; and all that waits
@@ -180,6 +130,7 @@ class Sender:
         return answer
 
     def _submit(self, order: Order, program: Any) -> Any:
+        from .dask_worker import run_task
 
         return self._client.submit(
             run_task,
@@ -240,6 +191,8 @@ def _heard(arrival: asyncio.Task[Any]) -> None:
 
 async def _registered(client: Client) -> None:
     """Register the plugin, once for each client."""
+    from .dask_worker import IgnoreInterrupts
+
     done = _plugins.get(client)
     if done is None or (done.done() and (done.cancelled() or done.exception() is not None)):
         done = _plugins[client] = asyncio.ensure_future(client.register_plugin(IgnoreInterrupts()))

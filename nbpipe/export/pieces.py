@@ -473,7 +473,7 @@ def _first(found: Definition) -> tuple[int, ...]:
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
 _PACKAGE = __package__.rpartition(".")[0]
-_LOADER = {f"{_PACKAGE}.{name}" for name in ("fetching", "loader", "loader_chain")}
+_LOADER = {f"{_PACKAGE}.dataloader.{name}" for name in ("chain", "epoch", "loader", "order")}
 
 
 def new_object(value: Any, place: Place) -> str:

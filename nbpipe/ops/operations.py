@@ -35,6 +35,7 @@ class Retry:
         ArgumentError: a value out of range.
     """
 
+    digest_module: ClassVar[str] = "nbpipe.operations"  # in cache folders written before
     times: int
     backoff_s: float = field(default=0.0, kw_only=True)
     then: Literal["raise", "skip"] = field(default="raise", kw_only=True)
@@ -53,6 +54,7 @@ OnError = Literal["raise", "skip"] | Retry
 class FailurePolicy:
     """What happens to an item whose call failed, and how many may fail in one epoch."""
 
+    digest_module: ClassVar[str] = "nbpipe.operations"
     retry: Retry | None = None
     skips: bool = False
     max_failures: int | float | None = None

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.random import Generator
@@ -36,6 +36,8 @@ class Draw(ABC):
     """
 
     __slots__ = ("digest", "drawable", "rows")
+
+    digest_module: ClassVar[str] = "nbpipe.weighted"  # in cache folders written before
 
     def __init__(self, weights: Weights) -> None:
         self.rows = len(weights)
@@ -251,6 +253,8 @@ class Store(Protocol):
 @final
 class LocalStore:
     """The store of a job that has one rank; for one run at a time."""
+
+    digest_module: ClassVar[str] = "nbpipe.claims"  # in cache folders written before
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
