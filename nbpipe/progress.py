@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
 from .base.format import format_rate, format_seconds, format_share
-from .base.threads import holds, in_new_thread
 from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
 from .ops.operations import whole
@@ -169,13 +168,8 @@ class Progress(Iterator[Any]):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
             return
-        run = self._run if not getattr(self, "_done", True) else None
-        if run is None or run._life.forked:
-            return
-        if holds(run._scheduler.lock):  # this very thread collects garbage there
-            in_new_thread(self.close)
-        else:
-            self.close()
+        if not getattr(self, "_done", True) and self._run is not None:
+            self._run.close_dropped(self.close)
 
 
 class _Tally:

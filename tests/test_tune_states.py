@@ -8,7 +8,7 @@ import pytest
 import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
-from nbpipe.run import run as observed
+from nbpipe.run import run as run_file
 from nbpipe.show.case import is_crowded, quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
 from nbpipe.show.history import averages_of
@@ -121,12 +121,12 @@ def test_real_call_that_hangs(monkeypatch, executor):
     gate = Gate()
     fn = stage(executor, gate=lambda n: gate if n == 1 else None)
     where = {} if executor == "coroutine" else {"executor": executor}
-    clock = observed.perf_counter_ns
+    clock = run_file.perf_counter_ns
     with nbpipe.source(range(9)).map(fn, name="fetch", **where).start() as run:
         reader = threading.Thread(target=drained, args=(run,), daemon=True)
         reader.start()
         held(run, "fetch", 1)
-        monkeypatch.setattr(observed, "perf_counter_ns", lambda: clock() + 32 * 10**9)
+        monkeypatch.setattr(run_file, "perf_counter_ns", lambda: clock() + 32 * 10**9)
         found, seen = str(diagnose(run)), snapshot(run)
         monkeypatch.undo()
         gate.open()

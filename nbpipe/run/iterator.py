@@ -203,16 +203,28 @@ class EpochIterator(Iterator[Any]):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # the run was closed; modules may be empty by now, arguments are not
             return
+        if getattr(self, "_done", True):
+            return
         try:
-            self._drop()
+            close_dropped(self._life, self.close)
         except KeyboardInterrupt:  # nobody hears of it here
             in_new_thread(_thread.interrupt_main)
 
-    def _drop(self) -> None:
-        if getattr(self, "_done", True) or self._life.forked:
-            return
-        scheduler = self._scheduler  # garbage may be found by a thread that holds its lock
-        if holds(scheduler.lock) or scheduler.is_own_thread(get_ident()):
-            in_new_thread(self.close)
-        else:
-            self.close()
+
+def close_dropped(life: Life, close: Callable[[], object]) -> None:
+    """Close what was collected, unless it is another process's.
+
+    Garbage may be found by a thread that holds the lock of the run, or that works for it: then
+    another thread does it.
+
+    Args:
+        life: of the run.
+        close: ends what was collected.
+    """
+    if life.forked:
+        return
+    scheduler = life.scheduler
+    if holds(scheduler.lock) or scheduler.is_own_thread(get_ident()):
+        in_new_thread(close)
+    else:
+        close()

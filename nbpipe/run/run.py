@@ -28,7 +28,7 @@ from ..ops.operations import seconds, whole
 from ..ops.order import length, units
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
-from .iterator import EpochIterator
+from .iterator import EpochIterator, close_dropped
 from .open_epoch import OpenEpoch
 from .session import Training
 
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from ..show.rules import Diagnosis
 
 
-# -- LiveStage: a stage as its run has it: the same knobs, and the workers that live ---------------
+_FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
+
+
 @final
 class LiveStage:
     """A stage whose calls run in workers of one run; everything else is the stage's.
@@ -103,9 +105,13 @@ class LiveStage:
         return f"{self.stage!r} with {self.workers} workers"
 
 
-# -- Observed: what a run shows of itself: state, stats, history, pictures -------------------------
-class Observed:
-    """A started pipeline, as far as one looks into it; nothing here changes anything.
+@final
+class Run:
+    """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
+
+    A run that is collected closes itself. One whose own stages refer to it is not collected: its
+    threads, and what closes it, hold its stages, and these hold the run. `close()` or `with` ends
+    it; else it is closed as the interpreter exits.
 
     Args:
         chain: the stages.
@@ -118,9 +124,9 @@ class Observed:
         self,
         chain: Chain,
         *,
-        seed: int,
-        memory_bytes: int | None,
-        machine: Callable[..., Machine],
+        seed: int = 0,
+        memory_bytes: int | None = None,
+        machine: Callable[..., Machine] = LocalMachine,
     ) -> None:
         self._chain = chain
         self._stages = addresses(chain)
@@ -131,16 +137,62 @@ class Observed:
         self._machine = machine(chain, self._record, seed=seed, memory_bytes=memory_bytes)
         self._scheduler = self._machine.scheduler
         self._life = Life(self._machine, self._record)
+        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
+        watcher = knob_watcher(self._machine, self._record)
+        knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
+        self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
+        self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
+        self._finalizer.atexit = False
+        watch.add(self)
+        for started in tuple(watch.run_started):
+            started(self)
 
+    # -- what it is -----------------------------------------------------------------------
+    @property
+    def title(self) -> str:
+        """The addresses of the stages, in one line."""
+        return " > ".join(self._stages)
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        """The stages by address."""
+        return dict(self._stages)
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random generator handed to a stage."""
+        return self._seed
+
+    def __getitem__(self, address: str) -> Stage | LiveStage:
+        """Return a stage; one with workers also tells how many, and their process ids.
+
+        Raises:
+            UnknownStageError: there is no such stage.
+        """
+        stage = stage_at(self._stages, address, "run")
+        caller = self._machine.caller(address)
+        return stage if caller is None else LiveStage(stage, caller)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._stages)
+
+    def __len__(self) -> int:
+        return length(self._chain)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "paused" if self.paused else "open"
+        if self._life.epoch is not None:
+            state += f", epoch {self.epoch} in progress"
+        return f"Run({self.title}; {state})"
+
+    # -- how far it is, and how it goes ---------------------------------------------------
     @property
     def epoch(self) -> int:
         """Number of the epoch in progress, or of the last one; before the first, 0."""
         return self._life.number
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop()` ended the last epoch."""
-        return self._life.outcome == STOPPED
 
     @property
     def outcome(self) -> str:
@@ -148,14 +200,19 @@ class Observed:
         return self._life.outcome
 
     @property
+    def stopped(self) -> bool:
+        """Whether `stop()` ended the last epoch."""
+        return self._life.outcome == STOPPED
+
+    @property
     def paused(self) -> bool:
         """Whether the run is paused."""
         return self._scheduler.paused
 
     @property
-    def title(self) -> str:
-        """The addresses of the stages, in one line."""
-        return " > ".join(self._stages)
+    def closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._life.closed
 
     def status(self) -> Status:
         """Tell where the run is: state, epoch, items delivered, time, why the last epoch failed."""
@@ -183,11 +240,6 @@ class Observed:
         except LengthUnknownError:
             return None
 
-    @property
-    def seed(self) -> int:
-        """Seed of every random generator handed to a stage."""
-        return self._seed
-
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".
 
@@ -202,21 +254,6 @@ class Observed:
     def history(self) -> list[Row]:
         """Return one row a second and stage, for a DataFrame; old times are thinned."""
         return self._machine.history()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tell where the run stands, in numbers: behind the last item that the loop has had.
-
-        What was read ahead, buffered or shuffled but not handed out is read again by whoever
-        goes on; items that were skipped are not tried again. Nothing waits for this.
-
-        Returns:
-            JSON-ready values: keep them with `json`, `torch.save` or a checkpoint of Lightning.
-            After an epoch came to its end, the beginning of the next one.
-
-        Raises:
-            StateError: the process of an isolated run died in the epoch.
-        """
-        return written(self._chain, self._seed, self._life.place())
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last 100 items that failed, oldest first."""
@@ -235,78 +272,9 @@ class Observed:
         return tuple(self._scheduler.regions.devices)
 
     @property
-    def stages(self) -> dict[str, Stage]:
-        """The stages by address."""
-        return dict(self._stages)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run was closed."""
-        return self._life.closed
-
-    def __getitem__(self, address: str) -> Stage | LiveStage:
-        """Return a stage; one with workers also tells how many, and their process ids.
-
-        Raises:
-            UnknownStageError: there is no such stage.
-        """
-        stage = stage_at(self._stages, address, "run")
-        caller = self._machine.caller(address)
-        return stage if caller is None else LiveStage(stage, caller)
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._stages)
-
-    def __len__(self) -> int:
-        return length(self._chain)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "paused" if self.paused else "open"
-        if self._life.epoch is not None:
-            state += f", epoch {self.epoch} in progress"
-        return f"Run({self.title}; {state})"
-
-
-# -- Run: a started pipeline. It owns its workers for its whole life; one iteration is an epoch ----
-_FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
-
-
-@final
-class Run(Observed):
-    """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
-
-    A run that is collected closes itself. One whose own stages refer to it is not collected: its
-    threads, and what closes it, hold its stages, and these hold the run. `close()` or `with` ends
-    it; else it is closed as the interpreter exits.
-
-    Args:
-        chain: the stages.
-        seed: seed of every random generator handed to a stage.
-        memory_bytes: budget for what all buffers hold [bytes], or None.
-        machine: where the stages run.
-    """
-
-    def __init__(
-        self,
-        chain: Chain,
-        *,
-        seed: int = 0,
-        memory_bytes: int | None = None,
-        machine: Callable[..., Machine] = LocalMachine,
-    ) -> None:
-        super().__init__(chain, seed=seed, memory_bytes=memory_bytes, machine=machine)
-        self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        watcher = knob_watcher(self._machine, self._record)
-        knobs = {id(k): k for stage in self._stages.values() for k in stage.knobs.values()}
-        self._unwatch = [knob.watch(watcher) for knob in knobs.values()]
-        self._finalizer = weakref.finalize(self, _abandon, self._life, self._unwatch)
-        self._finalizer.atexit = False
-        watch.add(self)
-        for hear in tuple(watch.run_started):
-            hear(self)
+    def turn(self) -> tuple[int, int]:
+        """How far it is: epochs begun, items delivered in all of them."""
+        return self._life.next_epoch, self.stats()[CONSUMER].items_out
 
     # -- epochs ---------------------------------------------------------------------------
     def __iter__(self) -> EpochIterator:
@@ -411,7 +379,7 @@ class Run(Observed):
         return iterator
 
     def set_epoch(self, number: int) -> None:
-        """Return the next epoch this number.
+        """Have the next epoch take this number.
 
         After `load_state_dict`, the epoch of the state goes on where that says; any other begins
         at its beginning.
@@ -420,6 +388,21 @@ class Run(Observed):
             ArgumentError: not an int of at least 0.
         """
         self._life.next_epoch = whole("epoch", number, minimum=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell where the run stands, in numbers: behind the last item that the loop has had.
+
+        What was read ahead, buffered or shuffled but not handed out is read again by whoever
+        goes on; items that were skipped are not tried again. Nothing waits for this.
+
+        Returns:
+            JSON-ready values: keep them with `json`, `torch.save` or a checkpoint of Lightning.
+            After an epoch came to its end, the beginning of the next one.
+
+        Raises:
+            StateError: the process of an isolated run died in the epoch.
+        """
+        return written(self._chain, self._seed, self._life.place())
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from a state: the next iteration gives the rest of its epoch.
@@ -457,11 +440,6 @@ class Run(Observed):
         """Go on after `pause()`."""
         self._life.check_open()
         self._machine.pause(paused=False)
-
-    @property
-    def turn(self) -> tuple[int, int]:
-        """How far it is: epochs begun, items delivered in all of them."""
-        return self._life.next_epoch, self.stats()[CONSUMER].items_out
 
     def close_epochs(self) -> None:
         """Cancel the epoch that this thread iterates: the code that did so is gone."""
@@ -630,16 +608,20 @@ class Run(Observed):
         for unwatch in self._unwatch:
             unwatch()
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def close_dropped(self, close: Callable[[], object]) -> None:
+        """Called where something was collected that is to be closed, and iterates this run."""
+        close_dropped(self._life, close)
 
     def disown(self) -> None:
         """Take note that this process was forked: the run stayed in the other one."""
         self._finalizer.detach()
         self._life.disown()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:
