@@ -473,7 +473,7 @@ def _first(found: Definition) -> tuple[int, ...]:
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
 _PACKAGE = __package__.rpartition(".")[0]
-_LOADER = {f"{_PACKAGE}.dataloader.{name}" for name in ("chain", "epoch", "loader", "order")}
+_LOADER = f"{_PACKAGE}.dataloader."
 
 
 def new_object(value: Any, place: Place) -> str:
@@ -490,7 +490,7 @@ def new_object(value: Any, place: Place) -> str:
     spellings = [way for way in ways if way is not None]
     if not spellings and collector.failed is not None:
         raise collector.failed
-    if not spellings and type(value).__module__ in _LOADER:
+    if not spellings and type(value).__module__.startswith(_LOADER):
         raise refusal(
             f"cannot write the {type(value).__name__} into the module: it is a part of a "
             "DataLoader, whose chain a module does not hold; keep the line that makes the loader, "
