@@ -29,7 +29,7 @@ _LOADER = ("nbpipe.dataloader.loader", "DataLoader")
 _Turn = tuple[int, int]  # epochs started, items handed out
 
 
-class Cell(Protocol):
+class ExecutionInfo(Protocol):
     """What IPython says of a cell that is executed."""
 
     @property
@@ -41,11 +41,11 @@ class Cell(Protocol):
         """Its id in the notebook, where the front end gives one."""
 
 
-class Result(Protocol):
+class ExecutionResult(Protocol):
     """What IPython says of a cell that was executed."""
 
     @property
-    def info(self) -> Cell:
+    def info(self) -> ExecutionInfo:
         """The cell."""
 
     @property
@@ -113,7 +113,7 @@ class CellRules:
     Args:
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
-        history: takes note of the cells.
+        history: keeps the texts of the cells.
     """
 
     def __init__(self, pump: Pump | None, display: RunDisplay, history: History) -> None:
@@ -127,7 +127,7 @@ class CellRules:
         self._knobs: dict[str, Knob] = {}  # of the last run that had a stage of this address
 
     # -- cells ----------------------------------------------------------------------------
-    def begin(self, cell: Cell) -> None:
+    def begin(self, cell: ExecutionInfo) -> None:
         """Called when a cell is about to run; close the runs that it started before."""
         self._history.begin(cell)
         key = _key(cell)
@@ -137,17 +137,17 @@ class CellRules:
             run.close()
         if len(earlier) == 1:
             stages = shortened(" > ".join(earlier[0].stages))
-            _tell(f"nbpipe: closed the run that this cell started before ({stages})")
+            _print(f"nbpipe: closed the run that this cell started before ({stages})")
         elif earlier:
-            _tell(f"nbpipe: closed {len(earlier)} runs that this cell started before")
+            _print(f"nbpipe: closed {len(earlier)} runs that this cell started before")
 
     def enter(self, key: _Key) -> None:
-        """Take note that a cell is under way in this thread."""
+        """Note that a cell is under way in this thread."""
         execution = _Execution(key, {run: run.turn for run in self._attended()})
         self._under_way.setdefault(threading.get_ident(), []).append(execution)
         _execution.set(execution)
 
-    def end(self, result: Result | None) -> None:
+    def end(self, result: ExecutionResult | None) -> None:
         """Called when a cell has run; if it failed, cancel the epochs that it was iterating."""
         self._history.end(result)
         self._end(self._leave(result), result)
@@ -155,14 +155,14 @@ class CellRules:
             run.renew_functions()
         self._display.keep_all()
 
-    def _end(self, execution: _Execution | None, result: Result | None) -> None:
+    def _end(self, execution: _Execution | None, result: ExecutionResult | None) -> None:
         if execution is None or (result is not None and result.success):
             return
         for run in self._attended():
             if execution.before.get(run) != run.turn:
                 run.close_epochs()
 
-    def _leave(self, result: Result | None) -> _Execution | None:
+    def _leave(self, result: ExecutionResult | None) -> _Execution | None:
         ident = threading.get_ident()
         under_way = self._under_way.get(ident, [])
         key = None if result is None else _key(result.info)
@@ -187,7 +187,7 @@ class CellRules:
             self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
         for line in self._lost_values(run):
             if execution is not None:  # else there is no cell to tell it in
-                _tell(line)
+                _print(line)
 
     def answer(self, run: AttendedLoader) -> None:
         """Called when a loader was made; its controls are answered between two of its batches.
@@ -227,7 +227,7 @@ class CellRules:
         return [*self._open_runs(), *self._loaders]
 
 
-def _key(cell: Cell) -> _Key:
+def _key(cell: ExecutionInfo) -> _Key:
     cell_id = getattr(cell, "cell_id", None)
     return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
 
@@ -245,7 +245,7 @@ def _request(ip: Any) -> tuple[_Key, str] | None:
         return None
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     print(line)  # noqa: T201  the cell is where its reader looks
 
 

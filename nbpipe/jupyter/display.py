@@ -37,7 +37,7 @@ _BESIDE = (
 )
 
 
-class Publisher(Protocol):
+class Outputs(Protocol):
     """IPython's way to a notebook's outputs."""
 
     def publish(
@@ -54,11 +54,11 @@ class RunDisplay:
     """Shows runs in the outputs of one kernel.
 
     Args:
-        publisher: writes outputs.
+        outputs: where they are written.
     """
 
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
         self._places: weakref.WeakKeyDictionary[Watched, list[str]] = weakref.WeakKeyDictionary()
         self._shown: weakref.WeakKeyDictionary[Watched, Snapshot] = weakref.WeakKeyDictionary()
 
@@ -75,7 +75,7 @@ class RunDisplay:
             if shown is not None:
                 shown.add(panel)
             data = {WIDGET_VIEW: panel.get_view_spec(), "text/plain": repr(run)}
-            self._publisher.publish(data, transient={}, update=False)
+            self._outputs.publish(data, transient={}, update=False)
         self._places.setdefault(run, []).append(place)
         self._keep(run, snapshot(run), [place], update=False)
 
@@ -90,7 +90,7 @@ class RunDisplay:
         data = bundle(run, now)
         data["text/html"] = f'<div class="nbpipe-kept">{_BESIDE}{data["text/html"]}</div>'
         for place in places:
-            self._publisher.publish(data, transient={"display_id": place}, update=update)
+            self._outputs.publish(data, transient={"display_id": place}, update=update)
 
     def keep_all(self) -> None:
         """Bring all pictures up to date."""

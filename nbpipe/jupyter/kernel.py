@@ -1,4 +1,9 @@
-"""The kernel of a notebook: widgets are answered from inside a running cell."""
+"""The kernel of a notebook: widgets are answered from inside a running cell.
+
+All that nbpipe knows of ipykernel's private parts stands here: `Pump` answers what waits, `Inbox`
+takes it from the kernel's stream, `Shield` keeps interrupts back meanwhile, and `cure` sets right
+how the messages of one widget travel.
+"""
 
 from __future__ import annotations
 
@@ -18,214 +23,19 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Protocol, final
 
-# -- Cures for some habits of ipykernel, each on one comm only -------------------------------------
-Message = dict[str, Any]
-
-
-def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> None:
-    """Set right how messages of one of our own widgets travel; does nothing where all is well.
-
-    Args:
-        comm: the widget's, or None.
-        handle_msg: the widget's handler. Messages go straight to it: the hooks of a cell's end,
-            which show and close half-drawn figures, are left out.
-    """
-    if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to whoever published last
-        comm._reply_subshell_for = _where_it_was_sent
-    if hasattr(comm, "publish_msg"):
-        _let_threads_publish(comm)
-    if handle_msg is not None and hasattr(comm, "handle_msg"):
-        comm.handle_msg = handle_msg
-
-
-def _where_it_was_sent(_data: object, default: str | None) -> str | None:
-    return default
-
-
-def _let_threads_publish(comm: Any) -> None:
-    """On ipykernel 7.0, a thread publishes only if it knows the cell that it belongs to."""
-    parent = getattr(getattr(comm, "kernel", None), "_shell_parent", None)
-    if not isinstance(parent, ContextVar) or hasattr(comm.kernel, "_shell_context"):
-        return
-    context, publish = copy_context(), comm.publish_msg
-
-    def publish_msg(*args: Any, **keywords: Any) -> None:
-        known = parent.get(None) is not None
-        (copy_context() if known else context.copy()).run(publish, *args, **keywords)
-
-    comm.publish_msg = publish_msg
-
-
-# -- Inbox: the messages that wait for the kernel's main shell -------------------------------------
-LIMIT = 100  # messages taken at once
 LOG = logging.getLogger("nbpipe")
-
-Frames = list[Any]  # a message as it came
-
-
-class Stream(Protocol):
-    """What is used of a `ZMQStream`."""
-
-    socket: Any
-    io_loop: Any
-    _recv_callback: Callable[[Frames], object]
-    _recv_copy: bool
-
-    def flush(self, flag: int) -> int:
-        """Send what waits, receive what waits, or both."""
-
-
-@final
-class Inbox:
-    """What waits for the kernel's main shell."""
-
-    def __init__(self, kernel: Any) -> None:
-        thread = getattr(kernel, "shell_channel_thread", None)
-        self._queue: Any = None
-        if thread is not None:  # ipykernel 7: a thread sorts messages by subshell
-            manager = thread.manager
-            self._stream: Stream = manager._shell_channel_to_main.to_stream
-            self.replies: Any = manager.get_subshell_to_shell_channel_socket(None)
-        else:
-            self._stream = self.replies = kernel.shell_stream
-            self._queue = getattr(kernel, "msg_queue", None)  # ipykernel 6: read, but not begun
-            self._dispatch = getattr(kernel, "dispatch_shell", None)
-        require(self._stream, "socket.recv_multipart", "io_loop.asyncio_loop", "flush")
-        require(self._stream, "_recv_callback", "_recv_copy")
-        self.copies = self._stream._recv_copy
-        self._seen = -1  # number of the last message of the queue that was looked at
-        self._tasks: set[asyncio.Future[Any]] = set()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this thread is the one that reads: its event loop is under way here."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return loop is self._stream.io_loop.asyncio_loop
-
-    def take(self, is_wanted: Callable[[Frames], bool]) -> list[Frames]:
-        """Take what is wanted of what waits; the kernel gets the rest in the order of arrival."""
-        found = self._take_queued(is_wanted)
-        for frames in self._receive():
-            if is_wanted(frames):
-                found.append(frames)
-            else:
-                self.hand_back(frames)
-        return found
-
-    def _take_queued(self, is_wanted: Callable[[Frames], bool]) -> list[Frames]:
-        queue, found = self._queue, []
-        for _ in range(0 if queue is None else queue.qsize()):
-            number, dispatch, arguments = entry = queue.get_nowait()
-            known = number <= self._seen or dispatch != self._dispatch
-            self._seen = max(self._seen, number)
-            if not known and is_wanted(arguments[0]):
-                found.append(arguments[0])
-            else:
-                queue.put_nowait(entry)
-        return found
-
-    def _receive(self) -> list[Frames]:
-        import zmq
-
-        found: list[Frames] = []
-        while len(found) < LIMIT:
-            try:
-                found.append(self._stream.socket.recv_multipart(zmq.NOBLOCK, copy=self.copies))
-            except zmq.Again:
-                return found
-        # What is left causes no event any more: the event loop is told to look.
-        Context().run(self._stream.io_loop.add_callback, self._stream.flush)
-        return found
-
-    def hand_back(self, frames: Frames) -> None:
-        """Let the kernel do with a message what it would have done without us."""
-        try:
-            Context().run(self._begin, frames)  # what it starts is no part of the running cell
-        except Exception:
-            LOG.exception("the kernel could not take a message back")
-
-    def _begin(self, frames: Frames) -> None:
-        result = self._stream._recv_callback(frames)
-        if isawaitable(result):
-            task = asyncio.ensure_future(result)
-            self._tasks.add(task)  # the event loop holds it weakly
-            task.add_done_callback(self._tasks.discard)
-
-    def send(self) -> None:
-        """Send replies now: the event loop, which would, is busy."""
-        import zmq
-
-        if self.replies is self._stream:
-            self._stream.flush(zmq.POLLOUT)
-
-
-def require(owner: object, *paths: str) -> None:
-    """Raise AttributeError where an object lacks an attribute, or an attribute of one."""
-    for path in paths:
-        found = owner
-        for name in path.split("."):
-            found = getattr(found, name)
-
-
-# -- Shield: interrupts wait while messages are in hand --------------------------------------------
-PATIENCE_S = 0.5  # what takes longer can be interrupted [s]
-
-
-@final
-class Shield:
-    """Keeps interrupts back while messages are in hand; entered in the main thread.
-
-    Attributes:
-        pierced: an interrupt was let through to a handler that took too long.
-    """
-
-    def __init__(self) -> None:
-        self.pierced = False
-        self._kept: tuple[int, FrameType | None] | None = None
-        self._patience_ends_s: float | None = None
-        self._handler: Any = None
-
-    def __enter__(self) -> None:
-        # A handler that was not installed from Python cannot be put back.
-        if signal.getsignal(signal.SIGINT) is not None:
-            self._handler = signal.signal(signal.SIGINT, self._keep)
-
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
-
-    def _keep(self, number: int, frame: FrameType | None) -> None:
-        self._kept = number, frame
-        if self._patience_ends_s is not None and monotonic() > self._patience_ends_s:
-            self.pierced = True
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def patience(self) -> Generator[None]:
-        """Let an interrupt through to what runs for too long within."""
-        self._patience_ends_s = monotonic() + PATIENCE_S
-        try:
-            yield
-        finally:
-            self._patience_ends_s = None
-
-    def release(self) -> None:
-        """Pass on the interrupt that was kept back, if there was one."""
-        if self._kept is not None and callable(self._handler):
-            self._handler(*self._kept)
-
-
-# -- Pump: answers widgets from inside a running cell ----------------------------------------------
 INTERVAL_S = 0.03  # between two looks [s]
+LIMIT = 100  # messages taken at once
+PATIENCE_S = 0.5  # what takes longer can be interrupted [s]
 COMM = frozenset({"comm_open", "comm_msg", "comm_close"})
 # What a page that is reloaded asks before its widgets come back.
 QUERIES = frozenset({"kernel_info_request", "comm_info_request"})
 
+Message = dict[str, Any]
+Frames = list[Any]  # a message as it came
 
-class Kernel(Protocol):
+
+class IpyKernel(Protocol):
     """What is used of ipykernel's kernel."""
 
     session: Any
@@ -257,7 +67,7 @@ class Pump:
         require(kernel, "session.feed_identities", "session.deserialize", "session.unpack")
         require(kernel, "shell_handlers", "get_parent", "set_parent", "log.exception")
         require(kernel, "_parent_ident", "_publish_status")
-        self._kernel: Kernel = kernel
+        self._kernel: IpyKernel = kernel
         self._inbox = Inbox(kernel)
         self._kinds = _answered_at_once(kernel)
         self._thread = threading.main_thread().ident
@@ -399,7 +209,7 @@ def _name(kernel: object) -> str:
     return f"the kernel {type(kernel).__name__}"
 
 
-def _answered_at_once(kernel: Kernel) -> frozenset[str]:
+def _answered_at_once(kernel: IpyKernel) -> frozenset[str]:
     """Name what is answered in mid-cell: a subclass's own queries may wait for something."""
     own = {
         kind
@@ -409,7 +219,7 @@ def _answered_at_once(kernel: Kernel) -> frozenset[str]:
     return COMM | own
 
 
-def _hand_to_widget(kernel: Kernel, message: Message) -> bool:
+def _hand_to_widget(kernel: IpyKernel, message: Message) -> bool:
     """Hand a comm message to its widget without the hooks of a cell's end.
 
     Those show and close the figures that the running cell has only half drawn.
@@ -445,3 +255,191 @@ def _in_cell() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+# -- what waits for the kernel's main shell --------------------------------------------
+class Stream(Protocol):
+    """What is used of a `ZMQStream`."""
+
+    socket: Any
+    io_loop: Any
+    _recv_callback: Callable[[Frames], object]
+    _recv_copy: bool
+
+    def flush(self, flag: int) -> int:
+        """Send what waits, receive what waits, or both."""
+
+
+@final
+class Inbox:
+    """What waits for the kernel's main shell."""
+
+    def __init__(self, kernel: Any) -> None:
+        thread = getattr(kernel, "shell_channel_thread", None)
+        self._queue: Any = None
+        if thread is not None:  # ipykernel 7: a thread sorts messages by subshell
+            manager = thread.manager
+            self._stream: Stream = manager._shell_channel_to_main.to_stream
+            self.replies: Any = manager.get_subshell_to_shell_channel_socket(None)
+        else:
+            self._stream = self.replies = kernel.shell_stream
+            self._queue = getattr(kernel, "msg_queue", None)  # ipykernel 6: read, but not begun
+            self._dispatch = getattr(kernel, "dispatch_shell", None)
+        require(self._stream, "socket.recv_multipart", "io_loop.asyncio_loop", "flush")
+        require(self._stream, "_recv_callback", "_recv_copy")
+        self.copies = self._stream._recv_copy
+        self._seen = -1  # number of the last message of the queue that was looked at
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this thread is the one that reads: its event loop is under way here."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return loop is self._stream.io_loop.asyncio_loop
+
+    def take(self, is_wanted: Callable[[Frames], bool]) -> list[Frames]:
+        """Take what is wanted of what waits; the kernel gets the rest in the order of arrival."""
+        found = self._take_queued(is_wanted)
+        for frames in self._receive():
+            if is_wanted(frames):
+                found.append(frames)
+            else:
+                self.hand_back(frames)
+        return found
+
+    def _take_queued(self, is_wanted: Callable[[Frames], bool]) -> list[Frames]:
+        queue, found = self._queue, []
+        for _ in range(0 if queue is None else queue.qsize()):
+            number, dispatch, arguments = entry = queue.get_nowait()
+            known = number <= self._seen or dispatch != self._dispatch
+            self._seen = max(self._seen, number)
+            if not known and is_wanted(arguments[0]):
+                found.append(arguments[0])
+            else:
+                queue.put_nowait(entry)
+        return found
+
+    def _receive(self) -> list[Frames]:
+        import zmq
+
+        found: list[Frames] = []
+        while len(found) < LIMIT:
+            try:
+                found.append(self._stream.socket.recv_multipart(zmq.NOBLOCK, copy=self.copies))
+            except zmq.Again:
+                return found
+        # What is left causes no event any more: the event loop is told to look.
+        Context().run(self._stream.io_loop.add_callback, self._stream.flush)
+        return found
+
+    def hand_back(self, frames: Frames) -> None:
+        """Hand a message to the kernel, which does what it would have done without us."""
+        try:
+            Context().run(self._begin, frames)  # what it starts is no part of the running cell
+        except Exception:
+            LOG.exception("the kernel could not take a message back")
+
+    def _begin(self, frames: Frames) -> None:
+        result = self._stream._recv_callback(frames)
+        if isawaitable(result):
+            task = asyncio.ensure_future(result)
+            self._tasks.add(task)  # the event loop holds it weakly
+            task.add_done_callback(self._tasks.discard)
+
+    def send(self) -> None:
+        """Send replies now: the event loop, which would, is busy."""
+        import zmq
+
+        if self.replies is self._stream:
+            self._stream.flush(zmq.POLLOUT)
+
+
+def require(owner: object, *paths: str) -> None:
+    """Raise AttributeError where an object lacks an attribute, or an attribute of one."""
+    for path in paths:
+        found = owner
+        for name in path.split("."):
+            found = getattr(found, name)
+
+
+# -- interrupts wait while messages are in hand ----------------------------------------
+@final
+class Shield:
+    """Keeps interrupts back while messages are in hand; entered in the main thread.
+
+    Attributes:
+        pierced: an interrupt was let through to a handler that took too long.
+    """
+
+    def __init__(self) -> None:
+        self.pierced = False
+        self._kept: tuple[int, FrameType | None] | None = None
+        self._patience_ends_s: float | None = None
+        self._handler: Any = None
+
+    def __enter__(self) -> None:
+        # A handler that was not installed from Python cannot be put back.
+        if signal.getsignal(signal.SIGINT) is not None:
+            self._handler = signal.signal(signal.SIGINT, self._keep)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def _keep(self, number: int, frame: FrameType | None) -> None:
+        self._kept = number, frame
+        if self._patience_ends_s is not None and monotonic() > self._patience_ends_s:
+            self.pierced = True
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def patience(self) -> Generator[None]:
+        """Let an interrupt through to what runs for too long within."""
+        self._patience_ends_s = monotonic() + PATIENCE_S
+        try:
+            yield
+        finally:
+            self._patience_ends_s = None
+
+    def release(self) -> None:
+        """Pass on the interrupt that was kept back, if there was one."""
+        if self._kept is not None and callable(self._handler):
+            self._handler(*self._kept)
+
+
+# -- cures for some habits of ipykernel, each on one comm only -------------------------
+def cure(comm: Any, handle_msg: Callable[[Message], object] | None = None) -> None:
+    """Set right how messages of one of our own widgets travel; does nothing where all is well.
+
+    Args:
+        comm: the widget's, or None.
+        handle_msg: the widget's handler. Messages go straight to it: the hooks of a cell's end,
+            which show and close half-drawn figures, are left out.
+    """
+    if hasattr(comm, "_reply_subshell_for"):  # ipykernel 7.4 sends to whoever published last
+        comm._reply_subshell_for = _where_it_was_sent
+    if hasattr(comm, "publish_msg"):
+        _let_threads_publish(comm)
+    if handle_msg is not None and hasattr(comm, "handle_msg"):
+        comm.handle_msg = handle_msg
+
+
+def _where_it_was_sent(_data: object, default: str | None) -> str | None:
+    return default
+
+
+def _let_threads_publish(comm: Any) -> None:
+    """On ipykernel 7.0, a thread publishes only if it knows the cell that it belongs to."""
+    parent = getattr(getattr(comm, "kernel", None), "_shell_parent", None)
+    if not isinstance(parent, ContextVar) or hasattr(comm.kernel, "_shell_context"):
+        return
+    context, publish = copy_context(), comm.publish_msg
+
+    def publish_msg(*args: Any, **keywords: Any) -> None:
+        known = parent.get(None) is not None
+        (copy_context() if known else context.copy()).run(publish, *args, **keywords)
+
+    comm.publish_msg = publish_msg

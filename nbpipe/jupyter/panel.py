@@ -74,15 +74,15 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self.settled: Callable[[Any], object] = lambda _: None
         module, styles = front_end()
         super().__init__(_esm=module, _css=styles, snapshot=self._remote.snapshot())
-        self.on_msg(Panel._hear)
+        self.on_msg(Panel._receive)
         cure(self.comm, self._handle_msg)
 
     # -- what the publisher asks ----------------------------------------------------------
     @property
     def wanted(self) -> bool:
         """Whether a view is open, of a run that may still change."""
-        told = self._sent is not None and self._sent["state"] == "closed"
-        return bool(self._open_views) and not told and self.comm is not None
+        over = self._sent is not None and self._sent["state"] == "closed"
+        return bool(self._open_views) and not over and self.comm is not None
 
     def publish(self) -> None:
         """Send what changed since the last time."""
@@ -114,10 +114,10 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self.settled(run)
 
     # -- what a browser says --------------------------------------------------------------
-    def _hear(self, content: object, _buffers: object) -> None:
+    def _receive(self, content: object, _buffers: object) -> None:
         op = content.get("op") if isinstance(content, Mapping) else None
         if op not in ("view", "alive"):
-            self.send(dict(self._remote.handle(content, self._tell_later)))
+            self.send(dict(self._remote.handle(content, self._send_exported)))
             return
         assert isinstance(content, Mapping)
         try:
@@ -127,15 +127,15 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self.send({**refused, "error": str(error)})
             return
         if op == "view" and self._open_views:
-            self._greet()
+            self._send_hello()
         publisher.add(self)
 
-    def _tell_later(self, exported: ExportedMessage) -> None:
+    def _send_exported(self, exported: ExportedMessage) -> None:
         self.send(dict(exported))
         if self._open_views:  # a closed run is not looked at again: what the file holds is new
             self.publish()
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         run = self._remote.run
         with self._sending:
             self._sent = shown = self._remote.snapshot()

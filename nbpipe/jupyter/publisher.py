@@ -12,7 +12,7 @@ LOG = logging.getLogger("nbpipe")
 TICK_S = 0.25
 
 
-class Feed(Protocol):
+class Published(Protocol):
     """What is kept up to date."""
 
     @property
@@ -25,7 +25,7 @@ class Feed(Protocol):
 
 @final
 class Publisher:
-    """Lets feeds publish four times a second, while there is one that is wanted.
+    """Makes feeds publish four times a second, while there is one that is wanted.
 
     A feed that is garbage may be discarded at any moment, by any thread: one that holds the lock,
     or one that begins while another waits for it to begin.
@@ -37,12 +37,12 @@ class Publisher:
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
         self._lock = threading.Lock()
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, Published] = {}
         self._thread: threading.Thread | None = None
         self._wake = _thread.allocate_lock()  # an event has a lock that is not reentrant
         self._wake.acquire()
 
-    def add(self, feed: Feed) -> None:
+    def add(self, feed: Published) -> None:
         """Keep `feed` up to date from now on."""
         self._feeds[id(feed)] = feed
         thread = None
@@ -55,7 +55,7 @@ class Publisher:
         if thread is not None:
             thread.start()  # it waits for the thread, which may meet garbage as it begins
 
-    def discard(self, feed: Feed) -> None:
+    def discard(self, feed: Published) -> None:
         """Leave `feed` alone; without any feed the thread ends."""
         self._feeds.pop(id(feed), None)  # no lock: see above
         if not self._feeds:
@@ -75,14 +75,14 @@ class Publisher:
                 self._publish(feeds.pop(0))
             self._wake.acquire(timeout=self._tick_s)
 
-    def _wanted(self) -> list[Feed]:
-        """Let go of the feeds at which nobody looks; give the others."""
+    def _wanted(self) -> list[Published]:
+        """Drop the feeds at which nobody looks, and return the others."""
         for key, feed in self._feeds.copy().items():
             if not feed.wanted:
                 self._feeds.pop(key, None)
         return list(self._feeds.copy().values())
 
-    def _publish(self, feed: Feed) -> None:
+    def _publish(self, feed: Published) -> None:
         try:
             feed.publish()
         except Exception:

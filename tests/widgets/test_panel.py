@@ -137,7 +137,7 @@ def test_closed_run_shows_its_export(run, panel, sent):
     note_export(
         {knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}, Path("a.py")
     )
-    panel._tell_later({"type": "exported", "id": 1, "ok": True})
+    panel._send_exported({"type": "exported", "id": 1, "ok": True})
     files = [message["snapshot"]["export"]["file"] for message in sent[-1:]]
     assert (sent[-2]["type"], files) == ("exported", ["a.py"])
 
