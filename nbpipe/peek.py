@@ -29,249 +29,23 @@ from .ops.order import absorbed
 from .ops.sample import LocalStore
 from .ops.stage import Chain, Stage, address_book, addresses
 
-# -- InlineEngine: one epoch worked off in the calling thread --------------------------------------
-# The nodes are built as for a run. Only, no threads ask them for work: one loop does, which always
-# takes the most downstream work there is and lets no stage hold anything ready. So it does what a
-# run does, and no more of it than the items need.
-_CLOSE_S = 5.0  # how long a coroutine may take to hear that it is cancelled
-
-
-class Witness(Protocol):
-    """Sees what the stages do."""
-
-    def gave(self, address: str, entries: Iterable[Entry]) -> None:
-        """Hear what a stage gave, before the next one gets it."""
-
-    def failed(self, failure: Failure) -> None:
-        """Hear of an item that failed."""
-
-
-class InlineEngine:
-    """Works off epoch 0 with seed 0; coroutines run on a loop that it closes again.
-
-    Caches are read, but never written.
-
-    Args:
-        chain: the stages.
-        witness: sees what they do.
-
-    Attributes:
-        runtimes: counters by address.
-    """
-
-    def __init__(self, chain: Chain, witness: Witness) -> None:
-        self.runtimes: dict[str, StageRuntime] = {}
-        self._witness = witness
-        self._loop = EventLoop(self)
-        self._answered = allocate_lock()
-        self._answered.acquire()
-        self._crash: BaseException | None = None
-        self._task: Task | None = None
-        self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=witness.failed)
-        Builder(_with_private_caches(chain, {}), self._epoch, self._runtime).build()
-
-    def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
-        runtime = self.runtimes.get(address)
-        if runtime is None:
-            runtime = StageRuntime(address, stage, prefetch=0, now_ns=perf_counter_ns())
-            runtime.concurrency, runtime.prefetch = (
-                1,
-                0,
-            )  # one item at a time, whatever the knobs say
-            self.runtimes[address] = runtime
-        return runtime
-
-    def items(self, n: int) -> list[Any]:
-        """Return the first `n` items, or fewer where the epoch has fewer; then close everything."""
-        given: list[Any] = []
-        try:
-            while len(given) < n and (entry := self._next()) is not None:
-                given.append(entry[1])
-        finally:
-            self._close()
-        return given
-
-    def _next(self) -> Entry | None:
-        epoch = self._epoch
-        while True:
-            epoch.changed = False
-            self._pump()
-            if epoch.sink and not epoch.urgent:
-                return epoch.sink.popleft()
-            if epoch.exhausted:
-                if epoch.error is not None:
-                    raise epoch.error
-                return None
-            task = self._take()
-            if task is not None:
-                self._do(task)
-            elif not epoch.changed:
-                raise RuntimeError("no stage can go on, and none has ended: please report this")
-
-    def _pump(self) -> None:
-        """Let the joins move what they can, and see what it is."""
-        epoch = self._epoch
-        now_ns = epoch.now_ns = perf_counter_ns()
-        moved = True
-        while moved:
-            moved = False
-            for pump in tuple(epoch.pumps):
-                before = pump.runtime.counters.items_out
-                moved = pump.pump(now_ns) or moved
-                fresh = pump.runtime.counters.items_out - before
-                if fresh:
-                    self._witness.gave(pump.runtime.address, list(pump.out)[-fresh:])
-
-    def _take(self) -> Task | None:
-        """Choose the most downstream work, but none for a join that waits for another input."""
-        for runtime in self.runtimes.values():
-            runtime.cost_ns = float("inf")  # or a task would be a chunk of several items
-        now_ns = perf_counter_ns()
-        wanted = {id(self._epoch.last)}
-        for node in self._epoch.order:
-            if id(node) not in wanted:
-                continue
-            task = node.take(now_ns)
-            if task is not None:
-                return task
-            joins = isinstance(node, PumpNode)
-            wanted.update(id(above) for above in node.upstream if not (joins and above.out))
-        return None
-
-    def _do(self, task: Task) -> None:
-        node = task.node
-        self._watch_fused(node)
-        self._task = task
-        if node.remote:
-            self._loop.submit((task,))
-            self._answered.acquire()
-            if self._crash is not None:
-                raise self._crash
-        else:
-            task.run()
-        for result in task.results:
-            _raise_interrupt(result)
-        if not _chooses(node):
-            runtime = node.rest_runtimes[-1] if node.rest_runtimes else node.runtime
-            self._witness.gave(runtime.address, (r for r in task.results if type(r) is tuple))
-        node.settle(task)
-        self._task = None
-
-    def _watch_fused(self, node: Node) -> None:
-        if not node.rest or isinstance(node.rest[0], _SeenStep):
-            return
-        above = (node.runtime, *node.rest_runtimes)
-        steps = [
-            _SeenStep(step, place, above[place].address, self._witness)
-            for place, step in enumerate(node.rest)
-        ]
-        node.rest = cast("tuple[Step, ...]", tuple(steps))
-
-    # -- what the event loop calls, in its thread
-    def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Called when a call ended."""
-        assert isinstance(done, Task)
-        done.ended_ns = perf_counter_ns()
-        self._answered.release()
-        return ()
-
-    def crashed(self, error: BaseException) -> None:
-        """Called when the loop itself failed."""
-        self._crash = error
-
-    def end_turn(self) -> None:
-        """Called when the loop went round: nothing to do, there is one call at a time."""
-
-    def _close(self) -> None:
-        epoch = self._epoch
-        epoch.end()
-        if self._task is not None and self._task.expansion is not None:
-            epoch.litter.append(self._task.expansion)
-        self._loop.close(_CLOSE_S)
-        epoch.clear_up("a peek")
-
-
-class _SeenStep:
-    """A fused step that shows what the stage before it gave; the time of that counts for none."""
-
-    def __init__(self, step: Step, place: int, above: str, witness: Witness) -> None:
-        self._step = step
-        self._place = place
-        self._above = above
-        self._witness = witness
-
-    def apply(self, entry: Entry, task: Task) -> Any:
-        """Note the entry, then do the step."""
-        begun_ns = perf_counter_ns()
-        self._witness.gave(self._above, (entry,))
-        spent_ns = perf_counter_ns() - begun_ns
-        task.started_ns += spent_ns
-        if task.tally is not None:
-            task.tally[self._place][2] -= spent_ns
-        return self._step.apply(entry, task)
-
-
-def _chooses(node: Node) -> bool:
-    """Tell whether a node only finds the branches of a route; its items show behind them."""
-    return isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
-
-
-def _raise_interrupt(result: Any) -> None:
-    """Let through the interrupt that hit a function: it was meant for this thread."""
-    cause = getattr(getattr(result, "exception", None), "__cause__", None)
-    if isinstance(cause, KeyboardInterrupt):
-        raise cause
-
-
-# -- caches -------------------------------------------------------------------------------
-
-
-class _PrivateStore(Store):
-    """Reads a cache; writes to memory of its own, for the later passes of a `repeat`."""
-
-    def __init__(self, store: Store) -> None:
-        self._stores = (store, MemoryStore())
-        self.place = store.place
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is a whole pass to read."""
-        return any(store.complete for store in self._stores)
-
-    @property
-    def made(self) -> Made:
-        """The epoch that made what is complete."""
-        return next(store for store in self._stores if store.complete).made
-
-    def recorder(self, made: Made) -> Recorder:
-        """Record into memory."""
-        return self._stores[1].recorder(made)
-
-    def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read what is complete."""
-        return next(store for store in self._stores if store.complete).entries()
-
-
-def _with_private_caches(chain: Chain, known: dict[int, _PrivateStore]) -> Chain:
-    return tuple(_with_private_cache(stage, known) for stage in chain)
-
-
-def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
-    spec = stage.spec
-    if isinstance(spec, Cache):
-        store = known.setdefault(id(spec.store), _PrivateStore(spec.store))
-        spec = dataclasses.replace(spec, store=store)
-    elif isinstance(spec, Claim):  # the other ranks keep what it would take
-        spec = dataclasses.replace(spec, store=LocalStore())
-    inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
-    if spec is stage.spec and inputs == stage.inputs:
-        return stage
-    return Stage(spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs)
-
-
-# -- Peek ------------------------------------------------------------------------------------------
 _HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
 _FIELDS = 8  # fields of an item that are looked through for a picture
+_CLOSE_S = 5.0  # how long a coroutine may take to end once it is cancelled
+
+
+def peek(chain: Chain, n: int) -> Peek:
+    """Run items through `chain` until `n` came out; leave nothing running.
+
+    It is the beginning of epoch 0 with seed 0. A cache is read, never written.
+
+    Raises:
+        StageError: a stage failed before the last of the items, as in a run.
+    """
+    table = _Table(chain)
+    engine = InlineEngine(chain, table)
+    items = engine.items(n)
+    return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes)))
 
 
 @final
@@ -342,20 +116,6 @@ class Peek:
         return html_table(*self._table(), caption=self._caption(), pictures=pictures)
 
 
-def peek(chain: Chain, n: int) -> Peek:
-    """Run items through `chain` until `n` came out; leave nothing running.
-
-    It is the beginning of epoch 0 with seed 0. A cache is read, never written.
-
-    Raises:
-        StageError: a stage failed before the last of the items, as in a run.
-    """
-    table = _Table(chain)
-    engine = InlineEngine(chain, table)
-    items = engine.items(n)
-    return Peek(items=tuple(items), stages=tuple(table.rows(engine.runtimes)))
-
-
 def _counted(things: tuple[Any, ...], word: str) -> str:
     return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"
 
@@ -366,18 +126,9 @@ def _range(shown: Description) -> str:
     return f"{shown.low:g} to {shown.high:g}"
 
 
-def _picture(value: Any) -> bytes | None:
-    """Draw the image that an item is, or the first one in its fields."""
-    png = thumbnail_png(value)
-    held = () if png else (child for _, child in (children(value) or [])[:_FIELDS])
-    return png or next(filter(None, map(thumbnail_png, held)), None)
-
-
-# -- what is shown ------------------------------------------------------------------------
-
-
+# -- what the stages made of the items -------------------------------------------------
 @dataclass
-class _Mark:
+class _StageNotes:
     """What is known of one stage so far."""
 
     items: int = 0
@@ -393,7 +144,7 @@ class _Table:
     def __init__(self, chain: Chain) -> None:
         self._stages = addresses(chain)
         self._book = address_book(chain)
-        self._marks = {address: _Mark() for address in self._stages}
+        self._notes = {address: _StageNotes() for address in self._stages}
         # A source reads in the order that the stages right after it ask for: those have no work
         # of their own. By the source's address, each of them and how to get at its own item.
         self._together: dict[str, list[tuple[str, int]]] = {}
@@ -419,50 +170,52 @@ class _Table:
         ]
         for stage in chain[: kept[-1]] if kept else ():
             note = f"not run: {chain[kept[-1]].name!r} is complete"
-            self._marks[self._book[place + stage.name]].notes.append(note)
+            self._notes[self._book[place + stage.name]].notes.append(note)
             self._note_all(stage, place, note)
 
     def _note_all(self, stage: Stage, place: str, note: str) -> None:
         for number, inner in enumerate(stage.inputs):
             for part, where in _parts(inner, _inside(stage, place, number)):
                 for one in part:
-                    self._marks[self._book[where + one.name]].notes.append(note)
+                    self._notes[self._book[where + one.name]].notes.append(note)
 
-    def gave(self, address: str, entries: Iterable[Entry]) -> None:
+    def on_items(self, address: str, entries: Iterable[Entry]) -> None:
         """Note what a stage gave; the first item is described before anyone changes it."""
         for entry in entries:
             for name, wrapped in self._together.get(address, ((address, 0),)):
-                mark = self._marks[name]
-                mark.items += 1
-                if mark.output is None:
+                noted = self._notes[name]
+                noted.items += 1
+                if noted.output is None:
                     value = entry[1]
                     for _ in range(wrapped):
                         value = value[1]
-                    mark.output, mark.thumbnail = describe(value), _picture(value)
+                    noted.output, noted.thumbnail = describe(value), _picture(value)
 
-    def failed(self, failure: Failure) -> None:
+    def on_failure(self, failure: Failure) -> None:
         """Note an item that failed."""
-        self._marks[failure.stage].failures.append(failure)
+        self._notes[failure.stage].failures.append(failure)
 
     def rows(self, runtimes: dict[str, StageRuntime]) -> Iterator[StagePeek]:
         """Return what was noted, stage by stage."""
         for address, stage in self._stages.items():
-            mark = self._marks[address]
+            noted = self._notes[address]
             counters = runtimes[address].counters if address in runtimes else None
             calls = counters.items_in if counters and counters.busy_ns else 0
             if counters and counters.retries:
-                mark.notes.append(f"{counters.retries} tried again")
-            if mark.failures:
-                mark.notes.append(f"{len(mark.failures)} skipped, last: {mark.failures[-1].error}")
+                noted.notes.append(f"{counters.retries} tried again")
+            if noted.failures:
+                noted.notes.append(
+                    f"{len(noted.failures)} skipped, last: {noted.failures[-1].error}"
+                )
             yield StagePeek(
                 address=address,
                 op=stage.op,
-                items=mark.items,
+                items=noted.items,
                 calls=calls,
                 time_s=counters.busy_ns / calls / 1e9 if counters and calls else 0.0,
-                output=mark.output,
-                thumbnail=mark.thumbnail,
-                note="; ".join(dict.fromkeys(mark.notes)),
+                output=noted.output,
+                thumbnail=noted.thumbnail,
+                note="; ".join(dict.fromkeys(noted.notes)),
             )
 
 
@@ -476,3 +229,243 @@ def _parts(chain: Chain, place: str) -> Iterator[tuple[Chain, str]]:
 
 def _inside(stage: Stage, place: str, number: int) -> str:
     return place if isinstance(stage.spec, Route) else f"{place}{number}/"
+
+
+def _picture(value: Any) -> bytes | None:
+    """Draw the image that an item is, or the first one in its fields."""
+    png = thumbnail_png(value)
+    held = () if png else (child for _, child in (children(value) or [])[:_FIELDS])
+    return png or next(filter(None, map(thumbnail_png, held)), None)
+
+
+# -- one epoch worked off in the calling thread ----------------------------------------
+# The nodes are built as for a run. Only, no threads ask them for work: one loop does, which always
+# takes the most downstream work there is and lets no stage hold anything ready. So it does what a
+# run does, and no more of it than the items need.
+class Witness(Protocol):
+    """What is told of the work of the stages."""
+
+    def on_items(self, address: str, entries: Iterable[Entry]) -> None:
+        """Called with what a stage gave, before the next one gets it."""
+
+    def on_failure(self, failure: Failure) -> None:
+        """Called with an item that failed."""
+
+
+class InlineEngine:
+    """Works off epoch 0 with seed 0; coroutines run on a loop that it closes again.
+
+    Caches are read, but never written.
+
+    Args:
+        chain: the stages.
+        witness: sees what they do.
+
+    Attributes:
+        runtimes: counters by address.
+    """
+
+    def __init__(self, chain: Chain, witness: Witness) -> None:
+        self.runtimes: dict[str, StageRuntime] = {}
+        self._witness = witness
+        self._loop = EventLoop(self)
+        self._answered = allocate_lock()
+        self._answered.acquire()
+        self._crash: BaseException | None = None
+        self._task: Task | None = None
+        self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=witness.on_failure)
+        Builder(_with_private_caches(chain, {}), self._epoch, self._runtime).build()
+
+    def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
+        runtime = self.runtimes.get(address)
+        if runtime is None:
+            runtime = StageRuntime(address, stage, prefetch=0, now_ns=perf_counter_ns())
+            # One item at a time, whatever the knobs say.
+            runtime.concurrency, runtime.prefetch = 1, 0
+            self.runtimes[address] = runtime
+        return runtime
+
+    def items(self, n: int) -> list[Any]:
+        """Return the first `n` items, or fewer where the epoch has fewer; then close everything."""
+        given: list[Any] = []
+        try:
+            while len(given) < n and (entry := self._next()) is not None:
+                given.append(entry[1])
+        finally:
+            self._close()
+        return given
+
+    def _next(self) -> Entry | None:
+        epoch = self._epoch
+        while True:
+            epoch.changed = False
+            self._pump()
+            if epoch.sink and not epoch.urgent:
+                return epoch.sink.popleft()
+            if epoch.exhausted:
+                if epoch.error is not None:
+                    raise epoch.error
+                return None
+            task = self._take()
+            if task is not None:
+                self._do(task)
+            elif not epoch.changed:
+                raise RuntimeError("no stage can go on, and none has ended: please report this")
+
+    def _pump(self) -> None:
+        """Make the joins move what they can, and show it to the witness."""
+        epoch = self._epoch
+        now_ns = epoch.now_ns = perf_counter_ns()
+        moved = True
+        while moved:
+            moved = False
+            for pump in tuple(epoch.pumps):
+                before = pump.runtime.counters.items_out
+                moved = pump.pump(now_ns) or moved
+                fresh = pump.runtime.counters.items_out - before
+                if fresh:
+                    self._witness.on_items(pump.runtime.address, list(pump.out)[-fresh:])
+
+    def _take(self) -> Task | None:
+        """Choose the most downstream work, but none for a join that waits for another input."""
+        for runtime in self.runtimes.values():
+            runtime.cost_ns = float("inf")  # or a task would be a chunk of several items
+        now_ns = perf_counter_ns()
+        wanted = {id(self._epoch.last)}
+        for node in self._epoch.order:
+            if id(node) not in wanted:
+                continue
+            task = node.take(now_ns)
+            if task is not None:
+                return task
+            joins = isinstance(node, PumpNode)
+            wanted.update(id(above) for above in node.upstream if not (joins and above.out))
+        return None
+
+    def _do(self, task: Task) -> None:
+        node = task.node
+        self._watch_fused(node)
+        self._task = task
+        if node.remote:
+            self._loop.submit((task,))
+            self._answered.acquire()
+            if self._crash is not None:
+                raise self._crash
+        else:
+            task.run()
+        for result in task.results:
+            _raise_interrupt(result)
+        if not _chooses(node):
+            runtime = node.rest_runtimes[-1] if node.rest_runtimes else node.runtime
+            self._witness.on_items(runtime.address, (r for r in task.results if type(r) is tuple))
+        node.settle(task)
+        self._task = None
+
+    def _watch_fused(self, node: Node) -> None:
+        if not node.rest or isinstance(node.rest[0], _SeenStep):
+            return
+        above = (node.runtime, *node.rest_runtimes)
+        steps = [
+            _SeenStep(step, place, above[place].address, self._witness)
+            for place, step in enumerate(node.rest)
+        ]
+        node.rest = cast("tuple[Step, ...]", tuple(steps))
+
+    # -- what the event loop calls, in its thread
+    def advance_loop(self, done: Work) -> Sequence[Work]:
+        """Called when a call ended."""
+        assert isinstance(done, Task)
+        done.ended_ns = perf_counter_ns()
+        self._answered.release()
+        return ()
+
+    def crashed(self, error: BaseException) -> None:
+        """Called when the loop itself failed."""
+        self._crash = error
+
+    def end_turn(self) -> None:
+        """Called when the loop went round: nothing to do, there is one call at a time."""
+
+    def _close(self) -> None:
+        epoch = self._epoch
+        epoch.end()
+        if self._task is not None and self._task.expansion is not None:
+            epoch.litter.append(self._task.expansion)
+        self._loop.close(_CLOSE_S)
+        epoch.clear_up("a peek")
+
+
+class _SeenStep:
+    """A fused step that shows what the stage before it gave; the time of that counts for none."""
+
+    def __init__(self, step: Step, place: int, above: str, witness: Witness) -> None:
+        self._step = step
+        self._place = place
+        self._above = above
+        self._witness = witness
+
+    def apply(self, entry: Entry, task: Task) -> Any:
+        """Note the entry, then do the step."""
+        begun_ns = perf_counter_ns()
+        self._witness.on_items(self._above, (entry,))
+        spent_ns = perf_counter_ns() - begun_ns
+        task.started_ns += spent_ns
+        if task.tally is not None:
+            task.tally[self._place][2] -= spent_ns
+        return self._step.apply(entry, task)
+
+
+def _chooses(node: Node) -> bool:
+    """Tell whether a node only finds the branches of a route; its items show behind them."""
+    return isinstance(node, MapNode) and isinstance(node.first.fn, Chooser)
+
+
+def _raise_interrupt(result: Any) -> None:
+    """Raise the interrupt that hit a function: it was meant for this thread."""
+    cause = getattr(getattr(result, "exception", None), "__cause__", None)
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+
+
+# -- caches are read, and never written ------------------------------------------------
+class _PrivateStore(Store):
+    """Reads a cache; writes to memory of its own, for the later passes of a `repeat`."""
+
+    def __init__(self, store: Store) -> None:
+        self._stores = (store, MemoryStore())
+        self.place = store.place
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a whole pass to read."""
+        return any(store.complete for store in self._stores)
+
+    @property
+    def made(self) -> Made:
+        """The epoch that made what is complete."""
+        return next(store for store in self._stores if store.complete).made
+
+    def recorder(self, made: Made) -> Recorder:
+        """Record into memory."""
+        return self._stores[1].recorder(made)
+
+    def entries(self) -> Iterator[tuple[Path, Any]]:
+        """Read what is complete."""
+        return next(store for store in self._stores if store.complete).entries()
+
+
+def _with_private_caches(chain: Chain, known: dict[int, _PrivateStore]) -> Chain:
+    return tuple(_with_private_cache(stage, known) for stage in chain)
+
+
+def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
+    spec = stage.spec
+    if isinstance(spec, Cache):
+        store = known.setdefault(id(spec.store), _PrivateStore(spec.store))
+        spec = dataclasses.replace(spec, store=store)
+    elif isinstance(spec, Claim):  # the other ranks keep what it would take
+        spec = dataclasses.replace(spec, store=LocalStore())
+    inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
+    if spec is stage.spec and inputs == stage.inputs:
+        return stage
+    return Stage(spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs)
