@@ -1,4 +1,4 @@
-"""Threads and the interpreter: starts, calls at exit, the switch interval."""
+"""Threads and the interpreter: starts, libraries' threads, calls at exit, the switch interval."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, final
 
 from ..errors import WorkerStartError
@@ -116,6 +117,50 @@ class Latch:
     def _pass_on(self) -> None:
         with contextlib.suppress(RuntimeError):  # another one was quicker
             self._gate.release()
+
+
+# -- Threads of libraries: one each where the workers are the parallelism --------------------------
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+_held: set[str] = set()  # libraries told already, in this process
+
+
+def hold_library_threads() -> None:
+    """Hold the libraries that are loaded by now to one thread; each is told once."""
+    for name, hold in _HOLDS.items():
+        module = sys.modules.get(name)
+        if module is not None and name not in _held:
+            _held.add(name)
+            with contextlib.suppress(Exception):  # another version: it keeps its threads
+                hold(module)
+
+
+def _hold_torch(torch: ModuleType) -> None:
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)  # refused once they run
+
+
+def _hold_cv2(cv2: ModuleType) -> None:
+    cv2.setNumThreads(0)  # OpenCV's word for "in the calling thread"
+
+
+def _hold_numba(numba: ModuleType) -> None:
+    if numba.config.NUMBA_NUM_THREADS > 1:  # loaded before the variable was set
+        numba.set_num_threads(1)
+
+
+_HOLDS: dict[str, Callable[[ModuleType], None]] = {
+    "torch": _hold_torch,
+    "cv2": _hold_cv2,
+    "numba": _hold_numba,
+}
 
 
 # -- Exit calls: what is done as the interpreter ends, whoever interrupts it -----------------------

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, final
 
 from ..base.knobs import Knob
+from ..base.seeding import seed_item
 from ..base.worker import NUMBER, worker_info
-from ..executors.environment import seed_item
 from ..executors.memory import Packer, unpack
 from ..ops.index import Remaining
 from ..ops.stage import Stage, addresses

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
+import json
 import os
 import pickle
 import signal
@@ -15,170 +17,71 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import current_process
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn, final
 from weakref import WeakSet
 
-from ..base.threads import ExitCall
+from ..base.seeding import seed_item
+from ..base.threads import THREAD_VARIABLES, ExitCall, hold_library_threads
 from ..errors import ArgumentError, WorkerStartError
-from . import environment, pickling
-from .environment import THREAD_VARIABLES
+from . import pickling
 
-# -- Interpreters that run one function of `nursery`: the fork server, or one worker ---------------
-# They never run the user's script. Handles are file descriptors; on Windows, where nothing here
-# could be tried yet, they are the system's.
+METHOD_VARIABLE = "NBPIPE_START_METHOD"
+# The exit code of a worker that outlived its fork server, which alone is told.
+UNKNOWN_EXIT = 255
+LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
+# Loaded before the first fork, so that workers share their memory and need no time for them.
+PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
+_THREADS = Path("/proc/self/task")
 _LAST_STANDARD = 2
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
 _ROOT = str(Path(__file__).absolute().parents[2])
-
-
-def hold_standard_descriptors() -> None:
-    """Open what a daemon closed: a pipe under number 0, 1 or 2 would be taken for its stream."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
-        pass
-    os.close(fd)
-
-
-def start_interpreter(
-    function: str, *arguments: int, handles: list[int]
-) -> subprocess.Popen[bytes]:
-    """Start an interpreter that calls a function of `nursery`; its standard input is empty.
-
-    Interrupts wait until `nursery` ignores them.
-
-    Raises:
-        OSError: it could not be started.
-    """
-    command = [_executable(), *_flags(), "-c", _code(function, arguments)]
-    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
-    if sys.platform == "win32":
-        environment["__PYVENV_LAUNCHER__"] = sys.executable  # it finds its venv by this
-    with _interrupts_held():
-        return subprocess.Popen(  # noqa: S603  it runs nbpipe
-            command, stdin=subprocess.DEVNULL, env=environment, **_handing_over(handles)
-        )
-
-
-def _code(function: str, arguments: tuple[int, ...]) -> str:
-    """Write the program; the path comes first, for it may be what leads to nbpipe."""
-    path: list[object] = [*sys.path, _ROOT]
-    lines = (
-        "import sys",
-        f"sys.path[:] = {[entry for entry in path if isinstance(entry, str)]!a}",
-        f"from {__package__}.launch import {function}",
-        f"{function}{arguments}",
-    )
-    return "; ".join(lines)
-
-
-def _executable() -> str:
-    if sys.platform == "win32":  # a venv's python.exe only starts this one, as its child
-        return str(getattr(sys, "_base_executable", sys.executable))
-    return sys.executable or "python"  # an embedded interpreter does not know
-
-
-def _flags() -> list[str]:
-    """Return the options that this interpreter was started with, as multiprocessing does."""
-    private: Any = subprocess
-    return list(private._args_from_interpreter_flags())
-
-
-def handle_of(fd: int) -> int:
-    """Return what an interpreter can be handed for a file descriptor."""
-    if sys.platform != "win32":
-        return fd
-    import msvcrt
-
-    return msvcrt.get_osfhandle(fd)
-
-
-def _handing_over(handles: list[int]) -> dict[str, Any]:
-    if sys.platform != "win32":
-        return {"pass_fds": handles}
-    for handle in handles:
-        os.set_handle_inheritable(handle, True)  # noqa: FBT003
-    return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})}
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Have a process start with interrupts blocked: the stop button must not end it."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@final
-class ForkServer:
-    """The process that forks workers, as its parent sees it; Linux only.
-
-    Attributes:
-        with_torch: workers find torch loaded.
-    """
-
-    def __init__(self, lifeline: int, *, with_torch: bool) -> None:
-        self.with_torch = with_torch
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        handles = [theirs.fileno(), lifeline]
-        with contextlib.ExitStack() as opened, theirs:
-            opened.enter_context(self._control)
-            self._process = start_interpreter("serve", *handles, with_torch, handles=handles)
-            opened.pop_all()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """It has not ended."""
-        return self._process.poll() is None
-
-    @property
-    def file(self) -> int:
-        """Descriptor that is held for it."""
-        return self._control.fileno()
-
-    def ask(self, connection: int, end: int) -> None:
-        """Ask for a worker; its pid comes over the pipe that `end` belongs to, then its exit code.
-
-        Raises:
-            ConnectionError: the server has ended, or was retired.
-        """
-        if self.file < 0:
-            raise ConnectionError("the fork server was retired")
-        socket.send_fds(self._control, [b"fork"], [connection, end])
-
-    def wait(self) -> int:
-        """Wait for its end and give its exit code."""
-        return self._process.wait()
-
-    def retire(self) -> None:
-        """Ask for no more workers; it ends with its last one."""
-        self._control.close()
-
-    def disown(self) -> None:
-        """Forget it: it ends by itself, or belongs to another process."""
-        self.retire()
-        self._process.returncode = 0  # no warning that it still runs
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_MAPPED_FROM_BYTES = 1 << 25  # the most that it takes
+_KEPT_BYTES = 1 << 26
 
 
 # -- Worker processes as their parent sees them: start them, wait for them, end them ---------------
 # On Linux a fork server makes them; it is no copy of this process, so none of its locks, threads or
 # files reach a worker. Elsewhere each worker is a fresh interpreter. Nothing starts before the
 # first worker is asked for.
-METHOD_VARIABLE = "NBPIPE_START_METHOD"
-# The exit code of a worker that outlived its fork server, which alone is told.
-UNKNOWN_EXIT = 255
+def launch(entry: str, argument: bytes) -> Worker:
+    """Start a worker process that calls `entry` with its connection and `argument`.
+
+    It takes over the folder, import path and environment that are this process's now, never the
+    user's script. It ignores interrupts, and it leaves at once when this process dies.
+
+    Args:
+        entry: "package.module:function".
+        argument: handed to the function.
+
+    Raises:
+        WorkerStartError: the process could not be started.
+        ArgumentError: NBPIPE_START_METHOD names no way to start one.
+    """
+    start = _start_method()
+    key = bytes(current_process().authkey)
+    order = pickle.dumps((entry, argument, capture_environment(), key, pickling.tracker()))
+    try:
+        _hold_standard_descriptors()
+        worker = start()
+    except OSError as error:  # files, memory or processes have run out
+        raise WorkerStartError(f"no worker process could be started: {error}") from error
+    try:
+        worker.connection.send_bytes(order)
+    except OSError as error:
+        worker.close()
+        raise WorkerStartError(
+            f"a worker process ended with exit code {worker.wait(None)} before it began; "
+            "what it wrote to the standard error says why"
+        ) from error
+    except BaseException:  # interrupted
+        worker.close()
+        raise
+    return worker
 
 
 @final
@@ -257,12 +160,168 @@ class Worker:
         """Close our end of the connection: the worker finds that out, and leaves."""
         self.connection.close()
 
+    def end(self, timeout_s: float = LEAVE_S) -> str:
+        """Wait until the process has left, kill it after `timeout_s`; tell how it ended."""
+        code = self.wait(timeout_s)
+        if code is None:
+            self.kill()
+            code = self.wait(LEAVE_S)
+        return how_it_ended(code)
+
     def disown(self) -> None:
         """Let go of it in a process that was forked from the one that started it."""
         self.connection.close()
         self._status.close()
         if self._process is not None:
             self._process.returncode = 0  # no warning that it still runs
+
+
+def how_it_ended(code: int | None) -> str:
+    """Tell in words how a process ended, from its exit code."""
+    if code is None:
+        return "in an unknown way"
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    memory = ", as when memory runs out" if name == "SIGKILL" else ""
+    return f"by {name}{memory}"
+
+
+def stop_server() -> None:
+    """End the fork server and every worker that is still alive; both start again when needed."""
+    with _own.lock:
+        _own.close_lifeline()
+        for server in _own.servers:
+            server.retire()
+            server.wait()
+        _own.servers.clear()
+
+
+def held_files() -> tuple[int, ...]:
+    """Return the descriptors that this process holds until `stop_server`, workers or none."""
+    with _own.lock:
+        return (*(_own.lifeline or ()), *(server.file for server in _own.servers))
+
+
+def _start_method() -> Callable[[], Worker]:
+    methods = {"spawn": _start_fresh}
+    if sys.platform == "linux":
+        methods = {"forkserver": _start_forked, **methods}
+    usual = next(iter(methods))
+    name = os.environ.get(METHOD_VARIABLE) or usual
+    if name not in methods:
+        raise ArgumentError(
+            f"{METHOD_VARIABLE} must be {' or '.join(map(repr, methods))} on this system, "
+            f"got {name!r}; without it, {usual!r} is used"
+        )
+    return methods[name]
+
+
+def _start_forked() -> Worker:
+    for _ in range(2):
+        server = _own.server()
+        with contextlib.suppress(EOFError, ConnectionError):  # it was killed since it was used
+            return _fork(server)
+    raise WorkerStartError(
+        f"the fork server ended with exit code {server.wait()} before it made a worker; "
+        f"what it wrote to the standard error says why; {METHOD_VARIABLE}=spawn does without it"
+    )
+
+
+def _fork(server: ForkServer) -> Worker:
+    with _pipes() as (connection, theirs, status, end):
+        server.ask(theirs.fileno(), end.fileno())
+        end.close()
+        pid = int(status.recv_bytes())
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        if pid:
+            return Worker(pid, connection, status)
+        connection.close()
+        status.close()
+    return _start_fresh()  # a module that the server loaded has started a thread
+
+
+def _start_fresh() -> Worker:
+    with _pipes() as (connection, theirs, status, end), _own.lock:
+        handles = [theirs.fileno(), end.fileno(), _handle_of(_own.open_lifeline())]
+        process = _start_interpreter("work", *handles, handles=handles)
+        return Worker(process.pid, connection, status, process)
+
+
+@contextlib.contextmanager
+def _pipes() -> Iterator[tuple[Connection, Connection, Connection, Connection]]:
+    """Open a connection and a status pipe, as ours, theirs, ours, theirs.
+
+    Their ends close in any case, ours when the worker could not be started.
+    """
+    with contextlib.ExitStack() as stack:
+        ends = (*Pipe(), *Pipe(duplex=False))
+        for end in ends:
+            stack.enter_context(end)
+        yield ends
+        stack.pop_all()
+        ends[1].close()
+        ends[3].close()
+
+
+@final
+class ForkServer:
+    """The process that forks workers, as its parent sees it; Linux only.
+
+    Attributes:
+        with_torch: workers find torch loaded.
+    """
+
+    def __init__(self, lifeline: int, *, with_torch: bool) -> None:
+        self.with_torch = with_torch
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        handles = [theirs.fileno(), lifeline]
+        with contextlib.ExitStack() as opened, theirs:
+            opened.enter_context(self._control)
+            self._process = _start_interpreter("serve", *handles, with_torch, handles=handles)
+            opened.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def file(self) -> int:
+        """Descriptor that is held for it."""
+        return self._control.fileno()
+
+    def ask(self, connection: int, end: int) -> None:
+        """Ask for a worker; its pid comes over the pipe that `end` belongs to, then its exit code.
+
+        Raises:
+            ConnectionError: the server has ended, or was retired.
+        """
+        if self.file < 0:
+            raise ConnectionError("the fork server was retired")
+        socket.send_fds(self._control, [b"fork"], [connection, end])
+
+    def wait(self) -> int:
+        """Wait for its end and give its exit code."""
+        return self._process.wait()
+
+    def retire(self) -> None:
+        """Ask for no more workers; it ends with its last one."""
+        self._control.close()
+
+    def disown(self) -> None:
+        """Forget it: it ends by itself, or belongs to another process."""
+        self.retire()
+        self._process.returncode = 0  # no warning that it still runs
 
 
 @final
@@ -343,127 +402,151 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own.disown)
 
 
-def launch(entry: str, argument: bytes) -> Worker:
-    """Start a worker process that calls `entry` with its connection and `argument`.
+# -- Interpreters that run one function of this file: the fork server, or one worker ---------------
+# They never run the user's script. Handles are file descriptors; on Windows, where nothing here
+# could be tried yet, they are the system's.
+def _start_interpreter(
+    function: str, *arguments: int, handles: list[int]
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that calls a function of this file; its standard input is empty.
 
-    It takes over the folder, import path and environment that are this process's now, never the
-    user's script. It ignores interrupts, and it leaves at once when this process dies.
-
-    Args:
-        entry: "package.module:function".
-        argument: handed to the function.
+    Interrupts wait until that function ignores them.
 
     Raises:
-        WorkerStartError: the process could not be started.
-        ArgumentError: NBPIPE_START_METHOD names no way to start one.
+        OSError: it could not be started.
     """
-    start = _start_method()
-    key = bytes(current_process().authkey)
-    order = pickle.dumps((entry, argument, environment.capture(), key, pickling.tracker()))
-    try:
-        hold_standard_descriptors()
-        worker = start()
-    except OSError as error:  # files, memory or processes have run out
-        raise WorkerStartError(f"no worker process could be started: {error}") from error
-    try:
-        worker.connection.send_bytes(order)
-    except OSError as error:
-        worker.close()
-        raise WorkerStartError(
-            f"a worker process ended with exit code {worker.wait(None)} before it began; "
-            "what it wrote to the standard error says why"
-        ) from error
-    except BaseException:  # interrupted
-        worker.close()
-        raise
-    return worker
-
-
-def _start_method() -> Callable[[], Worker]:
-    methods = {"spawn": _start_fresh}
-    if sys.platform == "linux":
-        methods = {"forkserver": _start_forked, **methods}
-    usual = next(iter(methods))
-    name = os.environ.get(METHOD_VARIABLE) or usual
-    if name not in methods:
-        raise ArgumentError(
-            f"{METHOD_VARIABLE} must be {' or '.join(map(repr, methods))} on this system, "
-            f"got {name!r}; without it, {usual!r} is used"
+    command = [_executable(), *_flags(), "-c", _code(function, arguments)]
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
+    if sys.platform == "win32":
+        environment["__PYVENV_LAUNCHER__"] = sys.executable  # it finds its venv by this
+    with _interrupts_held():
+        return subprocess.Popen(  # noqa: S603  it runs nbpipe
+            command, stdin=subprocess.DEVNULL, env=environment, **_handing_over(handles)
         )
-    return methods[name]
+
+
+def _code(function: str, arguments: tuple[int, ...]) -> str:
+    """Write the program; the path comes first, for it may be what leads to nbpipe."""
+    path: list[object] = [*sys.path, _ROOT]
+    lines = (
+        "import sys",
+        f"sys.path[:] = {[entry for entry in path if isinstance(entry, str)]!a}",
+        f"from {__package__}.launch import {function}",
+        f"{function}{arguments}",
+    )
+    return "; ".join(lines)
+
+
+def _executable() -> str:
+    if sys.platform == "win32":  # a venv's python.exe only starts this one, as its child
+        return str(getattr(sys, "_base_executable", sys.executable))
+    return sys.executable or "python"  # an embedded interpreter does not know
+
+
+def _flags() -> list[str]:
+    """Return the options that this interpreter was started with, as multiprocessing does."""
+    private: Any = subprocess
+    return list(private._args_from_interpreter_flags())
+
+
+def _handle_of(fd: int) -> int:
+    """Return what an interpreter can be handed for a file descriptor."""
+    if sys.platform != "win32":
+        return fd
+    import msvcrt
+
+    return msvcrt.get_osfhandle(fd)
+
+
+def _handing_over(handles: list[int]) -> dict[str, Any]:
+    if sys.platform != "win32":
+        return {"pass_fds": handles}
+    for handle in handles:
+        os.set_handle_inheritable(handle, True)  # noqa: FBT003
+    return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})}
 
 
 @contextlib.contextmanager
-def _pipes() -> Iterator[tuple[Connection, Connection, Connection, Connection]]:
-    """Open a connection and a status pipe, as ours, theirs, ours, theirs.
+def _interrupts_held() -> Iterator[None]:
+    """Have a process start with interrupts blocked: the stop button must not end it."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    Their ends close in any case, ours when the worker could not be started.
+
+def _hold_standard_descriptors() -> None:
+    """Open what a daemon closed: a pipe under number 0, 1 or 2 would be taken for its stream."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(fd)
+
+
+# -- What a worker process takes over from its parent ----------------------------------------------
+# The folder, the import path, the environment and the command line are the parent's at the moment
+# the worker starts. A worker's libraries get one thread each: the workers are the parallelism.
+def capture_environment() -> bytes:
+    """Return this process's folder, import path, environment variables and command line."""
+    noted = {
+        "folder": _folder(),
+        "path": _texts(sys.path),
+        "environment": dict(os.environ),
+        "arguments": _texts(sys.argv),
+    }
+    return json.dumps(noted).encode("ascii")
+
+
+def apply_environment(data: bytes) -> None:
+    """Take over what the parent has captured; a folder that is gone is left out."""
+    noted = json.loads(data)
+    if noted["folder"] is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(noted["folder"])
+    sys.path[:] = noted["path"]
+    importlib.invalidate_caches()  # modules may have been written since this process looked
+    sys.argv[:] = noted["arguments"]
+    _keep_freed_memory()
+    _set_environment(noted["environment"] | dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    """Change what differs: setting a variable is a call into the C library."""
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what an item frees for the next one.
+
+    By default it gives large arrays back to the system, and fresh pages cost more than filling
+    them: for 4 MB about twice as much.
     """
-    with contextlib.ExitStack() as stack:
-        ends = (*Pipe(), *Pipe(duplex=False))
-        for end in ends:
-            stack.enter_context(end)
-        yield ends
-        stack.pop_all()
-        ends[1].close()
-        ends[3].close()
+    with contextlib.suppress(AttributeError, OSError):  # another C library than GNU's
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def _start_forked() -> Worker:
-    for _ in range(2):
-        server = _own.server()
-        with contextlib.suppress(EOFError, ConnectionError):  # it was killed since it was used
-            return _fork(server)
-    raise WorkerStartError(
-        f"the fork server ended with exit code {server.wait()} before it made a worker; "
-        f"what it wrote to the standard error says why; {METHOD_VARIABLE}=spawn does without it"
-    )
+def _folder() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109  as text, for JSON
+    except OSError:  # it was deleted
+        return None
 
 
-def _fork(server: ForkServer) -> Worker:
-    with _pipes() as (connection, theirs, status, end):
-        server.ask(theirs.fileno(), end.fileno())
-        end.close()
-        pid = int(status.recv_bytes())
-        if pid < 0:
-            raise OSError(-pid, os.strerror(-pid))
-        if pid:
-            return Worker(pid, connection, status)
-        connection.close()
-        status.close()
-    return _start_fresh()  # a module that the server loaded has started a thread
+def _texts(values: Iterable[object]) -> list[str]:
+    return [value for value in values if isinstance(value, str)]
 
 
-def _start_fresh() -> Worker:
-    with _pipes() as (connection, theirs, status, end), _own.lock:
-        pickling = [theirs.fileno(), end.fileno(), handle_of(_own.open_lifeline())]
-        process = start_interpreter("work", *pickling, handles=pickling)
-        return Worker(process.pid, connection, status, process)
-
-
-def stop_server() -> None:
-    """End the fork server and every worker that is still alive; both start again when needed."""
-    with _own.lock:
-        _own.close_lifeline()
-        for server in _own.servers:
-            server.retire()
-            server.wait()
-        _own.servers.clear()
-
-
-def held_files() -> tuple[int, ...]:
-    """Return the descriptors that this process holds until `stop_server`, workers or none."""
-    with _own.lock:
-        return (*(_own.lifeline or ()), *(server.file for server in _own.servers))
-
-
-# -- A worker process before its work begins, and the fork server that makes workers on Linux ------
-# The server has one thread for all its life: a fork copies no lock that another thread holds.
-# Loaded before the first fork, so that workers share their memory and need no time for them.
-PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
-_THREADS = Path("/proc/self/task")
-
-
+# -- The fork server, in its own process -----------------------------------------------------------
+# It has one thread for all its life: a fork copies no lock that another thread holds.
 def serve(control: int, lifeline: int, with_torch: int) -> NoReturn:
     """Be the fork server: make a worker whenever the parent asks for one.
 
@@ -583,6 +666,7 @@ def _tell(end: Connection, number: int) -> None:
         end.send_bytes(b"%d" % number)
 
 
+# -- A worker process before its work begins -------------------------------------------------------
 def work(connection: int, end: int, lifeline: int) -> NoReturn:
     """Be a worker in an interpreter of its own; on Windows the numbers are system handles."""
     if sys.platform == "win32":
@@ -625,11 +709,11 @@ def _run(connection: Any) -> int:
     except (EOFError, OSError):  # it does not want this worker any more
         return 0
     entry, argument, captured, key, tracker = order
-    environment.apply(captured)
+    apply_environment(captured)
     current_process().authkey = key  # what a manager of multiprocessing shares is open to us
     pickling.share_tracker(tracker)
-    environment.hold_threads()
-    environment.seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
+    hold_library_threads()
+    seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
     code: object = None
     try:
         _function(entry)(connection, argument)

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import pickle
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from ..errors import (
 )
 from .base import Answer, Caller, Job, Program
 from .channel import Channel
-from .launch import Worker, launch
+from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .shipping import LARGE_BYTES, Shipped, ship, warn_if_large
 from .worker import ENDED, ENTRY, Settings
@@ -34,7 +33,6 @@ from .worker import ENDED, ENTRY, Settings
 # -- Slot: one worker process as its parent sees it: what is sent, what is heard, how it ends ------
 _RESTED_S = 0.05
 _LONGEST = 300  # characters of a user's error that ours repeats
-LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
 
 
 @final
@@ -235,11 +233,7 @@ class Slot:
     def _reaped(self) -> str:
         assert self._worker is not None
         self._worker.close()
-        code = self._worker.wait(LEAVE_S)
-        if code is None:
-            self._worker.kill()
-            code = self._worker.wait(LEAVE_S)
-        return how_it_ended(code)
+        return self._worker.end()
 
     def kill(self) -> None:
         """Kill the process, from any thread; who waits for it hears of it at once."""
@@ -268,20 +262,6 @@ def _line(error: BaseException) -> str:
 def _address(job: Job, stage: int) -> str:
     stages = getattr(job.program, "stages", ())
     return str(stages[stage]) if stage < len(stages) else job.program.label
-
-
-def how_it_ended(code: int | None) -> str:
-    """Tell in words how a process ended, from its exit code."""
-    if code is None:
-        return "in an unknown way"
-    if code >= 0:
-        return f"with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    memory = ", as when memory runs out" if name == "SIGKILL" else ""
-    return f"by {name}{memory}"
 
 
 @final
@@ -632,9 +612,7 @@ class ProcessCaller(Caller):
             self._reaped = True
         deadline_s = monotonic() + LEAVE_S
         for worker in leaving:
-            if worker.wait(max(0.0, deadline_s - monotonic())) is None:
-                worker.kill()
-                worker.wait(LEAVE_S)
+            worker.end(max(0.0, deadline_s - monotonic()))
         with self._lock:
             self._leaving = [worker for worker in self._leaving if worker not in leaving]
 

@@ -14,8 +14,8 @@ from time import perf_counter_ns
 from typing import Any, TypedDict
 
 from ..base import worker
+from ..base.threads import hold_library_threads
 from .channel import Channel
-from .environment import hold_threads
 from .remote_errors import pack_error
 from .shipping import load
 
@@ -150,7 +150,7 @@ class _Desk:
     def _load(self, data: bytes) -> tuple[Any, ...]:
         first = self._program is None
         self._program = load(data)
-        hold_threads()
+        hold_library_threads()
         if first:
             try:
                 self._program.prepare()

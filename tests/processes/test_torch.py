@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.executors.environment import seed_item
+from nbpipe.base.seeding import seed_item
 from tests.gates import drained
 from tests.processes.chain import placed
 from tests.processes.conftest import start_server

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
 from ...engine.external import Feed
 from ...engine.node import Stages
@@ -20,7 +21,6 @@ from ...engine.stats import Row
 from ...engine.task import Entry
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel
-from ...executors.environment import hold_threads
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
 from ...ops.checkpoint import caches
@@ -143,7 +143,7 @@ class Loaded:
         error: BaseException | None = None
         try:
             self._unpacked = unpacked = Unpacked(load(data))
-            hold_threads()
+            hold_library_threads()
             set_values(unpacked.chain, values)
             self.run = Run(unpacked.chain, seed=seed, memory_bytes=memory_bytes)
             self.pause(self.paused)

@@ -23,8 +23,7 @@ from ...base.threads import Latch, uninterrupted
 from ...engine.external import MAX_DEPTH, Broken, Feed, GivenOrder, Index, Listed
 from ...errors import EpochClosedError, WorkerDiedError, WorkerStartError
 from ...executors.channel import BUDGET_BYTES, Channel
-from ...executors.launch import Worker, launch
-from ...executors.process import LEAVE_S, how_it_ended
+from ...executors.launch import LEAVE_S, Worker, launch
 
 
 # -- A second connection to a process that was started with one ------------------------------------
@@ -189,13 +188,8 @@ class Link:
         )
 
     def _reaped(self) -> str:
-        worker = self._worker
-        assert worker is not None
-        code = worker.wait(LEAVE_S)
-        if code is None:
-            worker.kill()
-            code = worker.wait(LEAVE_S)
-        return how_it_ended(code)
+        assert self._worker is not None
+        return self._worker.end()
 
     # -- telling and asking ---------------------------------------------------------------
     def tell(self, *order: Any) -> None:
@@ -313,11 +307,8 @@ class Link:
         self._started.wait(LEAVE_S)
         with contextlib.suppress(NoAnswerError):
             self.ask("close", timeout_s, timeout_s=timeout_s + ANSWER_S)
-        worker = self._worker
-        if worker is not None:
-            if worker.wait(max(0.0, deadline_s - monotonic())) is None:
-                worker.kill()
-            worker.wait(LEAVE_S)
+        if self._worker is not None:
+            self._worker.end(max(0.0, deadline_s - monotonic()))
         self._orders.put(_END)
         self._hang_up()
         for thread in (self._teller, self._hearer):

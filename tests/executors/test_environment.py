@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbpipe.executors.environment import THREAD_VARIABLES, apply, capture, seed_item
+from nbpipe.base.seeding import seed_item
+from nbpipe.base.threads import THREAD_VARIABLES
+from nbpipe.executors.launch import apply_environment, capture_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2**32, 2**64 - 1, 0x123456789ABCDEF0)
@@ -43,13 +45,13 @@ def test_takes_over_from_the_parent(tmp_path, monkeypatch):
     got = child(
         """
         import json, os, subprocess
-        from nbpipe.executors.environment import apply
-        apply(DATA)
+        from nbpipe.executors.launch import apply_environment
+        apply_environment(DATA)
         left = os.environ.get("NBPIPE_GONE")
         handed_on = subprocess.check_output(["printenv", "NBPIPE_TEST"]).decode("latin-1")
         print(json.dumps([os.getcwd(), sys.path, sys.argv, left, handed_on.strip()]))
         """,
-        capture(),
+        capture_environment(),
         NBPIPE_GONE="1",
     )
     assert got == [str(tmp_path), sys.path, sys.argv, None, "caf\u00c3\u00a9 \u00ff"]
@@ -61,14 +63,14 @@ def test_finds_a_module_that_was_written_since(tmp_path):
         f"""
         import json
         from pathlib import Path
-        from nbpipe.executors.environment import apply, capture
+        from nbpipe.executors.launch import apply_environment, capture_environment
         sys.path.append({str(tmp_path)!r})
         try:
             import late_module
         except ImportError:
             pass
         Path({str(tmp_path / "late_module.py")!r}).write_text("VALUE = 7")
-        apply(capture())
+        apply_environment(capture_environment())
         import late_module
         print(json.dumps(late_module.VALUE))
         """
@@ -81,12 +83,12 @@ def test_folder_that_is_gone(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    there = capture()
+    there = capture_environment()
     folder.rmdir()
-    noted = json.loads(capture())["folder"]
+    noted = json.loads(capture_environment())["folder"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    apply(there)
+    apply_environment(there)
     assert (noted, Path.cwd()) == (None, tmp_path)
 
 
@@ -94,7 +96,7 @@ def test_values_of_a_wrong_kind_are_left_out(monkeypatch):
     """What else stands in the import path and the command line is not sent."""
     monkeypatch.setattr(sys, "path", ["a", Path("b"), 3])
     monkeypatch.setattr(sys, "argv", ["x", None])
-    noted = json.loads(capture())
+    noted = json.loads(capture_environment())
     assert (noted["path"], noted["arguments"]) == (["a"], ["x"])
 
 
@@ -103,8 +105,9 @@ def test_library_threads():
     got = child(
         """
         import json, os
-        from nbpipe.executors.environment import THREAD_VARIABLES, apply, capture
-        apply(capture())
+        from nbpipe.base.threads import THREAD_VARIABLES
+        from nbpipe.executors.launch import apply_environment, capture_environment
+        apply_environment(capture_environment())
         print(json.dumps([os.environ[name] for name in THREAD_VARIABLES]))
         """,
         OMP_NUM_THREADS="8",
@@ -119,9 +122,10 @@ def test_torch_gets_one_thread_and_no_gpu():
         """
         import json, torch
         torch.set_num_threads(2)
-        from nbpipe.executors.environment import hold_threads, seed_item
-        hold_threads()
-        hold_threads()
+        from nbpipe.base.seeding import seed_item
+        from nbpipe.base.threads import hold_library_threads
+        hold_library_threads()
+        hold_library_threads()
         seed_item(5)
         threads = torch.get_num_threads(), torch.get_num_interop_threads()
         print(json.dumps([*threads, torch.cuda.is_initialized()]))
@@ -136,16 +140,16 @@ def test_loaded_libraries_are_told_once():
         """
         import json
         from types import SimpleNamespace
-        from nbpipe.executors.environment import hold_threads
+        from nbpipe.base.threads import hold_library_threads
         calls = []
-        hold_threads()
+        hold_library_threads()
         none = [name for name in ("torch", "cv2", "numba") if name in sys.modules]
         sys.modules["cv2"] = SimpleNamespace(setNumThreads=calls.append)
         config = SimpleNamespace(NUMBA_NUM_THREADS=4)
         sys.modules["numba"] = SimpleNamespace(config=config, set_num_threads=calls.append)
         sys.modules["torch"] = SimpleNamespace()
-        hold_threads()
-        hold_threads()
+        hold_library_threads()
+        hold_library_threads()
         print(json.dumps([none, calls]))
         """
     )
@@ -231,7 +235,7 @@ def test_torch_depends_on_the_seed_alone():
     got = child(
         """
         import json, torch, numpy as np
-        from nbpipe.executors.environment import seed_item
+        from nbpipe.base.seeding import seed_item
         def drawn():
             seed_item(0x1234567800000005)
             return [torch.rand(1).item(), torch.randn(3).tolist(), torch.randperm(50).tolist()]
