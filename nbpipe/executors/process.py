@@ -27,7 +27,7 @@ from .base import Answer, Caller, Job, Program
 from .channel import Channel
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
-from .shipping import LARGE_BYTES, Shipped, ship, warn_if_large
+from .shipping import Shipped, Shipper
 from .worker import ENDED, ENTRY, Settings
 
 # -- Slot: one worker process as its parent sees it: what is sent, what is heard, how it ends ------
@@ -359,10 +359,7 @@ class ProcessCaller(Caller):
         self._lock = threading.RLock()  # garbage that is found below us may look at the run
         self._changed = threading.Condition(self._lock)
         self._errors: list[BaseException] = []  # of workers that could not be started
-        self._shipping = threading.Lock()
-        self._shipped: Shipped | None = None
-        self._program: Program | None = None
-        self._measured = ""
+        self._shipper = Shipper(measures=True)
         self._idle: list[Slot] = []
         self._slots: set[Slot] = set()
         self._leaving: list[Worker] = []
@@ -374,30 +371,13 @@ class ProcessCaller(Caller):
     def prepare(self, program: Program) -> None:
         """Pickle the program: workers get it with their next job if it has changed."""
         self.renew()
-        self._current(program)
+        self._shipper.of(program)
         with self._lock:
             self._errors.clear()
 
     def renew(self) -> None:
         """Pickle the program again with the next job: a cell may have changed a function."""
-        with self._shipping:
-            self._shipped = None
-
-    def _current(self, program: Program) -> Shipped:
-        with self._shipping:
-            if self._shipped is None:
-                self._program = program
-                self._shipped = ship(program, stage=program.label)
-                if self._shipped.size_bytes > LARGE_BYTES:
-                    self._measure(program, self._shipped.digest)
-            return self._shipped
-
-    def _measure(self, program: Program, digest: str) -> None:
-        """Name what makes a program large; measuring takes as long as pickling."""
-        if digest != self._measured:
-            self._measured = digest
-            for stage, fn in program.functions:
-                warn_if_large(fn, stage)
+        self._shipper.renew()
 
     # -- jobs -----------------------------------------------------------------------------
     def call(self, job: Job) -> Answer:
@@ -424,7 +404,7 @@ class ProcessCaller(Caller):
         Raises:
             WorkerStartError: worker after worker died before it had an item.
         """
-        shipped = self._current(job.program)
+        shipped = self._shipper.of(job.program)
         tries = 0
         while True:
             try:
@@ -603,7 +583,8 @@ class ProcessCaller(Caller):
         for slot in late:
             slot.freed.wait(LEAVE_S)
         self._reap()
-        return [self._program.label] if late and self._program else []
+        program = self._shipper.program
+        return [program.label] if late and program else []
 
     def _reap(self) -> None:
         """Wait for workers that were told to leave; kill those that do not."""

@@ -1,18 +1,24 @@
-"""Shipping: the functions of a stage as bytes, and which part of one cannot be pickled."""
+"""Shipping: what a function takes along to another process.
+
+As bytes that are known by their digest; by name, where it is large or cannot be pickled.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import dis
 import functools
 import io
 import logging
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import islice, takewhile
 from types import (
     AsyncGeneratorType,
+    CodeType,
     CoroutineType,
     FunctionType,
     GeneratorType,
@@ -26,17 +32,36 @@ import numpy as np
 from ..base.format import format_bytes, shortened
 from ..base.tree import is_tensor
 from ..errors import UnpicklableError
+from .base import Program
 from .memory import SharingPickler, is_shared
-from .pickling import CACHED, Part, Pickler, TooLargeError, dumps, parts_of, pickled_bytes
+from .pickling import (
+    CACHED,
+    PROTOCOL,
+    Pickler,
+    TooLargeError,
+    by_reference,
+    dumps,
+    pickled_bytes,
+)
 
-# -- Culprit: which part of a function cannot be pickled, and the way out --------------------------
+LOG = logging.getLogger("nbpipe")
+LARGE_BYTES = 1 << 20  # captured data above this is worth a word
+_MEASURED_BYTES = 1 << 28  # a value that takes more is not pickled to its end to be measured
+_NAMED = 3  # variables in one warning
+_DEPTH = 8  # helpers that call helpers
 _SEARCH_DEPTH = 12  # levels that a search goes down
-_OWN = __name__.partition(".")[0]
-_CALLABLES = (FunctionType, MethodType, functools.partial, CACHED)
+_MOST_ITEMS = 10_000  # items of one container that are looked at
 _LONGEST = 200  # characters of an error's text
+
+_OWN = __name__.partition(".")[0]
+_CODE = (FunctionType, MethodType, functools.partial, type, CACHED)
+_CALLABLES = (FunctionType, MethodType, functools.partial, CACHED)
+_CONTAINERS = (list, tuple, set, frozenset)
 _LOOKED_INTO = ("builtins", "collections", "types")
 _ALIVE = ("Pipeline", "Run")
 _INSIDE = ("attribute", "item", "state")
+_STATE = 2  # place of the state in what `__reduce_ex__` gives
+
 _OTHERWISE = "create it inside the function, or per worker with worker_init"
 _CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
 _GPU = "capture tensor.cpu(), and let to_device() move batches"
@@ -68,8 +93,209 @@ _SHARED_BY = tuple(f"multiprocessing.{name}." for name in ("sharedctypes", "sync
 _ARRAYS = ("SynchronizedArray", "SynchronizedString")
 _CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
 
+_warned: set[tuple[str, tuple[Captured, ...]]] = set()
+_copied: set[str] = set()
 
-class Culprit(NamedTuple):
+
+# -- Programs as bytes -----------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shipped:
+    """A program as it is sent to workers.
+
+    Attributes:
+        digest: the same for the same functions with the same data, in one process.
+        data: for `load`.
+        size_bytes: length of `data` [bytes].
+        storages: shared memory of torch that `data` only names; held until it was loaded.
+    """
+
+    digest: str
+    data: bytes
+    size_bytes: int
+    storages: tuple[Any, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+
+def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
+    """Pickle a program for other processes.
+
+    Args:
+        value: an object that holds the functions.
+        stage: address of the stage, for errors.
+        afar: they may be on other machines, which share no memory: tensors go as copies.
+
+    Raises:
+        UnpicklableError: part of it cannot be pickled; the message names it.
+    """
+    picklers: list[SharingPickler] = []
+
+    def pickler(sink: object) -> Pickler:
+        picklers.append(SharingPickler(sink, by_place=not afar))
+        return picklers[-1]
+
+    try:
+        data = dumps(value, pickler=pickler)
+    except Exception as error:
+        raise _refusal(value, stage, error) from error
+    storages = tuple(picklers[-1].storages.values())
+    if storages and afar:
+        _warn_of_copies(stage)
+    return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
+
+
+def load(data: bytes) -> Any:
+    """Build the program again, in the other process.
+
+    Raises:
+        Exception: whatever the unpickling raises: a module is missing there, say.
+    """
+    return pickle.loads(data)  # noqa: S301  of the process that started this one
+
+
+def _warn_of_copies(stage: str) -> None:
+    """Tell once that what is written to shared memory elsewhere is not seen here."""
+    if stage not in _copied:
+        _copied.add(stage)
+        LOG.warning(
+            "stage %r captures tensors in shared memory, which its executor's workers get as "
+            "copies: what they write to them is not seen here; executor='process' shares them",
+            stage,
+        )
+
+
+def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
+    """Tell what cannot be pickled; a value that cannot even be looked at gets fewer words."""
+    try:
+        culprit = _find_culprit(value, error)
+        stage, what = culprit.stage or stage, _described(culprit)
+    except Exception:
+        what = f"pickling it failed with {type(error).__name__}"
+    return UnpicklableError(f"stage {stage!r} cannot be sent to a process: {what}")
+
+
+class Shipper:
+    """The program of a caller as bytes: pickled once, and again when it may have changed.
+
+    Args:
+        afar: as of `ship`.
+        measures: name once what makes a program large.
+
+    Attributes:
+        program: the one that was wanted last, or None.
+    """
+
+    def __init__(self, *, afar: bool = False, measures: bool = False) -> None:
+        self.program: Program | None = None
+        self._afar = afar
+        self._measures = measures
+        self._measured = ""  # digest: measuring takes as long as pickling
+        self._shipped: Shipped | None = None
+        self._lock = threading.Lock()
+
+    def of(self, program: Program) -> Shipped:
+        """Return a program as it is sent.
+
+        Raises:
+            UnpicklableError: something that it captures cannot be pickled.
+        """
+        with self._lock:
+            if self._shipped is None or self.program is not program:
+                self.program = program
+                self._shipped = ship(program, stage=program.label, afar=self._afar)
+                if self._measures and self._shipped.size_bytes > LARGE_BYTES:
+                    self._measure(program, self._shipped.digest)
+            return self._shipped
+
+    def _measure(self, program: Program, digest: str) -> None:
+        if digest != self._measured:
+            self._measured = digest
+            for stage, fn in program.functions:
+                warn_if_large(fn, stage)
+
+    def renew(self) -> None:
+        """Pickle the program again when it is needed next: its functions may have changed."""
+        with self._lock:
+            self._shipped = None
+
+
+# -- What is large ---------------------------------------------------------------------------------
+class Captured(NamedTuple):
+    """A variable that goes along with a function.
+
+    Attributes:
+        name: name of the variable.
+        kind: "global", "closure", "default", "attribute", "argument", "item" or "object".
+        size_bytes: memory it takes when it is sent [bytes].
+        type_name: name of its type.
+    """
+
+    name: str
+    kind: str
+    size_bytes: int
+    type_name: str
+
+
+def warn_if_large(fn: object, stage: str) -> None:
+    """Tell once which variables make a function large, where they are above 1 MiB together."""
+    found = captured(fn)
+    total_bytes = sum(one.size_bytes for one in found)
+    key = (stage, tuple(found))
+    if total_bytes <= LARGE_BYTES or key in _warned:
+        return
+    _warned.add(key)
+    large = [one for one in found[:_NAMED] if one.size_bytes * 10 > total_bytes]
+    named = ", ".join(
+        f"{one.kind} {one.name!r} ({one.type_name}, {format_bytes(one.size_bytes)})"
+        for one in large
+    )
+    LOG.warning(
+        "stage %r sends %s with its function to each worker, once: %s; load it in worker_init, "
+        "or memory-map it, if that is too much",
+        stage,
+        format_bytes(total_bytes),
+        named,
+    )
+
+
+def captured(fn: object) -> list[Captured]:
+    """List the variables that are sent with a function, largest first; helpers' included."""
+    found = [
+        Captured(part.name, part.kind, _size_bytes(part.value), type(part.value).__name__)
+        for part in _data_parts(fn, {id(fn): fn}, 0)
+    ]
+    return sorted(found, key=lambda one: -one.size_bytes)
+
+
+def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[_Part]:
+    """Return what is data; of what is code, its parts."""
+    for part in _parts_of(value):
+        if id(part.value) in seen:
+            continue
+        seen[id(part.value)] = part.value
+        if depth < _DEPTH and (part.kind == "object" or isinstance(part.value, _CODE)):
+            yield from _data_parts(part.value, seen, depth + 1)
+        elif part.kind not in ("key", "annotation") and not isinstance(part.value, ModuleType):
+            yield part
+
+
+def _size_bytes(value: Any) -> int:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return int(value.nbytes)
+    if is_tensor(value) and is_shared(value):
+        return 0  # it stays where it is
+    if is_tensor(value) and hasattr(value, "untyped_storage"):
+        return int(value.untyped_storage().nbytes())  # a view takes all of it along
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    try:
+        return pickled_bytes(value, _MEASURED_BYTES)
+    except TooLargeError:
+        return _MEASURED_BYTES
+    except Exception:  # it is not sent at all
+        return 0
+
+
+# -- Which part cannot be pickled ------------------------------------------------------------------
+class _Culprit(NamedTuple):
     """What cannot be pickled.
 
     Attributes:
@@ -81,7 +307,7 @@ class Culprit(NamedTuple):
     """
 
     stage: str
-    trail: Sequence[Part]
+    trail: Sequence[_Part]
     function: Any
     role: str
     error: BaseException
@@ -92,7 +318,7 @@ class Culprit(NamedTuple):
         return self.trail[-1].value if self.trail else self.function
 
 
-def find_culprit(program: object, error: BaseException) -> Culprit:
+def _find_culprit(program: object, error: BaseException) -> _Culprit:
     """Look for the part of a program that cannot be pickled.
 
     Args:
@@ -110,7 +336,7 @@ def find_culprit(program: object, error: BaseException) -> Culprit:
         while len(trail) > 1 and trail[-1].kind in _INSIDE:
             trail.pop()
     role = "worker_init" if starts else "function"
-    return Culprit(stage, trail, function, role, _error(owners[-1]) or error)
+    return _Culprit(stage, trail, function, role, _error(owners[-1]) or error)
 
 
 def _stage_of(owner: object) -> str:
@@ -126,13 +352,13 @@ def _is_ours(owner: object) -> bool:
     return type(owner) in (list, tuple, dict) or module.startswith(f"{_OWN}.")
 
 
-def _trail(value: object, seen: dict[int, object], depth: int) -> list[Part] | None:
+def _trail(value: object, seen: dict[int, object], depth: int) -> list[_Part] | None:
     """Go down to what has no part that fails; None where all such parts were seen before."""
     seen[id(value)] = value
     if depth == _SEARCH_DEPTH or _is_whole(value):
         return []
     ends = True
-    for part in parts_of(value):
+    for part in _parts_of(value):
         if _error(part.value) is None:
             continue
         ends = False
@@ -163,17 +389,17 @@ def _error(value: object) -> BaseException | None:
     return None
 
 
-# -- in words -----------------------------------------------------------------------------
-def describe_culprit(culprit: Culprit) -> str:
+# -- that in words, and the way out -------------------------------------------------------
+def _described(culprit: _Culprit) -> str:
     """Tell what cannot be pickled, and the way out."""
     steps = list(_steps(culprit.trail))
     kind = _kind(culprit.function)
     head = culprit.role if isinstance(culprit.function, _CALLABLES) else f"{culprit.role} ({kind})"
     what = ", which ".join([*steps, "cannot be pickled"])
-    return f"its {head} {what}{_reason(culprit.error)}; {way_out(culprit.value)}"
+    return f"its {head} {what}{_reason(culprit.error)}; {_way_out(culprit.value)}"
 
 
-def _steps(trail: Sequence[Part]) -> Iterator[str]:
+def _steps(trail: Sequence[_Part]) -> Iterator[str]:
     """Put parts in words; a path inside an object is one step."""
     path = ""
     for at, part in enumerate(trail):
@@ -186,7 +412,7 @@ def _steps(trail: Sequence[Part]) -> Iterator[str]:
             yield _step(part)
 
 
-def _step(part: Part) -> str:
+def _step(part: _Part) -> str:
     name, kind = part.name, _kind(part.value)
     words = {
         "global": f"uses the global variable {name!r} ({kind})",
@@ -217,7 +443,7 @@ def _reason(error: BaseException) -> str:
     return f" ({shortened(f'{type(error).__name__}: {text}', _LONGEST)})"
 
 
-def way_out(value: object) -> str:
+def _way_out(value: object) -> str:
     """Tell what to do about a value that cannot be pickled."""
     kind = type(value)
     if isinstance(value, io.IOBase):
@@ -247,164 +473,138 @@ def _made_afresh(kind: str) -> str:
     )
 
 
-# -- Shipping: the functions of a stage as bytes for another process, known by their digest --------
-LOG = logging.getLogger("nbpipe")
-LARGE_BYTES = 1 << 20  # captured data above this is worth a word
-_MEASURED_BYTES = 1 << 28  # a value that takes more is not pickled to its end to be measured
-_NAMED = 3  # variables in one warning
-_DEPTH = 8  # helpers that call helpers
-
-_CODE = (FunctionType, MethodType, functools.partial, type, CACHED)
-
-_warned: set[tuple[str, tuple[Captured, ...]]] = set()
-_copied: set[str] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """A program as it is sent to workers.
+# -- Parts of a function, an object or a container -------------------------------------------------
+class _Part(NamedTuple):
+    """One thing that another takes along.
 
     Attributes:
-        digest: the same for the same functions with the same data, in one process.
-        data: for `load`.
-        size_bytes: length of `data` [bytes].
-        storages: shared memory of torch that `data` only names; held until it was loaded.
+        kind: "global", "closure", "default", "attribute", "item", "argument", "object" (of a
+            bound method) or "function" (inside another callable).
+        name: the variable, attribute, key or parameter.
+        value: the thing.
     """
 
-    digest: str
-    data: bytes
-    size_bytes: int
-    storages: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-
-
-class Captured(NamedTuple):
-    """A variable that goes along with a function.
-
-    Attributes:
-        name: name of the variable.
-        kind: "global", "closure", "default", "attribute", "argument", "item" or "object".
-        size_bytes: memory it takes when it is sent [bytes].
-        type_name: name of its type.
-    """
-
-    name: str
     kind: str
-    size_bytes: int
-    type_name: str
+    name: str
+    value: Any
 
 
-def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
-    """Pickle a program for other processes.
-
-    Args:
-        value: an object that holds the functions.
-        stage: address of the stage, for errors.
-        afar: they may be on other machines, which share no memory: tensors go as copies.
-
-    Raises:
-        UnpicklableError: part of it cannot be pickled; the message names it.
-    """
-    picklers: list[SharingPickler] = []
-
-    def pickler(sink: object) -> Pickler:
-        picklers.append(SharingPickler(sink, by_place=not afar))
-        return picklers[-1]
-
-    try:
-        data = dumps(value, pickler=pickler)
-    except Exception as error:
-        raise _refusal(value, stage, error) from error
-    storages = tuple(picklers[-1].storages.values())
-    if storages and afar:
-        _warn_of_copies(stage)
-    return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
+def _parts_of(value: Any) -> Iterator[_Part]:
+    """Return the parts of a value; none where it is sent by its name alone, or is plain."""
+    if isinstance(value, FunctionType | type):
+        if not by_reference(value):
+            yield from _parts_of_code(value)
+    elif isinstance(value, MethodType):
+        yield _Part("object", value.__func__.__name__, value.__self__)
+        yield _Part("function", value.__func__.__name__, value.__func__)
+    elif isinstance(value, functools.partial):
+        yield _Part("function", _name(value.func), value.func)
+        yield from (_Part("argument", str(at), part) for at, part in enumerate(value.args))
+        yield from (_Part("argument", name, part) for name, part in value.keywords.items())
+    elif type(value) is CACHED:
+        if not by_reference(value):
+            yield _Part("function", _name(value), value.__wrapped__)
+    elif isinstance(value, ModuleType):
+        yield from _attributes(vars(value))
+    else:
+        yield from _parts_of_data(value)
 
 
-def _warn_of_copies(stage: str) -> None:
-    """Tell once that what is written to shared memory elsewhere is not seen here."""
-    if stage not in _copied:
-        _copied.add(stage)
-        LOG.warning(
-            "stage %r captures tensors in shared memory, which its executor's workers get as "
-            "copies: what they write to them is not seen here; executor='process' shares them",
-            stage,
-        )
-
-
-def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
-    """Tell what cannot be pickled; a value that cannot even be looked at gets fewer words."""
-    try:
-        culprit = find_culprit(value, error)
-        stage, what = culprit.stage or stage, describe_culprit(culprit)
-    except Exception:
-        what = f"pickling it failed with {type(error).__name__}"
-    return UnpicklableError(f"stage {stage!r} cannot be sent to a process: {what}")
-
-
-def load(data: bytes) -> Any:
-    """Build the program again, in the other process.
-
-    Raises:
-        Exception: whatever the unpickling raises: a module is missing there, say.
-    """
-    return pickle.loads(data)  # noqa: S301  of the process that started this one
-
-
-def captured(fn: object) -> list[Captured]:
-    """List the variables that are sent with a function, largest first; helpers' included."""
-    found = [
-        Captured(part.name, part.kind, _size_bytes(part.value), type(part.value).__name__)
-        for part in _data_parts(fn, {id(fn): fn}, 0)
-    ]
-    return sorted(found, key=lambda one: -one.size_bytes)
-
-
-def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[Part]:
-    """Return what is data; of what is code, its parts."""
-    for part in parts_of(value):
-        if id(part.value) in seen:
-            continue
-        seen[id(part.value)] = part.value
-        if depth < _DEPTH and (part.kind == "object" or isinstance(part.value, _CODE)):
-            yield from _data_parts(part.value, seen, depth + 1)
-        elif part.kind not in ("key", "annotation") and not isinstance(part.value, ModuleType):
-            yield part
-
-
-def _size_bytes(value: Any) -> int:
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return int(value.nbytes)
-    if is_tensor(value) and is_shared(value):
-        return 0  # it stays where it is
-    if is_tensor(value) and hasattr(value, "untyped_storage"):
-        return int(value.untyped_storage().nbytes())  # a view takes all of it along
-    if isinstance(value, str | bytes | bytearray):
-        return len(value)
-    try:
-        return pickled_bytes(value, _MEASURED_BYTES)
-    except TooLargeError:
-        return _MEASURED_BYTES
-    except Exception:  # it is not sent at all
-        return 0
-
-
-def warn_if_large(fn: object, stage: str) -> None:
-    """Tell once which variables make a function large, where they are above 1 MiB together."""
-    found = captured(fn)
-    total_bytes = sum(one.size_bytes for one in found)
-    key = (stage, tuple(found))
-    if total_bytes <= LARGE_BYTES or key in _warned:
+def _parts_of_code(value: FunctionType | type) -> Iterator[_Part]:
+    if isinstance(value, type):
+        yield from _attributes(vars(value))
         return
-    _warned.add(key)
-    large = [one for one in found[:_NAMED] if one.size_bytes * 10 > total_bytes]
-    named = ", ".join(
-        f"{one.kind} {one.name!r} ({one.type_name}, {format_bytes(one.size_bytes)})"
-        for one in large
+    namespace = value.__globals__
+    for name in sorted(_globals_of(value.__code__)):
+        if name in namespace:
+            yield _Part("global", name, namespace[name])
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        try:
+            yield _Part("closure", name, cell.cell_contents)
+        except ValueError:  # not bound yet
+            continue
+    yield from _defaults(value)
+    yield from _attributes(vars(value))
+    yield from (_Part("annotation", *pair) for pair in value.__annotations__.items())
+
+
+def _defaults(function: FunctionType) -> Iterator[_Part]:
+    defaults = function.__defaults__ or ()
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    named = zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    for name, value in (*named, *(function.__kwdefaults__ or {}).items()):
+        yield _Part("default", name, value)
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Return the names of the global variables that code, or code inside it, refers to."""
+    names = {
+        str(step.argval) for step in dis.get_instructions(code) if step.opname.endswith("_GLOBAL")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _globals_of(constant)
+    return names
+
+
+def _attributes(values: Any) -> Iterator[_Part]:
+    for name, value in list(values.items()):
+        if name not in ("__dict__", "__weakref__", "__builtins__"):
+            yield _Part("attribute", str(name), value)
+
+
+def _parts_of_data(value: Any) -> Iterator[_Part]:
+    if type(value) is dict:
+        yield from _pairs(value.items())
+    elif type(value) in _CONTAINERS:
+        yield from _items(value)
+    else:
+        yield from _parts_of_object(value)
+
+
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[_Part]:
+    for key, value in islice(pairs, _MOST_ITEMS):
+        yield _Part("item", _shown(key), value)
+        yield _Part("key", _shown(key), key)
+
+
+def _items(values: Iterable[Any]) -> Iterator[_Part]:
+    yield from (
+        _Part("item", str(at), value) for at, value in enumerate(islice(values, _MOST_ITEMS))
     )
-    LOG.warning(
-        "stage %r sends %s with its function to each worker, once: %s; load it in worker_init, "
-        "or memory-map it, if that is too much",
-        stage,
-        format_bytes(total_bytes),
-        named,
-    )
+
+
+def _parts_of_object(value: Any) -> Iterator[_Part]:
+    """Return what the object itself hands to pickle: its state, its arguments, its items."""
+    try:
+        reduced = value.__reduce_ex__(PROTOCOL)
+    except Exception:  # it cannot be pickled: that is where a search ends
+        return
+    if not isinstance(reduced, tuple):
+        return
+    state, items, pairs = (*reduced[_STATE:], None, None, None)[:3]
+    if isinstance(state, list) and dataclasses.is_dataclass(value):  # one with slots
+        state = dict(zip((field.name for field in dataclasses.fields(value)), state, strict=False))
+    yield from _parts_of_state(state)
+    yield from (_Part("argument", str(at), part) for at, part in enumerate(reduced[1]))
+    yield from _items(items or ())
+    yield from _pairs(pairs or ())
+
+
+def _parts_of_state(state: Any) -> Iterator[_Part]:
+    """Return attributes; those of slots stand in a second dict."""
+    halves = state if isinstance(state, tuple) else (state,)
+    for half in halves:
+        if isinstance(half, dict):
+            yield from _attributes(half)
+        elif half is not None:
+            yield _Part("state", "", half)
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _shown(key: object) -> str:
+    simple = isinstance(key, str | int | float | bool | tuple | type(None))
+    return repr(key)[:40] if simple else type(key).__name__
