@@ -224,12 +224,12 @@ def _waits(waited_s: float, elapsed_s: float) -> str:
 def _stages(run: Run) -> str:
     """Name the stage that was busiest in the last seconds, and those whose workers only start."""
     rows = {name: row for name, row in run.stats().items() if name != CONSUMER}
-    said = [
+    phrases = [
         f"{name} is {worker_count(row.workers, row.starting, 0)}"
         for name, row in rows.items()
         if row.starting and row.starting >= row.workers
     ]
     name = max(rows, key=lambda row: rows[row].busy, default="")
     if name and rows[name].busy > 0:
-        said.insert(0, f"slowest: {name} (busy {format_share(rows[name].busy)})")
-    return "".join(f"; {phrase}" for phrase in said)
+        phrases.insert(0, f"slowest: {name} (busy {format_share(rows[name].busy)})")
+    return "".join(f"; {phrase}" for phrase in phrases)

@@ -100,12 +100,12 @@ class Latch:
         self.is_open = False
 
     def open(self) -> None:
-        """Let all go on who wait, now and later."""
+        """Wake all who wait, now and later."""
         self.is_open = True
         self._pass_on()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is open, at most so long [s]; say whether it is."""
+        """Wait until it is open, at most so long [s]; return whether it is."""
         if not self.is_open:
             try:
                 self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
@@ -181,12 +181,12 @@ class ExitCall:
         self._kept: dict[str, Any] = {}  # what stood in `sys`, the hook among it
         self._calls = (
             self._run,
-            functools.partial(setattr, sys, "unraisablehook", self._told),
+            functools.partial(setattr, sys, "unraisablehook", self._report),
             functools.partial(self._kept.update, vars(sys)),
         )
 
     def register(self) -> None:
-        """Have it called before all that was registered up to now."""
+        """Register it, to be called before all that was registered up to now."""
         for call in self._calls:  # the last one is the first to be called
             atexit.unregister(call)
             atexit.register(call)
@@ -214,14 +214,14 @@ class ExitCall:
         hook: Callable[[Any], object] = self._kept.get("unraisablehook", sys.__unraisablehook__)
         return hook
 
-    def _told(self, told: Any) -> None:
+    def _report(self, report: Any) -> None:
         """Take the place of the hook that tells of exceptions that nobody can catch."""
-        ours = told.object == self._run or repr(self._run) in str(told.err_msg)
-        if ours and issubclass(told.exc_type, KeyboardInterrupt):
+        ours = report.object == self._run or repr(self._run) in str(report.err_msg)
+        if ours and issubclass(report.exc_type, KeyboardInterrupt):
             self._run_again()
             self._reset_hook()
         else:
-            self._before()(told)
+            self._before()(report)
 
 
 # -- The interpreter's switch interval while epochs are in progress --------------------------------
@@ -233,7 +233,7 @@ SWITCH = "NBPIPE_SWITCH_INTERVAL"  # environment: "off", or another interval [s]
 
 
 class _Interval:
-    """Knows who has an epoch in progress, so that two runs do not undo each other."""
+    """The interval, and who has an epoch in progress: two runs do not undo each other."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

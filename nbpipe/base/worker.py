@@ -26,7 +26,7 @@ class WorkerInfo:
     seed: int
 
 
-class Call(threading.local):
+class CurrentCall(threading.local):
     """The call that a thread is in; the engine writes it, `worker_info` reads it."""
 
     stage = ""
@@ -35,7 +35,7 @@ class Call(threading.local):
     path: Path = 0
 
 
-CALL = Call()
+CALL = CurrentCall()
 NUMBER = [0]  # of this process among the workers of its region
 
 

@@ -49,8 +49,8 @@ def export(options: Namespace) -> int:
     for warning in plan.warnings():
         tell(f"note: {printable(warning)}")
     with _shown(len(plan.notebook.cells)) as progress:
-        said = asyncio.run(_Execution(plan, progress).run())
-    say(printable_lines(said))
+        outcome = asyncio.run(_NotebookRun(plan, progress).run())
+    say(printable_lines(outcome))
     return DONE
 
 
@@ -77,12 +77,12 @@ def _plan(options: Namespace) -> Plan:
 
 
 @final
-class _Execution:
-    """One execution of a plan.
+class _NotebookRun:
+    """One run of a notebook, as a plan asks for it.
 
     Args:
         plan: what to run.
-        progress: hears of every cell that begins.
+        progress: shows every cell that begins.
     """
 
     def __init__(self, plan: Plan, progress: _Progress) -> None:
@@ -92,7 +92,7 @@ class _Execution:
         self._cell = ""
 
     async def run(self) -> str:
-        """Run the cells, export; give what the export says of itself.
+        """Run the cells, export; return what the export says of itself.
 
         Raises:
             FailedError: a cell failed, the export was refused, or the time is over.
@@ -186,7 +186,7 @@ def _without_secret(line: str) -> str:
 
 
 def _cancel_when_terminated() -> None:
-    """Have SIGTERM end the task, so that it ends its kernel."""
+    """End the task at SIGTERM, so that it ends its kernel."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # Windows knows no signals
@@ -202,7 +202,7 @@ class _Progress:
         tell(words)
 
     def say(self, words: str) -> None:
-        """Hear what goes on after the cells."""
+        """Called with what goes on after the cells."""
         tell(words)
 
 

@@ -12,7 +12,7 @@ from ..errors import NbpipeError, near_match
 from ..pipeline import Pipeline
 
 
-class Answer:
+class ExportReply:
     """What became of a request; a kernel shows it as JSON."""
 
     def __init__(self, **content: object) -> None:
@@ -22,7 +22,7 @@ class Answer:
         return self._content
 
 
-def answer(request: str) -> Answer:
+def answer(request: str) -> ExportReply:
     """Export a pipeline from the variables of the kernel that this runs in.
 
     Args:
@@ -35,15 +35,15 @@ def answer(request: str) -> Answer:
     variables = sys.modules["IPython"].get_ipython().user_ns
     pipe = variables.get(asked["name"])
     if not isinstance(pipe, Pipeline):
-        return Answer(refused=_no_pipeline(asked["name"], variables))
+        return ExportReply(refused=_no_pipeline(asked["name"], variables))
     try:
         report = pipe.export(asked["path"], **asked["options"])
     except NbpipeError as error:
-        return Answer(refused=str(error))
+        return ExportReply(refused=str(error))
     except Exception as error:  # noqa: BLE001  the caller is another process
         words = f"{type(error).__name__}: {error}"
-        return Answer(refused=words, details="".join(traceback.format_exception(error)))
-    return Answer(wrote=str(report))
+        return ExportReply(refused=words, details="".join(traceback.format_exception(error)))
+    return ExportReply(wrote=str(report))
 
 
 def _no_pipeline(name: str, variables: Mapping[str, Any]) -> str:

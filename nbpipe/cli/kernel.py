@@ -150,7 +150,7 @@ class Kernel:
             raise _cell_error(content)
 
     async def evaluate(self, expression: str) -> dict[str, Any]:
-        """Evaluate an expression; give what it shows as JSON. No variable is added or changed.
+        """Evaluate an expression; return what it shows as JSON. No variable is added or changed.
 
         Raises:
             CellError: it raised something.
@@ -216,13 +216,13 @@ class Kernel:
 
 
 async def _in_any_case(ending: Awaitable[object]) -> None:
-    """Wait until something has ended, whatever it says of it."""
+    """Wait until something has ended, whatever it raises."""
     with contextlib.suppress(Exception):
         await ending
 
 
 def _pass_over(message: object) -> None:
-    """Leave what a cell prints and shows to those who open the notebook."""
+    """Drop what a cell prints and shows: it is for those who open the notebook."""
 
 
 def _cell_error(content: dict[str, Any]) -> CellError:

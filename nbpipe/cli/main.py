@@ -37,7 +37,7 @@ _ENDS = "exit code: 0 done, 1 it failed, 2 bad usage, 130 interrupted"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a command line asks for; give the exit code."""
+    """Do what a command line asks for; return the exit code."""
     write_any_character()
     with knowing():
         know(secrets_of(sys.argv[1:] if arguments is None else arguments))
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _done(options: argparse.Namespace) -> int:
-    """Do what was asked for, and say how it ended."""
+    """Do what was asked for; tell how it ended, and return the exit code."""
     name = f"nbpipe {options.name}"
     try:
         return _without_reader(options.command, options)

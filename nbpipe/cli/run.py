@@ -86,12 +86,12 @@ def telling_hangs(started: Run, every_s: float = 2.0) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        told = ""
+        last = ""
         while not over.wait(every_s):
             found = started.diagnose()
             item = str(found).rpartition(", on item")[-1]
-            if found.kind == HANGS and item != told:
-                told = item
+            if found.kind == HANGS and item != last:
+                last = item
                 sys.stderr.write(f"{printable(str(found))}\n")
                 sys.stderr.flush()
 

@@ -70,7 +70,7 @@ def _write(out: TextIO | None, text: str) -> None:
 
 
 def write_any_character() -> None:
-    """Have characters that the terminal does not know written as escapes."""
+    """Write characters that the terminal does not know as escapes, from now on."""
     for out in (sys.stdout, sys.stderr):
         if isinstance(out, io.TextIOWrapper):
             out.reconfigure(errors="backslashreplace")

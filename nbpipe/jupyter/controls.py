@@ -67,10 +67,10 @@ class _Controls:
 
     def _row(self, knob: Knob, sharers: Sequence[str]) -> tuple[Any, Any, Any]:
         address, name = sharers[0], knob.name.rpartition(".")[2]
-        told = f"{address}.{name} [{knob.unit}]"
+        tip = f"{address}.{name} [{knob.unit}]"
         if len(sharers) > 1:
-            told += f", shared by {', '.join(sharers)}"
-        label = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=told)
+            tip += f", shared by {', '.join(sharers)}"
+        label = ipywidgets.Label(shortened(f"{address} {name}", _NAME), tooltip=tip)
         slider = ipywidgets.IntSlider(
             knob.value,
             min=knob.minimum,

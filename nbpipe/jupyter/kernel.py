@@ -397,7 +397,7 @@ class Shield:
 
     @contextmanager
     def patience(self) -> Generator[None]:
-        """Let an interrupt through to what runs for too long within."""
+        """Interrupt what runs for too long within, where an interrupt came."""
         self._patience_ends_s = monotonic() + PATIENCE_S
         try:
             yield

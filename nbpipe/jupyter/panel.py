@@ -165,7 +165,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def _news(shown: Snapshot, before: Snapshot | None) -> dict[str, Any]:
-    """Leave out the long lists where they are as before."""
+    """Return the snapshot without the long lists that are as before."""
     news: dict[str, Any] = dict(shown)
     for part in ("changes", "failures"):
         if before is not None and shown.get(part) == before.get(part):

@@ -56,7 +56,7 @@ class Publisher:
             thread.start()  # it waits for the thread, which may meet garbage as it begins
 
     def discard(self, feed: Published) -> None:
-        """Leave `feed` alone; without any feed the thread ends."""
+        """Keep `feed` up to date no longer; without any feed the thread ends."""
         self._feeds.pop(id(feed), None)  # no lock: see above
         if not self._feeds:
             with contextlib.suppress(RuntimeError):  # it is open

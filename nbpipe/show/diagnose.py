@@ -22,7 +22,7 @@ from .history import (
     span_s,
     turned_since,
 )
-from .rules import CHEAPER, FAILED, HANGS, STARTS, Diagnosis, decide, shown
+from .rules import CHEAPER, FAILED, HANGS, STARTS, Diagnosis, decide, short_name
 from .watch import Watched
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
@@ -119,7 +119,7 @@ def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
     """Tell which workers only start: before their first result nothing else limits."""
     for address, row in stats.items():
         if row.starting >= max(1, row.workers) and not row.items_out:
-            text = f"{shown(address)} is {worker_count(row.workers, row.starting, 0)}"
+            text = f"{short_name(address)} is {worker_count(row.workers, row.starting, 0)}"
             return Diagnosis(address, text, "its items come when they are there", kind=STARTS)
     return None
 
@@ -139,7 +139,7 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
     stage, name, _ = found.suggestion
     if not case.just_turned(case.stages[stage].knobs[name]):
         return found
-    advice = f"{shown(stage)}.{name} was turned just now: look again in a few seconds"
+    advice = f"{short_name(stage)}.{name} was turned just now: look again in a few seconds"
     return replace(found, advice=advice, suggestion=None)
 
 
@@ -153,7 +153,7 @@ def _worthwhile(
     if vain is None:
         return found
     stage, name, _ = found.suggestion
-    raised = f"raising {shown(stage)}.{name} from {vain.old} to {vain.new} brought no more"
+    raised = f"raising {short_name(stage)}.{name} from {vain.old} to {vain.new} brought no more"
     return replace(found, advice=f"{raised}: {CHEAPER}", suggestion=None)
 
 
@@ -161,7 +161,7 @@ def _failed(status: Status, watched: Watched) -> Diagnosis:
     named = [name for name in watched.stages if f"stage {name!r}" in status.error]
     lost = [failure.stage for failure in watched.failures() if failure.epoch == status.epoch]
     name = max(named, key=len) if named else lost[-1] if lost else None
-    who = "the epoch" if name is None else shown(name)
+    who = "the epoch" if name is None else short_name(name)
     text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"
     advice = f"{status.called}.failures() gives inputs and tracebacks"
     stage = watched.stages.get(name or "")
@@ -204,5 +204,5 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
     turned = turned_since(watched.stages, rows, names)
     if not turned:
         return found
-    advice = f"{shown(turned)} was turned since: run another epoch"
+    advice = f"{short_name(turned)} was turned since: run another epoch"
     return replace(found, advice=advice, suggestion=None)

@@ -25,8 +25,8 @@ from .words import (
     LOOP,
     call_words,
     diagnosis_line,
-    error_words,
     export_line,
+    failure_words,
     has_begun,
     headline,
     knob_words,
@@ -112,8 +112,8 @@ def _head(snapshot: Snapshot) -> str:
     state, *phrases = headline(snapshot)
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot["time_s"]))
     error = f"<p><b>Error:</b> {_escaped(snapshot['error'])}</p>" if snapshot["error"] else ""
-    said = diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"])
-    below = "".join(f"<p>{_escaped(one)}</p>" for one in said if one)
+    sentences = diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"])
+    below = "".join(f"<p>{_escaped(one)}</p>" for one in sentences if one)
     title = _escaped(shortened(snapshot["title"], 200))
     return (
         f"<p><b>{title}</b><br><b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))} "
@@ -133,7 +133,7 @@ def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, Sequence[f
         queue_words(stage),
         call_words(stage),
         _escaped(latency_words(stage)),
-        _escaped(error_words(stage)),
+        _escaped(failure_words(stage)),
         _escaped(knob_words(stage)),
     )
     return _cells(cells, marked=bool(mark))

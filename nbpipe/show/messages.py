@@ -29,7 +29,8 @@ _LONGEST = 64  # characters of a view's name
 _GESTURE_S = 1.0  # turns of one knob that follow one another so soon are one change [s]
 _UNDO_KEPT = 1000
 _LONGEST_PATH = 1000  # characters of the path of a module, as it is asked for
-_LONGEST_TOLD, _LONGEST_REFUSAL = 4096, 8000  # characters of a path that was written, of a refusal
+_LONGEST_WRITTEN = 4096  # characters of a path that was written
+_LONGEST_REFUSAL = 8000
 _MOST_NOTES = 50
 _GONE = "this run is closed; start another with pipe.start()"
 _LOST = "this run is gone, nothing holds it any more; type: pipe.export({path!r})"
@@ -96,11 +97,11 @@ class Remote:
                     self._knobs[place] = knob
                     if id(knob) not in self._place:  # stages may share one: it is the first's
                         self._place[id(knob)] = place
-                        self._unwatch.append(knob.watch(_noting(self, knob)))
+                        self._unwatch.append(knob.watch(_recorder(self, knob)))
 
     # -- looking in -----------------------------------------------------------------------
     def snapshot(self) -> Snapshot:
-        """Look at the run; one that is gone looks as it did last, and closed."""
+        """Return how the run is; one that is gone is as it was last, and closed."""
         run = self._run()
         if run is None:
             self._last = {**self._last, "state": "closed", "left_s": None}
@@ -217,7 +218,7 @@ class Remote:
         finally:
             self._undoing.now = False
 
-    def _noted(self, knob: Knob, change: KnobChange) -> None:
+    def _record(self, knob: Knob, change: KnobChange) -> None:
         if getattr(self._undoing, "now", False):
             return
         with self._lock:
@@ -264,15 +265,15 @@ class _Done(NamedTuple):
         return ours and change.when_s - self.until_s < _GESTURE_S
 
 
-def _noting(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
+def _recorder(remote: Remote, knob: Knob) -> Callable[[KnobChange], None]:
     reference = weakref.ref(remote)  # knobs outlive runs
 
-    def noted(change: KnobChange) -> None:
+    def record(change: KnobChange) -> None:
         one = reference()
         if one is not None:
-            one._noted(knob, change)
+            one._record(knob, change)
 
-    return noted
+    return record
 
 
 _exporting: weakref.WeakSet[Watched] = weakref.WeakSet()
@@ -293,19 +294,19 @@ def _module_path(path: object) -> str:
 
 def _exported(run: Watched, number: int, path: str, *, overwrite: bool) -> ExportedMessage:
     """Export a run, and say what became of it; takes some seconds."""
-    told: ExportedMessage = {"type": "exported", "id": number, "ok": False, "edited": False}
-    told |= {"path": "", "notes": [], "error": ""}
+    answer: ExportedMessage = {"type": "exported", "id": number, "ok": False, "edited": False}
+    answer |= {"path": "", "notes": [], "error": ""}
     try:
         written = run.export(path, overwrite=overwrite)
-        told["path"] = plain(str(written.path))[:_LONGEST_TOLD]
-        told["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
-        told["ok"] = True
-    except Exception as error:  # noqa: BLE001  whoever asked hears of it
-        told["error"], told["edited"] = _refusal(error), isinstance(error, ModuleEditedError)
+        answer["path"] = plain(str(written.path))[:_LONGEST_WRITTEN]
+        answer["notes"] = [line(note) for note in written.notes[:_MOST_NOTES]]
+        answer["ok"] = True
+    except Exception as error:  # noqa: BLE001  whoever asked is answered
+        answer["error"], answer["edited"] = _refusal(error), isinstance(error, ModuleEditedError)
     finally:
         with _exporting_lock:
             _exporting.discard(run)
-    return told
+    return answer
 
 
 def _refusal(error: Exception) -> str:

@@ -104,7 +104,7 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
     # Of equals the upper one: were the lower one slower, the upper one would be blocked.
     load = next(load for load in case.loads if load.share >= top - 0.01)
     calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
-    name = shown(load.address)
+    name = short_name(load.address)
     busy = f"busy {format_share(load.share - load.away)}"
     if load.away >= _FAR:
         busy = f"{busy}, {format_share(load.away)} on the way to its workers"
@@ -154,8 +154,8 @@ def _without_knob(case: Case, load: Load) -> str:
         )
     if stage.executor == "inline":
         return (
-            f"it runs inside {shown(load.host)}, one call at a time: give it executor='thread' "
-            "and concurrency=2"
+            f"it runs inside {short_name(load.host)}, one call at a time: give it "
+            "executor='thread' and concurrency=2"
         )
     return "it does one thing at a time: move slow work into a map stage, which takes concurrency"
 
@@ -183,7 +183,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
         return Diagnosis(address, text, f"{most}: {CHEAPER}")
     advice = f"try concurrency {value}"
     if load.address != load.host:
-        advice = f"it runs inside {shown(load.host)}: {advice} there"
+        advice = f"it runs inside {short_name(load.host)}: {advice} there"
     if knob.value > 1 and _may_be_held(case, load):
         advice += (
             "; where the process stays at one core, Python's interpreter lock limits: use "
@@ -194,7 +194,7 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
 
 def _in_turn(load: Load, growth: Growth) -> str:
     return (
-        f"more concurrency will not help: calls of {shown(load.host)} take {growth.times:.1f} "
+        f"more concurrency will not help: calls of {short_name(load.host)} take {growth.times:.1f} "
         f"times as long at concurrency {growth.high} as at {growth.low}, so they wait for one "
         "another, as at a lock, a disk or a core"
     )
@@ -285,7 +285,7 @@ def _event_loop(case: Case) -> Diagnosis | None:
         remote = case.stages[load.host].executor == "coroutine"
         if remote and load.p50_s > SLOW_S and _waiting(case, load) >= 2 * HELD_UP:
             why, cure = _HELD["coroutine"]
-            return Diagnosis(load.host, f"{shown(load.host)} limits: {why}, {case.wait}", cure)
+            return Diagnosis(load.host, f"{short_name(load.host)} limits: {why}, {case.wait}", cure)
     return None
 
 
@@ -305,7 +305,8 @@ def _memory(case: Case) -> Diagnosis | None:
     if waits.get(name, 0.0) < HELD_UP:
         return None
     text = (
-        f"the memory budget of {format_bytes(limit)} limits: calls of {shown(name)} wait for room"
+        f"the memory budget of {format_bytes(limit)} limits: calls of {short_name(name)} wait for "
+        "room"
     )
     return Diagnosis(
         name, f"{text}, {case.wait}", "start with a larger memory=, or give smaller results"
@@ -331,7 +332,7 @@ def _stragglers(case: Case) -> Diagnosis | None:
 def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
     ratio = row.latency_p95_s / row.latency_p50_s if row.latency_p50_s else 1.0
     slow = f"p95 {format_seconds(row.latency_p95_s)}, p50 {format_seconds(row.latency_p50_s)}"
-    text = f"{shown(name)} limits: slow calls hold back the order ({slow}), {case.wait}"
+    text = f"{short_name(name)} limits: slow calls hold back the order ({slow}), {case.wait}"
     knob = case.stages[name].knobs.get("prefetch")
     enough = math.ceil(row.concurrency * min(ratio, 1e6))
     return _deeper(name, text, knob, enough, "ordered=False hands results on as they come")
@@ -370,7 +371,7 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
     value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
     if knob is None or value <= knob.value:
         return Diagnosis(name, text, other or "make the loop's pauses shorter")
-    advice = f"try {shown(name)}.prefetch {value}" + (f", or {other}" if other else "")
+    advice = f"try {short_name(name)}.prefetch {value}" + (f", or {other}" if other else "")
     return Diagnosis(name, text, advice, (name, "prefetch", value))
 
 
@@ -386,6 +387,6 @@ _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
 )
 
 
-def shown(address: str) -> str:
+def short_name(address: str) -> str:
     """Return an address as it stands in a sentence."""
     return shortened(address, _NAME)

@@ -177,7 +177,7 @@ class Snapshot(TypedDict):
 
 
 def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -> Snapshot:
-    """Look at a run once.
+    """Return how a run is at this moment.
 
     Args:
         watched: the run.

@@ -98,7 +98,7 @@ class Attended(Watched, Protocol):
         """How far it is: epochs begun, items delivered in all of them."""
 
     def close_epochs(self) -> None:
-        """Leave the epochs that this thread iterates: the code that did so is gone."""
+        """Cancel the epochs that this thread iterates: the code that did so is gone."""
 
 
 class AttendedRun(Attended, Protocol):

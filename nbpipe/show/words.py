@@ -34,10 +34,10 @@ def picture_text(snapshot: Snapshot) -> str:
     workers = [worker_words(stage) for stage in snapshot["stages"]]
     head = [*HEAD[:-1], WORKERS] if any(workers) else HEAD[:-1]
     if any(workers):
-        rows = [[*row, said] for row, said in zip(rows, [*workers, ""], strict=True)]
+        rows = [[*row, cell] for row, cell in zip(rows, [*workers, ""], strict=True)]
     lines = [shortened(snapshot["title"], _LINE), ", ".join(headline(snapshot))]
-    said = diagnosis_line(snapshot["diagnosis"])
-    lines += [shortened(said, 2 * _LINE)] if said else []
+    sentence = diagnosis_line(snapshot["diagnosis"])
+    lines += [shortened(sentence, 2 * _LINE)] if sentence else []
     lines += filter(None, [export_line(snapshot["export"])])
     return "\n".join([*lines, text_table(head, rows)])
 
@@ -153,7 +153,7 @@ def latency_words(stage: StagePart) -> str:
     return f"{format_seconds(stage['latency_p50_s'])} / {format_seconds(stage['latency_p95_s'])}"
 
 
-def error_words(stage: StagePart) -> str:
+def failure_words(stage: StagePart) -> str:
     """Return the errors of a stage, and what was tried again."""
     errors, retries = stage["errors"], stage["retries"]
     tried = f", {format_count(retries)} retried" if retries else ""
@@ -183,5 +183,5 @@ def _cells(stage: StagePart) -> list[str]:
         queue_words(stage),
         call_words(stage),
         latency_words(stage),
-        error_words(stage),
+        failure_words(stage),
     ]
