@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast, final
 
 from .base.describe import Description, describe, thumbnail_png
 from .base.format import format_seconds, html_table, text_table
-from .base.seeding import Path
+from .base.seeding import Entry, Path
 from .base.tree import children
 from .engine.build import Builder
 from .engine.epoch import Epoch
@@ -20,7 +20,7 @@ from .engine.join import Chooser, PumpNode
 from .engine.map import MapNode, Step
 from .engine.node import Node
 from .engine.runtime import StageRuntime
-from .engine.task import Entry, EpochContext, Task
+from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
 from .ops.cache import Made, MemoryStore, Recorder, Store

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, final
 from .base.format import parse_bytes
 from .errors import ArgumentTypeError
 from .ops import append, outline
-from .ops.operations import OnError, Tail, flag, whole
+from .ops.index import Tail
+from .ops.operations import OnError, flag, whole
 from .ops.order import length
 from .ops.sample import Store
 from .ops.stage import Chain, Stage, addresses, stage_at

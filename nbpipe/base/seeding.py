@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Path: TypeAlias = int | tuple[int, ...]
+Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
 
 _ITEM = b"nbpipe.item"  # what a key is for: equal keys of two purposes share no numbers
 _SEED = b"nbpipe.seed"

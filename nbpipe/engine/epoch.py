@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
+from ..base.seeding import Entry
 from ..ops.index import Remaining
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode
 from .node import CHUNK_MAX, Node, Stages, forget, stages_of
 from .runtime import Memory
-from .task import Entry, EpochContext, Task
+from .task import EpochContext, Task
 
 LOG = logging.getLogger("nbpipe")
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one

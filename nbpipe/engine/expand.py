@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..errors import ArgumentTypeError, StateError
 from ..ops.cache import Made, PassNumber, Store, with_passes
 from ..ops.index import Remaining
@@ -20,7 +20,7 @@ from .external import Feed, GivenItems, NothingReadyError
 from .fold import StreamStep
 from .node import Children, Drops, Node, Stages
 from .runtime import StageRuntime
-from .task import Entry, Expansion, Task, child_path
+from .task import Expansion, Task, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch

@@ -15,14 +15,13 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..base.format import shortened
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..executors.remote_errors import PackedError, pack_error
 from ..ops.index import Remaining
 from ..ops.operations import Cache, Enumerate, Repeat, Skip, Source, as_int
 from ..ops.order import absorbed
 from ..ops.stage import Chain, Stage
-from .task import Entry
 
 # -- Indices that come from outside the pipeline, for one epoch ------------------------------------
 _BLOCK = 4096  # numbers of an array that are taken out at once

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..base.describe import summarize
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..errors import (
     ExecutorBrokenError,
     FailureBudgetError,
@@ -22,7 +22,6 @@ from ..errors import (
 from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
 from ..ops.operations import FailurePolicy
-from .task import Entry
 
 if TYPE_CHECKING:
     from .node import Node

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from numpy.random import Generator
 
 from ..base.collate import collate
-from ..base.seeding import Path, order_generator
+from ..base.seeding import Entry, Path, order_generator
 from ..errors import ArgumentError
 from ..ops.cache import Made, Recorder, Store, with_passes, without_passes
 from ..ops.checkpoint import check_below
@@ -32,7 +32,7 @@ from ..ops.stage import Stage
 from .failures import Failed, failed
 from .node import Node, Stages, note
 from .runtime import StageRuntime
-from .task import Entry, EpochContext, Expansion, Task, run_steps
+from .task import EpochContext, Expansion, Task, run_steps
 
 if TYPE_CHECKING:
     from .epoch import Epoch

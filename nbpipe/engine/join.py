@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.seeding import Entry
 from ..errors import ArgumentError
 from ..executors.device import opened
 from ..ops.checkpoint import check_below
@@ -18,7 +19,7 @@ from ..ops.operations import Route
 from .fold import StreamNode
 from .node import Draws, Node, Stages, note, stages_of
 from .runtime import StageRuntime
-from .task import SIZED, Entry, Task
+from .task import SIZED, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..base.seeding import generator_for
+from ..base.seeding import Entry, generator_for
 from ..errors import StageTimeoutError
 from ..ops.index import Remaining
 from ..ops.operations import Batch, Call, FailurePolicy, Filter
@@ -15,7 +15,7 @@ from .failures import Failed, failed
 from .fold import Collate
 from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
 from .runtime import BLOCKED, STARVED, StageRuntime
-from .task import Entry, Task, run_plain, run_steps
+from .task import Task, run_plain, run_steps
 
 if TYPE_CHECKING:
     from .epoch import Epoch

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..errors import FailureBudgetError
 from ..ops.index import Remaining, Rows
 from .failures import Budget, parted
 from .runtime import BLOCKED, READY, STARVED, StageRuntime
-from .task import Entry, Task
+from .task import Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Path, seed_for, seed_item
+from ..base.seeding import Entry, Path, seed_for
 from ..base.worker import CALL
 from ..errors import (
     ExecutorBrokenError,
@@ -29,7 +30,7 @@ from .failures import Failed
 from .map import MapNode, step_of
 from .node import CHUNK_MAX, Node
 from .runtime import StageRuntime
-from .task import Entry, EpochContext, Expansion, Task
+from .task import EpochContext, Expansion, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch

@@ -37,11 +37,12 @@ from .program import Part, Region, RegionNode, RegionProgram
 from .task import EpochContext
 
 if TYPE_CHECKING:
+    from ..base.seeding import Entry
     from .epoch import Epoch
     from .failures import Failed
     from .node import Node
     from .runtime import StageRuntime
-    from .task import Entry, Task
+    from .task import Task
 
 # -- Stages on a device: what they call there, and how the stages behind them read a batch ---------
 Function = Callable[..., Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..base.seeding import Entry
 from ..ops.stage import Stage
 from .stats import Counters, StageStats, stats_of
-from .task import SIZED, Entry
+from .task import SIZED
 
 if TYPE_CHECKING:
     from .node import Node

@@ -8,6 +8,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns
 
+from ..base.seeding import Entry
 from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
@@ -21,7 +22,7 @@ from .node import Stages
 from .regions import Regions
 from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
-from .task import Entry, EpochContext, Task
+from .task import EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01

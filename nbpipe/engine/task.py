@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..base.threads import Latch
 from ..base.tree import size_bytes
 
@@ -43,7 +43,6 @@ class EpochContext:
 # A task's `items` may be taken back from the right while it runs, and its `results` may be handed
 # on before it ends; so the loops take items one by one from the left, and append exactly one result
 # for each: an entry, None for an item that is dropped, or a `Failed`.
-Entry = tuple[Any, ...]  # (path, value), and the size where a byte budget is in force
 SIZED = 3  # elements of an entry that carries its size
 MEASURE_NS = 100_000  # a result of a stage is measured no more often than this
 

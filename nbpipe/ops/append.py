@@ -14,6 +14,7 @@ from ..base.collate import check_options
 from ..base.knobs import Knob
 from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError
 from .cache import FolderStore, MemoryStore
+from .index import Tail
 from .operations import (
     Balance,
     Batch,
@@ -33,7 +34,6 @@ from .operations import (
     Shuffle,
     Skip,
     Source,
-    Tail,
     Take,
     Target,
     ToDevice,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 import numpy as np
 
 from ..errors import ArgumentError, ArgumentTypeError, UnpicklableError
+from .index import Tail
 from .sample import Draw, Store
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # -- What a stage does, as frozen values: one class for each operation of a pipeline ---------------
 Function = Callable[..., Any]
-Tail = Literal["pad", "drop", "uneven"]
 
 
 @dataclass(frozen=True, slots=True)

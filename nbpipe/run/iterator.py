@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any, final
 
+from ..base.seeding import Entry
 from ..base.threads import holds, in_new_thread
 from ..engine.epoch import Epoch
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import WAIT
-from ..engine.task import Entry
 from ..errors import ConcurrentIterationError, LengthUnknownError
 from ..executors.device import opened
 from ..ops.order import length

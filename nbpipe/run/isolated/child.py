@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from ...base.threads import hold_library_threads
+from ...base.seeding import Entry
 from ...base.tree import size_bytes
 from ...engine.external import Feed
 from ...engine.node import Stages
 from ...engine.stats import Row
-from ...engine.task import Entry
 from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
