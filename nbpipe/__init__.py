@@ -44,7 +44,7 @@ from .errors import (
     WorkerStartError,
 )
 from .loading import load
-from .ops.operations import Retry
+from .ops.call import Retry
 from .ops.stage import Stage
 from .pipeline import Pipeline
 from .progress import progress

@@ -23,10 +23,13 @@ from .engine.runtime import StageRuntime
 from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
-from .ops.cache import Made, MemoryStore, Recorder, Store
-from .ops.operations import Cache, Claim, Concat, Enumerate, Route
-from .ops.order import absorbed
-from .ops.sample import LocalStore
+from .ops.cache import Cache, Made, MemoryStore, Recorder, Store
+from .ops.chain import absorbed
+from .ops.cut import Enumerate
+from .ops.index import LocalStore
+from .ops.join import Concat
+from .ops.route import Route
+from .ops.sample import Claim
 from .ops.stage import Chain, Stage, address_book, addresses
 
 _HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")

@@ -7,13 +7,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
+from .base.checks import flag, whole
 from .base.format import parse_bytes
 from .errors import ArgumentTypeError
-from .ops import append, outline
-from .ops.index import Tail
-from .ops.operations import OnError, flag, whole
-from .ops.order import length
-from .ops.sample import Store
+from .ops.batch import append_batch, append_unbatch
+from .ops.cache import append_cache
+from .ops.call import OnError, append_call
+from .ops.chain import as_html, as_text, graph, length
+from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
+from .ops.device import append_to_device
+from .ops.index import Store, Tail
+from .ops.route import append_route, grown_branches
+from .ops.sample import append_balance, append_claim, append_sample
+from .ops.shard import append_shard
+from .ops.shuffle import append_shuffle
 from .ops.stage import Chain, Stage, addresses, stage_at
 from .run.iterator import EpochIterator
 from .run.run import Run
@@ -107,7 +114,7 @@ class Chaining:
             KnobError: a knob out of range.
             DuplicateNameError: the chain has a stage of this name.
         """
-        return self._with(append.call(self.chain, "map", fn, locals()))
+        return self._with(append_call(self.chain, "map", fn, locals()))
 
     def filter(
         self,
@@ -127,7 +134,7 @@ class Chaining:
         region: bool = True,
     ) -> Self:
         """Keep the items for which `fn` is true. Options and errors as in `map`."""
-        return self._with(append.call(self.chain, "filter", fn, locals()))
+        return self._with(append_call(self.chain, "filter", fn, locals()))
 
     def flat_map(
         self,
@@ -152,7 +159,7 @@ class Chaining:
         on at once, and no more is drawn than there is room for. A retried call starts again and
         its first items, already handed on, are left out. Other options and errors as in `map`.
         """
-        return self._with(append.call(self.chain, "flat_map", fn, locals()))
+        return self._with(append_call(self.chain, "flat_map", fn, locals()))
 
     def batch(
         self,
@@ -193,7 +200,7 @@ class Chaining:
         """
         options = {"drop_last": drop_last, "collate": collate, "names": names, "dtype": dtype}
         options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
-        return self._with(append.batch(self.chain, size, options, name, prefetch))
+        return self._with(append_batch(self.chain, size, options, name, prefetch))
 
     def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Self:
         """Copy each batch to a device, on a stream of its own, while the loop works.
@@ -223,15 +230,15 @@ class Chaining:
 
         Source: PyTorch "CUDA semantics", asynchronous copies.
         """
-        return self._with(append.to_device(self.chain, device, depth, stream))
+        return self._with(append_to_device(self.chain, device, depth, stream))
 
     def unbatch(self) -> Self:
         """Take batches apart again, along the first dimension of everything in them."""
-        return self._with(append.unbatch(self.chain))
+        return self._with(append_unbatch(self.chain))
 
     def window(self, size: int, stride: int = 1) -> Self:
         """Return lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
-        return self._with(append.window(self.chain, size, stride))
+        return self._with(append_window(self.chain, size, stride))
 
     def shuffle(
         self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
@@ -251,7 +258,7 @@ class Chaining:
         Source: `numpy.random.Generator.permutation`; a Feistel network where a source is very
         long (see `sampler`).
         """
-        return self._with(append.shuffle(self.chain, seed, buffer_size, prefetch))
+        return self._with(append_shuffle(self.chain, seed, buffer_size, prefetch))
 
     def sample(
         self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
@@ -277,7 +284,7 @@ class Chaining:
         replacement, Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
         """
         options = {"replacement": replacement, "seed": seed}
-        return self._with(append.sample(self.chain, weights, n, options))
+        return self._with(append_sample(self.chain, weights, n, options))
 
     def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Self:
         """Draw items so that every label comes equally often, anew in every epoch.
@@ -296,7 +303,7 @@ class Chaining:
             ArgumentError: not one label for each item, or no order of indices before it.
             ArgumentTypeError: no sequence, or labels that cannot be hashed.
         """
-        return self._with(append.balance(self.chain, labels, n, seed))
+        return self._with(append_balance(self.chain, labels, n, seed))
 
     def claim(
         self, *, chunk: int = 64, store: Store | None = None, name: str | None = None
@@ -319,7 +326,7 @@ class Chaining:
         Raises:
             ArgumentError: a chunk below 1, or no order of indices of all ranks before it.
         """
-        return self._with(append.claim(self.chain, chunk, store, name))
+        return self._with(append_claim(self.chain, chunk, store, name))
 
     def shard(
         self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
@@ -338,23 +345,23 @@ class Chaining:
             ArgumentError: a rank outside the world, another word for `tail`, or no rank given
                 and none known.
         """
-        return self._with(append.shard(self.chain, rank, world_size, tail))
+        return self._with(append_shard(self.chain, rank, world_size, tail))
 
     def take(self, n: int) -> Self:
         """Keep the first `n` items."""
-        return self._with(append.take(self.chain, n))
+        return self._with(append_take(self.chain, n))
 
     def skip(self, n: int) -> Self:
         """Leave out the first `n` items."""
-        return self._with(append.skip(self.chain, n))
+        return self._with(append_skip(self.chain, n))
 
     def repeat(self, n: int | None = None) -> Self:
         """Return all items `n` times, or for ever; every pass shuffles and draws anew."""
-        return self._with(append.repeat(self.chain, n))
+        return self._with(append_repeat(self.chain, n))
 
     def enumerate(self) -> Self:
         """Return pairs of a number, from 0, and the item."""
-        return self._with(append.enumerate_(self.chain))
+        return self._with(append_enumerate(self.chain))
 
     def cache(self, path: str | os.PathLike[str] | None = None) -> Self:
         """Keep the items of the first whole epoch; later epochs read them instead.
@@ -367,7 +374,7 @@ class Chaining:
         Raises:
             CacheError: at the start of an epoch, the folder was written by another chain.
         """
-        return self._with(append.cache(self.chain, path))
+        return self._with(append_cache(self.chain, path))
 
     def route(
         self,
@@ -389,8 +396,8 @@ class Chaining:
             ArgumentError: no branches, or a branch with another kind of stage. An item with an
                 unknown value ends the epoch.
         """
-        grown = append.grown_branches(branches, self._with)
-        return self._with(append.route(self.chain, key, grown, name))
+        grown = grown_branches(branches, self._with)
+        return self._with(append_route(self.chain, key, grown, name))
 
 
 # -- Pipeline: a frozen chain of stages. Every method returns a new one; only knobs ever change ----
@@ -511,10 +518,10 @@ class Pipeline(Chaining):
 
     def graph(self) -> list[dict[str, Any]]:
         """Return the chain as data: for each stage its name, operation, executor and knobs."""
-        return outline.graph(self.chain)
+        return graph(self.chain)
 
     def __repr__(self) -> str:
-        return outline.as_text(self.chain)
+        return as_text(self.chain)
 
     def _repr_html_(self) -> str:
-        return outline.as_html(self.chain)
+        return as_html(self.chain)

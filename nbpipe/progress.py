@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
+from .base.checks import whole
 from .base.format import format_rate, format_seconds, format_share
 from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
-from .ops.operations import whole
 from .ops.stage import CONSUMER
 from .pipeline import Pipeline
 from .run.iterator import EpochIterator

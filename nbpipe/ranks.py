@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .errors import ArgumentError, MissingExtraError
-from .ops.sample import LocalStore, Store
+from .ops.index import LocalStore, Store
 
 __all__ = ["LocalStore", "Store", "gather_states"]
 

@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .base.checks import as_float, flag, whole
 from .base.format import shortened
 from .errors import ArgumentError, ArgumentTypeError
-from .ops.append import check_name
-from .ops.operations import Concat, Interleave, Mix, Operation, Source, Zip, as_float, flag, whole
+from .ops.chain import check_name
+from .ops.join import Concat, Interleave, Mix, Zip
 from .ops.plan import IndexPlan
-from .ops.stage import Chain, Stage
+from .ops.source import Source
+from .ops.stage import Chain, Operation, Stage
 from .pipeline import Pipeline
 
 # -- source(): the beginning of every pipeline -----------------------------------------------------

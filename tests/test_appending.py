@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe import ArgumentError, DuplicateNameError, Retry
-from nbpipe.ops.append import check_name
+from nbpipe.ops.chain import check_name
 
 
 def decode(item):

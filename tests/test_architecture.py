@@ -30,7 +30,7 @@ FLOORS = (
     "debug ranks __init__ cli __main__",
 )
 # How many files a room holds at most, its `__init__` not counted; a room within is counted alone.
-MOST_FILES = {"executors": 14, "engine": 16, "export": 21}
+MOST_FILES = {"ops": 18, "executors": 14, "engine": 16, "export": 21}
 MOST_FILES_ELSEWHERE = 12
 # What names a type of a file that needs it: each closes a circle, and none may be added.
 CIRCLES = {

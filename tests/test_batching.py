@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, StageError
-from nbpipe.engine.fold import split_batch
+from nbpipe.ops.batch import split_batch
 from tests.strategies import HANDS, ITEMS, called, chunks, chunks_by_cost
 
 

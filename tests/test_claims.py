@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, DuplicateNameError, LengthUnknownError
-from nbpipe.ops.index import ItemsOrder, Remaining
+from nbpipe.ops.index import ClaimOrder, ItemsOrder
 from nbpipe.ops.plan import IndexPlan
-from nbpipe.ops.sample import ClaimOrder
+from nbpipe.ops.remaining import Remaining
 from nbpipe.ranks import LocalStore
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import nbpipe
 from nbpipe import ArgumentError
-from nbpipe.ops.order import absorbed, index_plan
+from nbpipe.ops.chain import absorbed, index_plan
 
 
 def source(length=6):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import StateError
-from nbpipe.ops.index import Remaining
+from nbpipe.ops.remaining import Remaining
 
 END = 60  # beyond what any example leaves out
 RUNS = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=6)

@@ -19,7 +19,7 @@ from ..base.knobs import Knob
 from ..base.seeding import seed_item
 from ..base.worker import NUMBER, worker_info
 from ..executors.memory import Packer, unpack
-from ..ops.index import Remaining
+from ..ops.remaining import Remaining
 from ..ops.stage import Stage, addresses
 from ..pipeline import Pipeline
 from ..sources import interleave, source

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias, ModuleType
 from typing import Any, SupportsIndex, final
 
+from ..base.checks import function, seconds
 from ..base.knobs import Knob
 from ..errors import ArgumentError, MissingExtraError
-from ..ops.operations import function, seconds
 from ..ops.stage import MAX_PREFETCH
 from ..pipeline import Pipeline
 from ..run.run import Run

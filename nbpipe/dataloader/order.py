@@ -20,11 +20,11 @@ from typing import Any, final
 
 import numpy as np
 
+from ..base.checks import whole
 from ..base.format import shortened
 from ..base.seeding import seed_for
 from ..base.worker import CALL
 from ..errors import ArgumentError, ArgumentTypeError, StateError
-from ..ops.operations import whole
 
 # -- What a `DataLoader` is given, by the rules of torch's -----------------------------------------
 FACTOR = 2  # batches held ready for each worker, where not given

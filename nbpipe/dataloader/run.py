@@ -17,7 +17,7 @@ from ..engine.failures import KEPT, Failure
 from ..engine.machine import EVENTS_KEPT, TICKS_KEPT
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..errors import LengthUnknownError, RunClosedError
-from ..ops.order import length
+from ..ops.chain import length
 from ..ops.stage import CONSUMER, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.run import LiveStage, Run

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
-from ..ops.index import Remaining
+from ..ops.remaining import Remaining
 from ..run.run import Run
 from .chain import READER, SAMPLES, Batches, Resumed, following
 from .order import Drawn, Draws, Noted, Samples, checked_state, has_state, state_of

@@ -6,25 +6,16 @@ from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Path, order_generator
-from ..ops.cache import Made, Store
-from ..ops.checkpoint import check_below
-from ..ops.index import Remaining
-from ..ops.operations import (
-    Batch,
-    Cache,
-    Call,
-    Concat,
-    FlatMap,
-    Interleave,
-    Mix,
-    Repeat,
-    Route,
-    Source,
-    Unbatch,
-    Zip,
-)
-from ..ops.order import absorbed
-from ..ops.stage import Chain, Stage, address_book, regions_of
+from ..ops.batch import Batch, Unbatch, split_batch
+from ..ops.cache import Cache, Made, Recording, Store
+from ..ops.call import Call, FlatMap
+from ..ops.chain import absorbed
+from ..ops.cut import Repeat
+from ..ops.join import Concat, Interleave, Mix, Zip
+from ..ops.remaining import Dropping, Remaining, check_below
+from ..ops.route import Route
+from ..ops.source import Source
+from ..ops.stage import Chain, Fold, Stage, address_book, regions_of
 from .expand import (
     CallOpener,
     ExpandNode,
@@ -36,15 +27,7 @@ from .expand import (
 )
 from .external import Feed, GivenItems
 from .failures import Budget
-from .fold import (
-    Dropping,
-    Recording,
-    StreamNode,
-    StreamOperation,
-    StreamStep,
-    operation_of,
-    split_batch,
-)
+from .fold import StreamNode, StreamStep, operation_of
 from .join import (
     Chooser,
     ConcatMover,
@@ -243,7 +226,7 @@ class Part:
         self._operate(runtime, operation_of(stage, self._context, self._passes, node_state))
         self._drop(runtime, node_state)
 
-    def _operate(self, runtime: StageRuntime, operation: StreamOperation) -> None:
+    def _operate(self, runtime: StageRuntime, operation: Fold) -> None:
         step = StreamStep(runtime.address, operation, self._context)
         self._append(StreamNode(runtime, self._epoch, step))
 

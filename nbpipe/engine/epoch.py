@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from ..base.seeding import Entry
-from ..ops.index import Remaining
+from ..ops.remaining import Remaining
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode

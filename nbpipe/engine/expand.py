@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentTypeError, StateError
 from ..ops.cache import Made, PassNumber, Store, with_passes
-from ..ops.index import Remaining
-from ..ops.operations import Source
 from ..ops.plan import ResolvedOrder
+from ..ops.remaining import Remaining
+from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems, NothingReadyError
 from .fold import StreamStep

@@ -14,13 +14,16 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ..base.checks import as_int
 from ..base.format import shortened
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..executors.remote_errors import PackedError, pack_error
-from ..ops.index import Remaining
-from ..ops.operations import Cache, Enumerate, Repeat, Skip, Source, as_int
-from ..ops.order import absorbed
+from ..ops.cache import Cache
+from ..ops.chain import absorbed
+from ..ops.cut import Enumerate, Repeat, Skip
+from ..ops.remaining import Remaining
+from ..ops.source import Source
 from ..ops.stage import Chain, Stage
 
 # -- Indices that come from outside the pipeline, for one epoch ------------------------------------

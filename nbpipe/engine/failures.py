@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
-from ..ops.operations import FailurePolicy
+from ..ops.call import FailurePolicy
 
 if TYPE_CHECKING:
     from .node import Node

@@ -13,9 +13,8 @@ import numpy as np
 from ..base.seeding import Entry
 from ..errors import ArgumentError
 from ..executors.device import opened
-from ..ops.checkpoint import check_below
-from ..ops.index import Remaining
-from ..ops.operations import Route
+from ..ops.remaining import Remaining, check_below
+from ..ops.route import Route
 from .fold import StreamNode
 from .node import Draws, Node, Stages, note, stages_of
 from .runtime import StageRuntime

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..executors.base import Caller
 from ..ops.checkpoint import Place, caches, unreadable
-from ..ops.index import Remaining
+from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain
 from .epoch import LOG, Epoch
 from .external import GivenOrder

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.seeding import Entry, generator_for
 from ..errors import StageTimeoutError
-from ..ops.index import Remaining
-from ..ops.operations import Batch, Call, FailurePolicy, Filter
+from ..ops.batch import Batch, Collate
+from ..ops.call import Call, FailurePolicy, Filter
+from ..ops.remaining import Remaining
 from .failures import Failed, failed
-from .fold import Collate
 from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
 from .runtime import BLOCKED, STARVED, StageRuntime
 from .task import Task, run_plain, run_steps

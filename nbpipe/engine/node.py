@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.seeding import Entry, Path
 from ..errors import FailureBudgetError
-from ..ops.index import Remaining, Rows
+from ..ops.remaining import Remaining, Rows
 from .failures import Budget, parted
 from .runtime import BLOCKED, READY, STARVED, StageRuntime
 from .task import Task

@@ -24,6 +24,10 @@ from ..executors.base import Answer, Caller, Job
 from ..executors.device import opened
 from ..ops.index import Remaining
 from ..ops.operations import Batch, Call, FlatMap
+from ..executors.environment import seed_item
+from ..ops.batch import Batch
+from ..ops.call import Call, FlatMap
+from ..ops.remaining import Remaining
 from ..ops.stage import Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed

@@ -28,10 +28,13 @@ from ..executors.device import (
     replaced,
     seal_with,
 )
-from ..ops.operations import Batch, Call, FailurePolicy, FlatMap, Map, Operation, Target, ToDevice
-from ..ops.stage import Placement, Stage
+from ..ops.batch import Batch, BatchByCost
+from ..ops.cache import Recording
+from ..ops.call import Call, FailurePolicy, FlatMap, Map
+from ..ops.device import Target, ToDevice
+from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode
-from .fold import BatchByCost, Recording, StreamNode, StreamStep
+from .fold import StreamNode, StreamStep
 from .map import AsyncStep, MapNode, Step, step_of
 from .program import Part, Region, RegionNode, RegionProgram
 from .task import EpochContext

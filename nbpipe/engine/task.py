@@ -12,7 +12,7 @@ from ..base.threads import Latch
 from ..base.tree import size_bytes
 
 if TYPE_CHECKING:
-    from ..ops.index import Remaining
+    from ..ops.remaining import Remaining
     from .map import Step
     from .node import Node
 

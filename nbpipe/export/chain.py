@@ -22,9 +22,18 @@ import numpy as np
 
 from ..errors import ExportError
 from ..executors.pickling import by_reference
-from ..ops import operations as ops
-from ..ops.operations import Balance, Claim, Sample, Target, ToDevice
-from ..ops.sample import LocalStore
+from ..ops.batch import Batch
+from ..ops.cache import Cache
+from ..ops.call import Call, FailurePolicy
+from ..ops.cut import Repeat, Skip, Take, Window
+from ..ops.device import Target, ToDevice
+from ..ops.index import LocalStore
+from ..ops.join import Interleave, Mix, Zip
+from ..ops.route import Route
+from ..ops.sample import Balance, Claim, Sample
+from ..ops.shard import Shard
+from ..ops.shuffle import Shuffle
+from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
 from . import pieces
@@ -288,7 +297,7 @@ def target_of(stage: Stage, use: Use) -> Target:
     return target
 
 
-def policy_arguments(policy: ops.FailurePolicy) -> list[str]:
+def policy_arguments(policy: FailurePolicy) -> list[str]:
     """Write what happens to items whose call failed."""
     retry, arguments = policy.retry, []
     if retry is not None:
@@ -325,7 +334,7 @@ def _chains(chain: Stages) -> list[Stages]:
     """Return a chain and all that it joins; branches of routes have no beginning of their own."""
     found = [chain]
     for stage in chain:
-        if not isinstance(stage.spec, ops.Route):
+        if not isinstance(stage.spec, Route):
             for one in stage.inputs:
                 found += _chains(one)
     return found
@@ -745,9 +754,9 @@ class _Writer:
 
     def _head(self, stage: Stage) -> Chain:
         spec = stage.spec
-        if not isinstance(spec, ops.Source):
+        if not isinstance(spec, Source):
             inputs = tuple(self.chain(one) for one in stage.inputs)
-            listed = isinstance(spec, ops.Mix | ops.Interleave)
+            listed = isinstance(spec, Mix | Interleave)
             return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
         tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
@@ -757,7 +766,7 @@ class _Writer:
         text = self._items(stage, spec)
         return Chain("nbpipe.source", arguments=(text, *tail))
 
-    def _items(self, stage: Stage, spec: ops.Source) -> str:
+    def _items(self, stage: Stage, spec: Source) -> str:
         named = _ROOT_PARAMETER in self.parameters
         wanted = f"{self._words[id(stage)]}_{_ROOT_PARAMETER}" if named else _ROOT_PARAMETER
         mark = self._collector.free_name("_items")
@@ -773,13 +782,13 @@ class _Writer:
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
         match spec:
-            case ops.Zip(strict=False):
+            case Zip(strict=False):
                 return ["strict=False"]
-            case ops.Mix(weights=weights, seed=seed, stop=stop):
+            case Mix(weights=weights, seed=seed, stop=stop):
                 words = [] if len(set(weights)) == 1 else [self._weights(stage, weights)]
                 words.append(f"seed={seed}")
                 return words if stop == "longest" else [*words, f"stop={quoted(stop)}"]
-            case ops.Interleave(cycle=cycle):
+            case Interleave(cycle=cycle):
                 return [f"cycle={cycle}", *self._knob_arguments(stage)]
         return []
 
@@ -796,15 +805,15 @@ class _Writer:
     # -- steps ----------------------------------------------------------------------------
     def _step(self, stage: Stage, number: int, names: set[str]) -> Step:
         spec = stage.spec
-        if isinstance(spec, ops.Call):
+        if isinstance(spec, Call):
             return Step(stage.op, tuple(self._call(stage, spec, number, names)))
-        if isinstance(spec, ops.Route):
+        if isinstance(spec, Route):
             return self._route(stage, spec, names)
-        if isinstance(spec, ops.Batch):
+        if isinstance(spec, Batch):
             return Step("batch", tuple(self._batch(stage, spec, names)))
         return Step(stage.op, tuple(self._plain(stage, spec)))
 
-    def _call(self, stage: Stage, spec: ops.Call, number: int, names: set[str]) -> list[str]:
+    def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
         text = self._expression(spec.fn, place)
         found = name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
@@ -853,7 +862,7 @@ class _Writer:
         given += [] if placement.copy else ["copy=False"]
         return given + ([] if placement.region else ["region=False"])
 
-    def _batch(self, stage: Stage, spec: ops.Batch, names: set[str]) -> list[str]:
+    def _batch(self, stage: Stage, spec: Batch, names: set[str]) -> list[str]:
         name = self._parameter(stage, "size")
         kind = type(spec.size).__name__
         self._add(Parameter(name, kind, repr(spec.size)))
@@ -874,12 +883,12 @@ class _Writer:
 
     def _plain(self, stage: Stage, spec: Any) -> list[str]:
         match spec:
-            case ops.Window(size=size, stride=stride):
+            case Window(size=size, stride=stride):
                 return [f"{size}", *([] if stride == 1 else [f"stride={stride}"])]
-            case ops.Shuffle(seed=seed, buffer_size=buffer):
+            case Shuffle(seed=seed, buffer_size=buffer):
                 held = [] if buffer is None else [f"buffer_size={buffer}"]
                 return [f"seed={seed}", *held, *self._knob_arguments(stage)]
-            case ops.Shard(rank=rank, world_size=world, tail=tail):
+            case Shard(rank=rank, world_size=world, tail=tail):
                 given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
                 return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
             case ToDevice():
@@ -889,11 +898,11 @@ class _Writer:
                 return self._drawn(stage, spec)
             case Claim():
                 return claim_arguments(stage, spec, self._place(stage, None, "").use)
-            case ops.Take(count=count) | ops.Skip(count=count):
+            case Take(count=count) | Skip(count=count):
                 return [f"{count}"]
-            case ops.Repeat(times=times):
+            case Repeat(times=times):
                 return [] if times is None else [f"{times}"]
-            case ops.Cache(store=store):
+            case Cache(store=store):
                 return [] if store.place == "memory" else [quoted(store.place)]
         return []
 
@@ -913,7 +922,7 @@ class _Writer:
             arguments.append("replacement=False")
         return [*arguments, f"seed={spec.seed}"]
 
-    def _route(self, stage: Stage, spec: ops.Route, names: set[str]) -> Step:
+    def _route(self, stage: Stage, spec: Route, names: set[str]) -> Step:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")
         key = self._expression(spec.key, place)
         branches = []

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..base.checks import flag, whole
 from ..errors import ArgumentError, ExportError, NbpipeError
-from ..ops import operations as ops
-from ..ops.outline import graph
+from ..ops.chain import graph
 from ..ops.stage import Chain, Stage, addresses
 from ..show.exported import note_export
 from .chain import drafted
@@ -93,12 +93,12 @@ def export_chain(
     """
     try:
         file = module_path(path)
-        count = ops.whole("export check_items", check_items, minimum=0, unit="items")
+        count = whole("export check_items", check_items, minimum=0, unit="items")
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         with _one_at_a_time:
             return _gated(
-                chain, file, items, count, overwrite=ops.flag("overwrite", overwrite), assets=assets
+                chain, file, items, count, overwrite=flag("overwrite", overwrite), assets=assets
             )
     except NbpipeError as error:
         cleared(error)

@@ -1,4 +1,4 @@
-"""Cache stores: the items of one whole epoch, in memory or in a folder."""
+"""cache: items of the first whole epoch, kept for the later ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,59 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
-from ..base.seeding import Path
+from ..base.seeding import Entry, Path
 from ..base.tree import copy_arrays
-from ..errors import CacheError
+from ..errors import ArgumentTypeError, CacheError
+from .chain import append_plain, fingerprint
+from .remaining import NodeState, Remaining
+from .stage import Chain, Operation, Runs
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cache(Operation):
+    """Items of the first whole epoch, kept for the later ones."""
+
+    label: ClassVar[str] = "cache"
+    runs: ClassVar[Runs] = "cache"
+    store: Store
+
+    def detail(self) -> str:
+        """Tell where the items are kept."""
+        return str(self.store.place)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return nothing: where items are kept changes none."""
+        return {}
+
+    @property
+    def kept_in(self) -> Store:
+        """Where the items are kept."""
+        return self.store
+
+
+def append_cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:
+    """Append a cache stage."""
+    if path is None:
+        return append_plain(chain, Cache(MemoryStore()))
+    given: object = path
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise ArgumentTypeError(
+            f"cache path must be a folder, as a str or a Path, got {path!r}; leave it out to "
+            "cache in memory"
+        )
+    return append_plain(chain, Cache(FolderStore(path, {"chain": fingerprint(chain)})))
+
 
 _FORMAT = 3
+
 _ITEMS = "items.pickle"
+
 _LONGEST = 120  # characters of a value in a message
+
 _WAY_OUT = "delete it, or cache to another folder"
 
 
@@ -346,3 +389,69 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 def _brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+class Recording:
+    """Passes items on and keeps them in a cache.
+
+    The cache is complete only when the epoch was consumed to its end: how far the stage had run
+    ahead when a loop was left is a matter of timing, and must not show.
+
+    The passes of repeats around it move to the end of each path, where a replay puts them.
+    """
+
+    finished = False
+    holds_items = False
+
+    def __init__(
+        self, store: Store, passes: tuple[int, ...], made: Made, node_state: NodeState
+    ) -> None:
+        self._store = store
+        self._passes = passes
+        self._as_of = made
+        self._rest = Remaining.read(node_state.get("rest", [0, []]))
+        self._keeps = self._rest.is_all  # else the beginning was seen by another process
+        self._made: Recorder | None = None
+        self._closed = False
+        self._whole = False
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell which items are left, for a cache that is complete by then."""
+        node_state["rest"] = self._rest.of_wanted(rest).data
+        node_state["made"] = [self._as_of[0], list(self._as_of[1])]
+        return rest
+
+    def _recorder(self) -> Recorder:
+        recorder = self._made
+        if recorder is None:  # made when it is first used: some inputs are never opened
+            recorder = self._made = self._store.recorder(self._as_of)
+            if self._closed:
+                recorder.close()
+        return recorder
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Keep an item."""
+        path = entry[0]
+        if self._passes:
+            path = without_passes(path)
+        if self._keeps:
+            self._recorder().add(path, entry[1])
+        return (with_passes(path, self._passes), entry[1])
+
+    def flush(self) -> Iterator[Entry]:
+        """Take note that all items were seen."""
+        self._whole = True
+        return iter(())
+
+    def commit(self) -> None:
+        """Complete the cache: all items were consumed; or have the next epoch make them again."""
+        if self._whole and self._keeps:
+            self._recorder().complete()
+        elif self._whole:
+            self._store.as_of = self._as_of
+
+    def close(self) -> None:
+        """Forget what was kept, unless it is complete; from any thread."""
+        self._closed = True
+        if self._made is not None:
+            self._made.close()

@@ -2,157 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
-from .index import Remaining, Run
-from .operations import (
-    Balance,
-    Batch,
-    Cache,
-    Call,
-    Claim,
-    Filter,
-    FlatMap,
-    Operation,
-    Sample,
-    Shard,
-    Source,
-    Unbatch,
-    Window,
-)
-from .order import absorbed, index_plan
-from .plan import default_rank
+from .chain import absorbed, index_plan
+from .remaining import Remaining, Run, are_inside, check_node_states, check_ranks
 from .stage import Chain, Stage, addresses
 
-# -- Where stages go on, as it comes back from a file: checked before anything uses it -------------
-_MOST = 2**53  # a number that JSON keeps
-_MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
-_MOST_RANKS = 2**20
-_GIVE_STATE = "give what run.state_dict() returned"
-
-
-def check_node_states(stages: Mapping[str, Any]) -> None:
-    """Check what a state says of each stage.
-
-    Raises:
-        StateError: something else stands there than was written.
-    """
-    for address, about in stages.items():
-        if not isinstance(about, Mapping):
-            raise _wrong(address, "", about)
-        for word, value in about.items():
-            test = _TESTS.get(word)
-            if test is None or not test(value):
-                raise _wrong(address, word, value)
-
-
-def are_inside(stages: Mapping[str, Any]) -> bool:
-    """Tell whether stages stand inside an epoch: what they tell of caches is no place."""
-    return any(set(about) - {"rest", "by", "made"} for about in stages.values())
-
-
-def check_ranks(ranks: Mapping[str, Any]) -> None:
-    """Check the ranks and world sizes that a state tells of.
-
-    Raises:
-        StateError: they cannot be.
-    """
-    for address, told in ranks.items():
-        if not _is_pair(told) or not 0 <= told[0] < told[1] <= _MOST_RANKS:
-            raise StateError(
-                f"a state must tell the rank and the world size of {address!r}, got "
-                f"{shortened(repr(told))}; {_GIVE_STATE}"
-            )
-
-
-def check_below(address: str, word: str, numbers: Iterable[int], end: int) -> None:
-    """Check that numbers in a state name something there is.
-
-    Raises:
-        StateError: one of them does not.
-    """
-    beyond = [number for number in numbers if number >= end]
-    if beyond:
-        raise _wrong(address, word, beyond[0])
-
-
-def _wrong(address: str, word: str, value: object) -> StateError:
-    where = f"{address!r}, {word!r}" if word else repr(address)
-    return StateError(
-        f"a state must say where stage {where} goes on, got {shortened(repr(value))}; {_GIVE_STATE}"
-    )
-
-
-def _is_number(value: object, most: int = _MOST) -> bool:
-    return type(value) is int and 0 <= value < most
-
-
-def _is_draws(value: object) -> bool:
-    return _is_number(value, _MOST_DRAWS)
-
-
-def _is_numbers(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_number, value))
-
-
-def _is_rest(value: object) -> bool:
-    try:
-        Remaining.read(value)
-    except StateError:
-        return False
-    return True
-
-
-def _is_path(value: object) -> bool:
-    return _is_number(value) or _is_numbers(value)
-
-
-def _are_two(value: object, one: Callable[[Any], bool], other: Callable[[Any], bool]) -> bool:
-    if not isinstance(value, list | tuple) or len(value) != 2:  # noqa: PLR2004
-        return False
-    return one(value[0]) and other(value[1])
-
-
-def _is_children(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(
-        _are_two(part, _is_path, _is_rest) for part in value
-    )
-
-
-def _is_pair(value: object) -> bool:
-    return _are_two(value, _is_number, _is_number)
-
-
-def _is_made(value: object) -> bool:
-    return _are_two(value, _is_number, _is_numbers)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_word(value: object) -> bool:
-    return value in ("index", "skipping", "claim", "replay")
-
-
-_TESTS: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("rest", "drop", "base"), _is_rest),
-    **dict.fromkeys(("left", "skip", "first", "pass", "seen", "turn", "following"), _is_number),
-    **dict.fromkeys(("drawn", "draws"), _is_draws),
-    **dict.fromkeys(("again", "slots", "sizes", "open"), _is_numbers),
-    **dict.fromkeys(("over", "padded", "moved"), _is_flag),
-    "children": _is_children,
-    "failed": _is_pair,
-    "made": _is_made,
-    "by": _is_word,
-}
-
-
-# -- Worlds: an epoch that some ranks began, gone on with by another number of ranks ---------------
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
 
 
@@ -225,7 +84,7 @@ def reclaimed(chain: Chain, states: Sequence[Mapping[str, Any]]) -> dict[str, di
 
 def claims_in(chain: Chain) -> list[str]:
     """Return the addresses of all claims."""
-    return [address for address, stage in addresses(chain).items() if isinstance(stage.spec, Claim)]
+    return [address for address, stage in addresses(chain).items() if stage.spec.claims]
 
 
 def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
@@ -248,13 +107,9 @@ def _check_all(states: Sequence[Mapping[str, Any]], address: str) -> None:
 
 
 def _only_split(chain: Chain) -> str:
-    found = [
-        address
-        for address, stage in addresses(chain).items()
-        if isinstance(stage.spec, Shard | Claim)
-    ]
+    found = [address for address, stage in addresses(chain).items() if stage.spec.splits]
     spec, used = absorbed(chain)
-    if len(found) != 1 or spec is None or not isinstance(chain[used - 1].spec, Shard | Claim):
+    if len(found) != 1 or spec is None or not chain[used - 1].spec.splits:
         raise StateError(
             "a state of another world size can be gone on with only where the pipeline has one "
             "shard or claim, at the end of what is read by index, as "
@@ -302,12 +157,8 @@ def _check_complete(chain: Chain, parts: Mapping[int, Mapping[str, Any]], world:
 
 
 def _counts_by_itself(stage: Stage) -> bool:
-    spec = stage.spec
-    if isinstance(spec, Filter | FlatMap | Unbatch):
-        return True
-    if isinstance(spec, Call):
-        return spec.policy.skips or not spec.ordered
-    return any(_counts_by_itself(inner) for chain in stage.inputs for inner in chain)
+    inner = (one for chain in stage.inputs for one in chain)
+    return stage.spec.may_lose or any(map(_counts_by_itself, inner))
 
 
 def _rows(chain: Chain, base: Remaining, world: int) -> int:
@@ -375,24 +226,23 @@ def _behind_batches(chain: Chain) -> set[str]:
     found: set[str] = set()
     gathers = False
     for address, stage in addresses(chain).items():
-        gathers = gathers or isinstance(stage.spec, Batch | Window)
+        gathers = gathers or stage.spec.gathers
         if gathers:
             found.add(address)
     return found
 
 
-# -- Checkpoint: the state of a run as JSON-ready values, and the checks when it comes back --------
-# A state holds numbers of items and places in orders, never items. `stages` says for each stage
-# where it goes on; the rest says which pipeline and data it belongs to.
 FORMAT = 1
+
 State = dict[str, Any]
-NodeState = dict[str, dict[str, Any]]
-_PLAIN = (bool, int, float, str, type(None))
-# They may differ when an epoch goes on.
-_FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
+
+NodeStates = dict[str, dict[str, Any]]
+
+
 _KINDS = {"epoch": int, "delivered": int, "given": bool} | dict.fromkeys(
     ("stages", "lengths", "ranks"), dict
 )
+
 _WAY_OUT = "give what run.state_dict() returned for this pipeline"
 
 
@@ -410,7 +260,7 @@ class Place:
 
     epoch: int
     delivered: int = 0
-    node_state: NodeState | None = None
+    node_state: NodeStates | None = None
     given: bool = False
 
     @property
@@ -419,13 +269,13 @@ class Place:
         return self.delivered > 0 or are_inside(self.node_state or {})
 
 
-def caches(chain: Chain) -> NodeState:
+def caches(chain: Chain) -> NodeStates:
     """Tell of each cache which epoch made its items, or is to make them."""
-    found: NodeState = {}
+    found: NodeStates = {}
     for address, stage in addresses(chain).items():
-        if not isinstance(stage.spec, Cache):
+        store = stage.spec.kept_in
+        if store is None:
             continue
-        store = stage.spec.store
         made = store.made if store.complete else store.as_of
         if made is not None:
             found[address] = {"rest": [0, []], "made": [made[0], list(made[1])]}
@@ -570,42 +420,15 @@ def _words(outline: Any) -> str:
 def _outline(stage: Stage) -> list[Any]:
     """Return what must be the same when an epoch goes on: not functions, executors, knobs."""
     inner = [[_outline(one) for one in chain] for chain in stage.inputs]
-    return [stage.name, stage.op, _about(stage.spec), inner]
-
-
-def _about(spec: Operation) -> dict[str, Any]:
-    if isinstance(spec, Call | Source):
-        return {}
-    values = {part.name: getattr(spec, part.name) for part in fields(spec)}  # type: ignore[arg-type]
-    if isinstance(spec, Sample | Balance):
-        values |= {"draw": spec.draw.digest, "weights": None, "labels": None}
-    if isinstance(spec, Batch):
-        return {"size": spec.size, "drop_last": spec.drop_last, "by_cost": spec.cost is not None}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if name not in _FREE and _is_plain(value)
-    }
-
-
-def _is_plain(value: Any) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(part, _PLAIN) for part in parts)
+    return [stage.name, stage.op, stage.spec.state_words(), inner]
 
 
 def _lengths(chain: Chain) -> dict[str, int]:
-    return {
-        address: len(stage.spec.items)
-        for address, stage in addresses(chain).items()
-        if isinstance(stage.spec, Source) and stage.spec.plan is not None
-    }
+    rows = {address: stage.spec.rows for address, stage in addresses(chain).items()}
+    return {address: count for address, count in rows.items() if count is not None}
 
 
 def _ranks(chain: Chain) -> dict[str, list[int]]:
     """Return for each shard and claim its rank and the size of the world."""
-    rank, world = default_rank() or (0, 1)
-    return {address: [rank, world] for address in claims_in(chain)} | {
-        address: [stage.spec.rank, stage.spec.world_size]
-        for address, stage in addresses(chain).items()
-        if isinstance(stage.spec, Shard)
-    }
+    parts = {address: stage.spec.part for address, stage in addresses(chain).items()}
+    return {address: list(part) for address, part in parts.items() if part is not None}

@@ -1,34 +1,38 @@
-"""Index orders: rows in random access, and which of them are still wanted."""
+"""Index orders: rows in random access, in the order of a source, permuted, drawn or claimed."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import operator
+import sys
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast, final
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast, final
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..base.format import shortened
-from ..base.seeding import Path, Permutation
-from ..errors import ArgumentError, StateError
+from ..base.seeding import Path, Permutation, uniforms
+from ..errors import ArgumentError
+from .remaining import Remaining, Rows
 
-# -- Index orders: rows in random access, each with a path and an item of a source -----------------
-# `sampler.py` says what to do; the classes here are what it opens for one epoch. An order is asked
-# for blocks of rows, as int64 arrays of shape (n,), and gives the columns of their paths and a lazy
-# iterator over their items: indices are computed in blocks, items are read one at a time.
 Tail: TypeAlias = Literal["pad", "drop", "uneven"]
-Rows: TypeAlias = NDArray[np.int64]
+
+
 Columns: TypeAlias = tuple[Rows, ...]  # one for each element of a path; -1 where it has none
+
 Picked: TypeAlias = tuple[Columns, Iterator[Any]]
 
 LONGEST = 2**62  # rows; no epoch gets there, and int64 holds it
+
 _KEPT_ROWS = 2**22  # of the passes that stay at hand, beside the last two
+
 _KEPT_PASSES = 64
 
 
@@ -319,193 +323,247 @@ def paths_of(columns: Columns) -> Sequence[Path]:
     return [row if len(row) > 1 else row[0] for row in short]
 
 
-# -- Remaining: which items of a stream are still wanted, by their numbers alone -------------------
-_MOST = 2**62
+Weights: TypeAlias = NDArray[np.float64]
 
-Run = tuple[int, int]  # numbers from the first one to below the second
+
+class Draw(ABC):
+    """How rows are drawn; frozen.
+
+    Args:
+        weights: one for each row, finite and at least 0, any scale; shape (n,) float64.
+
+    Attributes:
+        rows: how many rows there are to draw from.
+        drawable: how many of them have a weight above 0.
+        digest: of the weights, for those who compare.
+    """
+
+    __slots__ = ("digest", "drawable", "rows")
+
+    digest_module: ClassVar[str] = "nbpipe.weighted"  # in cache folders written before
+
+    def __init__(self, weights: Weights) -> None:
+        self.rows = len(weights)
+        self.digest = blake2b(weights.tobytes(), digest_size=16).hexdigest()
+        self.drawable = int(np.count_nonzero(weights))
+
+    def check(self, rows: int | None, count: int) -> None:
+        """Refuse weights that are not those of `rows` rows, or too few to draw `count`.
+
+        Raises:
+            ArgumentError: they are.
+        """
+        if rows != self.rows:
+            raise ArgumentError(
+                f"weights or labels must be one for each row, got {self.rows} for {rows} rows"
+            )
+        self._check_count(count)
+
+    @abstractmethod
+    def _check_count(self, count: int) -> None:
+        """Refuse to draw `count` rows where there are too few."""
+
+    @abstractmethod
+    def images(self, count: int, generator: Generator) -> Rows | Draws:
+        """Draw `count` rows; numbers of drawn rows are indexed by those of the new order."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """The items of a stream from number `start` on, but for those in `holes`.
+class Draws:
+    """Draws with replacement in random access."""
+
+    __slots__ = ("_key", "_sums")
+
+    def __init__(self, sums: Weights, generator: Generator) -> None:
+        self._sums = sums
+        self._key = generator.integers(0, 2**64, dtype=np.uint64)
+
+    def __getitem__(self, rows: Rows) -> Rows:
+        """Return what each draw in `rows` drew, an array of shape (n,) int64."""
+        places = uniforms(self._key, rows) * self._sums[-1]
+        found: Rows = self._sums.searchsorted(places, side="right")
+        return found
+
+
+@final
+class SampledOrder(Order):
+    """Drawn rows; their paths are their new positions, so a row drawn twice has two."""
+
+    __slots__ = ("_child", "_count", "_draw", "_generator", "_images")
+
+    def __init__(
+        self, child: Order, draw: Draw, count: int | None, generator: Callable[[], Generator]
+    ) -> None:
+        self._count = draw.rows if count is None else count
+        self._start_straight(self._count)
+        self._child, self._draw, self._generator = child, draw, generator
+        self._images: Rows | Draws | None = None
+
+    def pick(self, rows: Rows) -> Picked:
+        """Look up what was drawn; the first call draws."""
+        if self._images is None:
+            self._draw.check(self._child.length, self._count)
+            self._images = self._draw.images(self._count, self._generator())
+        return (rows,), self._child.pick(self._images[rows])[1]
+
+
+_BLOCK = 4096  # rows picked at once
+
+_opened: dict[int, _Opened] = {}  # by identity: a store need not be hashable
+
+_lock = threading.Lock()
+
+
+class Store(Protocol):
+    """Holds numbers that all ranks share, as every `torch.distributed.Store` does."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to the number of this name, which begins at 0, in one step; give the sum."""
+
+
+@final
+class LocalStore:
+    """The store of a job that has one rank; for one run at a time."""
+
+    digest_module: ClassVar[str] = "nbpipe.claims"  # in cache folders written before
+
+    def __init__(self) -> None:
+        self._numbers: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a number that begins at 0; give the sum."""
+        with self._lock:
+            self._numbers[key] += amount
+            return self._numbers[key]
+
+    def __repr__(self) -> str:
+        return "LocalStore()"
+
+
+@final
+class ClaimOrder(Order):
+    """Rows of a global order, in chunks taken from a cursor in a store.
+
+    Args:
+        child: the global order.
+        chunk: rows taken at a time.
+        store: holds the cursor; None for the default process group's.
+        key: of the pipeline, the epoch and the pass.
 
     Attributes:
-        start: number of the first item that is wanted.
-        holes: runs of later items that are not, in ascending order and apart from one another.
+        claimed: runs of rows that were taken so far, each from its first row to below its end.
     """
 
-    start: int = 0
-    gaps: tuple[Run, ...] = ()
+    __slots__ = ("_child", "_chunk", "_key", "_store", "claimed")
 
-    @classmethod
-    def of(cls, start: int, gaps: Iterable[Run]) -> Remaining:
-        """Join runs that touch, in ascending order of their beginnings, and what `start` meets."""
-        joined: list[Run] = []
-        for first, end in gaps:
-            if first <= start:
-                start = max(start, end)
-            elif joined and first <= joined[-1][1]:
-                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-            elif first < end:
-                joined.append((first, end))
-        return cls(start, tuple(joined))
+    def __init__(self, child: Order, chunk: int, store: Store | None, key: str) -> None:
+        self._follow(child)
+        self.length, self.straight, self.sharded = None, False, True
+        self._child, self._chunk, self._store, self._key = child, chunk, store, key
+        self.claimed: list[tuple[int, int]] = []
 
-    @classmethod
-    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Remaining:
-        """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
-        order = np.argsort(firsts, kind="stable")
-        firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
-        reach = np.maximum(start, np.append(start, ends[:-1]))  # how far those before it go
-        beyond = firsts > reach
-        met = int(beyond.argmax()) if beyond.any() else len(firsts)
-        start = max(start, int(ends[met - 1])) if met else start
-        firsts, ends = firsts[met:], ends[met:]
-        apart = np.ones(len(firsts), bool)
-        apart[1:] = firsts[1:] > ends[:-1]
-        lasts = ends[np.append(apart[1:], True)] if len(ends) else ends
-        return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
-
-    @classmethod
-    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Remaining:
-        """Want the numbers given, in ascending order, and all from `frontier` on."""
-        numbers = np.fromiter(wanted, np.int64) if not isinstance(wanted, np.ndarray) else wanted
-        firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
-        gaps = firsts < ends
-        return cls.of_arrays(0, firsts[gaps], ends[gaps])
-
-    @classmethod
-    def read(cls, data: Any) -> Remaining:
-        """Read what `data` wrote.
+    def run(self, row: int) -> Iterator[tuple[Path, Any]]:
+        """Iterate over what this rank gets.
 
         Raises:
-            StateError: something else stands there.
+            ArgumentError: there is no store, or `row` is not 0.
         """
-        try:
-            start, gaps = data
-            runs = [(first, end) for first, end in gaps]
-        except (TypeError, ValueError):
-            start, runs = None, []
-        numbers = (start, *itertools.chain(*runs))
-        if not all(type(number) is int and 0 <= number < _MOST for number in numbers):
-            raise StateError(
-                "a position in a state must be [start, [[first, end], ...]], got "
-                f"{shortened(repr(data))}; give what run.state_dict() returned"
-            )
-        return cls.of(start, sorted(runs))
+        if row:
+            raise ArgumentError(f"claimed rows must be read from the start, got row {row}")
+        store = default_store() if self._store is None else self._store
+        return self._rows(store, self._cursor(store))
 
-    @property
-    def data(self) -> list[Any]:
-        """The numbers as JSON-ready lists."""
-        return [self.start, [list(run) for run in self.gaps]]
+    def pick(self, rows: Rows) -> Picked:
+        """Refuse: which row is next, the other ranks decide."""
+        raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
 
-    @property
-    def is_all(self) -> bool:
-        """Whether every item is wanted."""
-        return not self.start and not self.gaps
+    def wanted(self, rest: Remaining) -> Remaining:
+        """Tell which rows of the global order are wanted, given which of those claimed are.
 
-    @property
-    def left_out(self) -> int:
-        """Items that are not wanted."""
-        return self.start + sum(end - first for first, end in self.gaps)
+        Those that other ranks claimed are among them: they say so themselves.
+        """
+        done, number = [], 0
+        runs = deque([(0, rest.start), *rest.gaps])
+        for start, stop in tuple(self.claimed):
+            after = number + stop - start
+            while runs and runs[0][0] < after:
+                first, end = runs[0]
+                done.append((start + max(first, number) - number, start + min(end, after) - number))
+                if end > after:
+                    break
+                runs.popleft()
+            number = after
+        return Remaining.of(0, sorted(done))
 
-    def moved(self, by: int) -> Remaining:
-        """Count the stream from another beginning."""
-        return Remaining(self.start + by, tuple((first + by, end + by) for first, end in self.gaps))
+    def _cursor(self, store: Store) -> str:
+        """Name the cursor; an epoch that this process reads again gets another one."""
+        key = f"nbpipe/{self._key}/{self._child.length}"
+        with _lock:
+            counts = _counts(store)
+            counts[key] += 1
+            return f"{key}/{counts[key]}"
 
-    def behind_start(self) -> Remaining:
-        """Count from the first item that is wanted."""
-        return self.moved(-self.start)
+    def _rows(self, store: Store, cursor: str) -> Iterator[tuple[Path, Any]]:
+        end = LONGEST if self._child.length is None else self._child.length
+        while True:
+            after = store.add(cursor, self._chunk)
+            start, stop = after - self._chunk, min(after, end)
+            if start >= end:
+                return
+            self._note(start, stop)
+            for row in range(start, stop, _BLOCK):
+                rows = np.arange(row, min(row + _BLOCK, stop), dtype=np.int64)
+                columns, items = self._child.pick(rows)
+                yield from zip(paths_of(columns), items, strict=False)
 
-    def since(self, begun: int) -> Remaining:
-        """Return what is wanted from number `begun` on, counted from there."""
-        gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
-        return Remaining.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
+    def _note(self, start: int, stop: int) -> None:
+        if self.claimed and self.claimed[-1][1] == start:
+            self.claimed[-1] = (self.claimed[-1][0], stop)
+        else:
+            self.claimed.append((start, stop))
 
-    def until(self, end: int) -> Remaining:
-        """Forget what is not wanted from number `end` on."""
-        gaps = [(first, min(after, end)) for first, after in self.gaps if first < end]
-        return Remaining(self.start, tuple(gaps))
 
-    def within(self, count: int) -> Remaining:
-        """Tell the same of a stream that has `count` items."""
-        gaps = [(first, min(end, count)) for first, end in self.gaps if first < count]
-        return Remaining(min(self.start, count), tuple(gaps))
+class _Opened(NamedTuple):
+    """The cursors that this process has opened in a store."""
 
-    def first_from(self, number: int) -> int:
-        """Return the first wanted number that is not below `number`."""
-        number = max(number, self.start)
-        place = bisect_right(self.gaps, (number, 2**63)) - 1
-        return number if place < 0 else max(number, self.gaps[place][1])
+    store: Callable[[], Store | None]
+    counts: Counter[str]
 
-    def __contains__(self, number: object) -> bool:
-        if not isinstance(number, int) or number < self.start:
-            return False
-        place = bisect_right(self.gaps, (number, 2**63)) - 1
-        return place < 0 or number >= self.gaps[place][1]
 
-    def numbers(self, end: int) -> Iterator[int]:
-        """Return the wanted numbers below `end`."""
-        at = self.start
-        for first, after in self.gaps:
-            yield from range(at, min(first, end))
-            at = after
-        yield from range(at, end)
+def _counts(store: Store) -> Counter[str]:
+    """Return how often each cursor of a store was opened; one that is forgotten is let go."""
+    known = _opened.get(id(store))
+    if known is None or known.store() is not store:
+        known = _opened[id(store)] = _Opened(_referred(store, id(store)), Counter())
+    return known.counts
 
-    @property
-    def arrays(self) -> tuple[Rows, Rows]:
-        """The beginnings and the ends of the holes, arrays of shape (n,) int64."""
-        flat = np.fromiter(itertools.chain.from_iterable(self.gaps), np.int64)
-        return flat[::2], flat[1::2]
 
-    def places(self) -> tuple[Rows, Rows]:
-        """Return for each run of wanted items its first number, and how many are wanted before."""
-        firsts, ends = self.arrays
-        begins = np.append(self.start, ends)
-        return begins, np.append(0, np.cumsum(firsts - begins[:-1]))
+def _referred(store: Store, number: int) -> Callable[[], Store | None]:
+    def forget(gone: object, opened: dict[int, _Opened] = _opened) -> None:
+        known = opened.get(number)
+        if known is not None and known.store is gone:
+            del opened[number]
 
-    def of_wanted(self, inner: Remaining) -> Remaining:
-        """Want only part of this: `inner` counts the items that are wanted here."""
-        if self.is_all or inner.is_all:
-            return inner if self.is_all else self
-        (start,) = self.pick(np.array([inner.start])).tolist()
-        firsts, ends = inner.arrays
-        mine = self.arrays
-        gaps = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
-        return Remaining.of_arrays(start, *gaps)
+    try:
+        return weakref.ref(store, forget)
+    except TypeError:  # with slots: it is kept, as nothing else tells that it is gone
+        return lambda: store
 
-    def mask(self, begin: int, count: int) -> NDArray[np.bool_]:
-        """Tell of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
-        steps = np.zeros(count + 1, np.int64)
-        firsts, ends = (np.clip(one - begin, 0, count) for one in self.arrays)
-        np.add.at(steps, firsts, 1)
-        np.add.at(steps, ends, -1)
-        wanted: NDArray[np.bool_] = np.cumsum(steps[:-1]) == 0
-        wanted[: max(0, self.start - begin)] = False
-        return wanted
 
-    def both(self, other: Remaining) -> Remaining:
-        """Want what both want."""
-        firsts, ends = (np.append(*pair) for pair in zip(self.arrays, other.arrays, strict=True))
-        return Remaining.of_arrays(max(self.start, other.start), firsts, ends)
+def default_store() -> Store:
+    """Return the store of the default process group.
 
-    def ranked(self, other: Remaining) -> Remaining:
-        """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
-        begins, counts = self.places()
-        most = np.append(np.diff(counts), _MOST)
-
-        def inner(numbers: Rows) -> Rows:
-            run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
-            found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
-            return found
-
-        (start,) = inner(np.array([other.start])).tolist()
-        firsts, ends = map(inner, other.arrays)
-        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
-
-    def pick(self, rows: Rows) -> Rows:
-        """Return the numbers of the wanted items `rows`, an array of shape (n,) int64."""
-        begins, counts = self.places()
-        run = np.searchsorted(counts, rows, side="right") - 1
-        found: Rows = begins[run] + rows - counts[run]
-        return found
+    Raises:
+        ArgumentError: there is no such group.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        raise ArgumentError(
+            "claim needs a store that all ranks share, and torch.distributed is not initialised; "
+            "call init_process_group first, or give claim(store=torch.distributed.TCPStore(host, "
+            "port, is_master=rank == 0)), or, where there is one rank, "
+            "claim(store=nbpipe.ranks.LocalStore())"
+        )
+    store: Store = distributed.distributed_c10d._get_default_store()
+    return store

@@ -17,22 +17,24 @@ from ..base.seeding import Path, Permutation, order_generator
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .index import (
     LONGEST,
+    ClaimOrder,
     CutOrder,
+    Draw,
     ItemsOrder,
     JoinedOrder,
     Lengths,
     NumberedOrder,
     Order,
     Picked,
-    Remaining,
     RepeatOrder,
-    Rows,
+    SampledOrder,
     ShardOrder,
     ShuffledOrder,
+    Store,
     Tail,
     paths_of,
 )
-from .sample import ClaimOrder, Draw, SampledOrder, Store
+from .remaining import Remaining, Rows
 
 # -- Index steps: what a plan of an order is made of; each opens an order for one epoch ------------
 _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept

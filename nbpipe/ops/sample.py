@@ -1,68 +1,195 @@
-"""Rows drawn by weight, and chunks of one order for the rank that comes for them first."""
+"""sample, balance, claim: orders that are drawn by weight, or taken chunk by chunk."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import weakref
-from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
-from ..base.seeding import Path, uniforms
-from ..errors import ArgumentError, ArgumentTypeError
-from .index import LONGEST, Order, Picked, Remaining, Rows, paths_of
+from ..base.checks import flag, whole
+from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError, UnpicklableError
+from .chain import absorbed, append_order, check_name, index_plan
+from .index import Draw, Draws, Store, Weights
+from .plan import IndexPlan, default_rank
+from .remaining import Rows
+from .stage import Chain, Operation, Stage, numbered, taken_names
 
-# -- Weighted orders: rows drawn by weight, with or without replacement ----------------------------
-Weights: TypeAlias = NDArray[np.float64]
+_SEEDS = (-(2**63), 2**64)
+
+_MOST_ROWS = 2**62
 
 
-class Draw(ABC):
-    """How rows are drawn; frozen.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sample(Operation):
+    """Rows drawn by weight: `weights` as they were given, `draw` made of them."""
 
-    Args:
-        weights: one for each row, finite and at least 0, any scale; shape (n,) float64.
+    label: ClassVar[str] = "sample"
+    weights: Any
+    draw: Draw
+    n: int | None = None
+    replacement: bool = True
+    seed: int = 0
 
-    Attributes:
-        rows: how many rows there are to draw from.
-        drawable: how many of them have a weight above 0.
-        digest: of the weights, for those who compare.
+    def detail(self) -> str:
+        """Return seed, count, and whether a row may come twice."""
+        count = "" if self.n is None else f"{self.n}, "
+        return f"{count}seed {self.seed}" + ("" if self.replacement else ", without replacement")
+
+    @property
+    def permutes(self) -> bool | None:
+        """Yes."""
+        return True
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Draw rows."""
+        return plan.sample(self.draw, self.n, self.seed)
+
+    def state_words(self) -> dict[str, Any]:
+        """Return a digest of the weights in the place of them."""
+        words = {"draw": self.draw.digest, "weights": None, "labels": None}
+        return Operation.state_words(self) | words
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Balance(Operation):
+    """Rows drawn so that every label comes equally often."""
+
+    label: ClassVar[str] = "balance"
+    labels: Any
+    draw: Draw
+    n: int | None = None
+    seed: int = 0
+
+    def detail(self) -> str:
+        """Return seed and count."""
+        return ("" if self.n is None else f"{self.n}, ") + f"seed {self.seed}"
+
+    @property
+    def permutes(self) -> bool | None:
+        """Yes."""
+        return True
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Draw rows."""
+        return plan.sample(self.draw, self.n, self.seed)
+
+    def state_words(self) -> dict[str, Any]:
+        """Return a digest of the weights in the place of them."""
+        words = {"draw": self.draw.digest, "weights": None, "labels": None}
+        return Operation.state_words(self) | words
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Claim(Operation):
+    """Chunks of the order, each for the rank that comes first; `place` names their cursor."""
+
+    label: ClassVar[str] = "claim"
+    splits: ClassVar[bool] = True
+    claims: ClassVar[bool] = True
+    ordered: ClassVar[bool] = False  # which rank gets a row is a matter of time
+    chunk: int
+    store: Store | None
+    place: str
+
+    def detail(self) -> str:
+        """Return the size of a chunk."""
+        return f"chunks of {self.chunk}"
+
+    def __reduce__(self) -> NoReturn:
+        """Stay in the process that belongs to the job: another one has no place in its group."""
+        raise UnpicklableError(
+            "a pipeline that claims must run in the process of its rank; start it without "
+            "isolate=True, or give each rank a shard"
+        )
+
+    @property
+    def permutes(self) -> bool | None:
+        """Yes."""
+        return True
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Claim chunks of rows."""
+        return plan.claim(self.chunk, self.store, self.place)
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """This rank, and how many there are."""
+        return default_rank() or (0, 1)
+
+
+def append_sample(chain: Chain, weights: Any, n: int | None, options: dict[str, Any]) -> Chain:
+    """Append a sample stage."""
+    plan = _plan_before(chain, "sample")
+    kind = WithReplacement if flag("sample replacement", options["replacement"]) else None
+    draw = (kind or WithoutReplacement)(checked_weights(weights))
+    count, seed = _count("sample", n), _seed("sample", options["seed"])
+    plan.sample(draw, count, seed)  # refuses what never ends, and one rank's part
+    draw.check(plan.length(), draw.rows if count is None else count)
+    return append_order(chain, Sample(weights, draw, count, kind is not None, seed))
+
+
+def append_balance(chain: Chain, labels: Any, n: int | None, seed: int) -> Chain:
+    """Append a balance stage."""
+    plan = _plan_before(chain, "balance")
+    draw = WithReplacement(class_weights(labels))
+    count, seed = _count("balance", n), _seed("balance", seed)
+    plan.sample(draw, count, seed)
+    draw.check(plan.length(), draw.rows if count is None else count)
+    return append_order(chain, Balance(labels, draw, count, seed))
+
+
+def append_claim(chain: Chain, chunk: int, store: Store | None, name: str | None) -> Chain:
+    """Append a claim stage."""
+    plan = _plan_before(chain, "claim")
+    chunk = whole("claim chunk", chunk, minimum=1, maximum=_MOST_ROWS, unit="items")
+    if store is not None and not callable(getattr(store, "add", None)):
+        raise ArgumentTypeError(
+            "claim store must be a torch.distributed.Store, or anything with add(key, amount), "
+            f"got {type(store).__name__}"
+        )
+    taken = taken_names(chain)
+    if name is not None and check_name("claim", name) in taken:
+        raise DuplicateNameError(
+            f"claim name must be new in its pipeline, got {name!r}, which is taken"
+        )
+    found = numbered("claim", taken) if name is None else name
+    place = f"{chain[0].name}/{found}"
+    plan.claim(chunk, store, place)  # refuses one rank's part
+    return (*chain, Stage(Claim(chunk, store, place), name=found, named=name is not None))
+
+
+def _plan_before(chain: Chain, verb: str) -> IndexPlan:
+    """Return the index order that a chain is.
+
+    Raises:
+        ArgumentError: it is more than that, or none.
     """
+    plan = index_plan(chain)
+    if plan is not None:
+        return plan
+    source, used = absorbed(chain)
+    culprit = "a branch of route"
+    if chain and source is None:
+        culprit = f"{chain[0].name!r}, which has no length and index"
+    elif chain:
+        stage = chain[min(used, len(chain) - 1)]
+        culprit = f"{stage.name!r} ({stage.op})"
+    raise ArgumentError(
+        f"{verb} must follow a source that is read by index, with nothing but take, skip, "
+        f"enumerate, shuffle, repeat or concat between, got {culprit}; {verb} right after the "
+        "source, as source(range(len(dataset)))"
+    )
 
-    __slots__ = ("digest", "drawable", "rows")
 
-    digest_module: ClassVar[str] = "nbpipe.weighted"  # in cache folders written before
+def _count(verb: str, n: int | None) -> int | None:
+    return None if n is None else whole(f"{verb} n", n, minimum=0, maximum=_MOST_ROWS, unit="items")
 
-    def __init__(self, weights: Weights) -> None:
-        self.rows = len(weights)
-        self.digest = blake2b(weights.tobytes(), digest_size=16).hexdigest()
-        self.drawable = int(np.count_nonzero(weights))
 
-    def check(self, rows: int | None, count: int) -> None:
-        """Refuse weights that are not those of `rows` rows, or too few to draw `count`.
-
-        Raises:
-            ArgumentError: they are.
-        """
-        if rows != self.rows:
-            raise ArgumentError(
-                f"weights or labels must be one for each row, got {self.rows} for {rows} rows"
-            )
-        self._check_count(count)
-
-    @abstractmethod
-    def _check_count(self, count: int) -> None:
-        """Refuse to draw `count` rows where there are too few."""
-
-    @abstractmethod
-    def images(self, count: int, generator: Generator) -> Rows | Draws:
-        """Draw `count` rows; numbers of drawn rows are indexed by those of the new order."""
+def _seed(verb: str, seed: int) -> int:
+    return whole(f"{verb} seed", seed, minimum=_SEEDS[0], maximum=_SEEDS[1])
 
 
 @final
@@ -121,45 +248,6 @@ class WithoutReplacement(Draw):
             return times.argsort(kind="stable")
         first = np.argpartition(times, count)[:count]
         return first[times[first].argsort(kind="stable")]
-
-
-@final
-class Draws:
-    """Draws with replacement in random access."""
-
-    __slots__ = ("_key", "_sums")
-
-    def __init__(self, sums: Weights, generator: Generator) -> None:
-        self._sums = sums
-        self._key = generator.integers(0, 2**64, dtype=np.uint64)
-
-    def __getitem__(self, rows: Rows) -> Rows:
-        """Return what each draw in `rows` drew, an array of shape (n,) int64."""
-        places = uniforms(self._key, rows) * self._sums[-1]
-        found: Rows = self._sums.searchsorted(places, side="right")
-        return found
-
-
-@final
-class SampledOrder(Order):
-    """Drawn rows; their paths are their new positions, so a row drawn twice has two."""
-
-    __slots__ = ("_child", "_count", "_draw", "_generator", "_images")
-
-    def __init__(
-        self, child: Order, draw: Draw, count: int | None, generator: Callable[[], Generator]
-    ) -> None:
-        self._count = draw.rows if count is None else count
-        self._start_straight(self._count)
-        self._child, self._draw, self._generator = child, draw, generator
-        self._images: Rows | Draws | None = None
-
-    def pick(self, rows: Rows) -> Picked:
-        """Look up what was drawn; the first call draws."""
-        if self._images is None:
-            self._draw.check(self._child.length, self._count)
-            self._images = self._draw.images(self._count, self._generator())
-        return (rows,), self._child.pick(self._images[rows])[1]
 
 
 def checked_weights(values: object) -> Weights:
@@ -235,164 +323,3 @@ def _scaled(weights: Weights) -> Weights:
     """Bring the greatest weight to 1, so that no sum is infinite."""
     most = weights.max(initial=0.0)
     return weights / most if most else weights
-
-
-# -- Claims: chunks of one global order, each for the rank that comes for it first -----------------
-_BLOCK = 4096  # rows picked at once
-_opened: dict[int, _Opened] = {}  # by identity: a store need not be hashable
-_lock = threading.Lock()
-
-
-class Store(Protocol):
-    """Holds numbers that all ranks share, as every `torch.distributed.Store` does."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to the number of this name, which begins at 0, in one step; give the sum."""
-
-
-@final
-class LocalStore:
-    """The store of a job that has one rank; for one run at a time."""
-
-    digest_module: ClassVar[str] = "nbpipe.claims"  # in cache folders written before
-
-    def __init__(self) -> None:
-        self._numbers: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a number that begins at 0; give the sum."""
-        with self._lock:
-            self._numbers[key] += amount
-            return self._numbers[key]
-
-    def __repr__(self) -> str:
-        return "LocalStore()"
-
-
-@final
-class ClaimOrder(Order):
-    """Rows of a global order, in chunks taken from a cursor in a store.
-
-    Args:
-        child: the global order.
-        chunk: rows taken at a time.
-        store: holds the cursor; None for the default process group's.
-        key: of the pipeline, the epoch and the pass.
-
-    Attributes:
-        claimed: runs of rows that were taken so far, each from its first row to below its end.
-    """
-
-    __slots__ = ("_child", "_chunk", "_key", "_store", "claimed")
-
-    def __init__(self, child: Order, chunk: int, store: Store | None, key: str) -> None:
-        self._follow(child)
-        self.length, self.straight, self.sharded = None, False, True
-        self._child, self._chunk, self._store, self._key = child, chunk, store, key
-        self.claimed: list[tuple[int, int]] = []
-
-    def run(self, row: int) -> Iterator[tuple[Path, Any]]:
-        """Iterate over what this rank gets.
-
-        Raises:
-            ArgumentError: there is no store, or `row` is not 0.
-        """
-        if row:
-            raise ArgumentError(f"claimed rows must be read from the start, got row {row}")
-        store = default_store() if self._store is None else self._store
-        return self._rows(store, self._cursor(store))
-
-    def pick(self, rows: Rows) -> Picked:
-        """Refuse: which row is next, the other ranks decide."""
-        raise ArgumentError("claimed rows must be read one after the other; shard splits by number")
-
-    def wanted(self, rest: Remaining) -> Remaining:
-        """Tell which rows of the global order are wanted, given which of those claimed are.
-
-        Those that other ranks claimed are among them: they say so themselves.
-        """
-        done, number = [], 0
-        runs = deque([(0, rest.start), *rest.gaps])
-        for start, stop in tuple(self.claimed):
-            after = number + stop - start
-            while runs and runs[0][0] < after:
-                first, end = runs[0]
-                done.append((start + max(first, number) - number, start + min(end, after) - number))
-                if end > after:
-                    break
-                runs.popleft()
-            number = after
-        return Remaining.of(0, sorted(done))
-
-    def _cursor(self, store: Store) -> str:
-        """Name the cursor; an epoch that this process reads again gets another one."""
-        key = f"nbpipe/{self._key}/{self._child.length}"
-        with _lock:
-            counts = _counts(store)
-            counts[key] += 1
-            return f"{key}/{counts[key]}"
-
-    def _rows(self, store: Store, cursor: str) -> Iterator[tuple[Path, Any]]:
-        end = LONGEST if self._child.length is None else self._child.length
-        while True:
-            after = store.add(cursor, self._chunk)
-            start, stop = after - self._chunk, min(after, end)
-            if start >= end:
-                return
-            self._note(start, stop)
-            for row in range(start, stop, _BLOCK):
-                rows = np.arange(row, min(row + _BLOCK, stop), dtype=np.int64)
-                columns, items = self._child.pick(rows)
-                yield from zip(paths_of(columns), items, strict=False)
-
-    def _note(self, start: int, stop: int) -> None:
-        if self.claimed and self.claimed[-1][1] == start:
-            self.claimed[-1] = (self.claimed[-1][0], stop)
-        else:
-            self.claimed.append((start, stop))
-
-
-class _Opened(NamedTuple):
-    """The cursors that this process has opened in a store."""
-
-    store: Callable[[], Store | None]
-    counts: Counter[str]
-
-
-def _counts(store: Store) -> Counter[str]:
-    """Return how often each cursor of a store was opened; one that is forgotten is let go."""
-    known = _opened.get(id(store))
-    if known is None or known.store() is not store:
-        known = _opened[id(store)] = _Opened(_referred(store, id(store)), Counter())
-    return known.counts
-
-
-def _referred(store: Store, number: int) -> Callable[[], Store | None]:
-    def forget(gone: object, opened: dict[int, _Opened] = _opened) -> None:
-        known = opened.get(number)
-        if known is not None and known.store is gone:
-            del opened[number]
-
-    try:
-        return weakref.ref(store, forget)
-    except TypeError:  # with slots: it is kept, as nothing else tells that it is gone
-        return lambda: store
-
-
-def default_store() -> Store:
-    """Return the store of the default process group.
-
-    Raises:
-        ArgumentError: there is no such group.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        raise ArgumentError(
-            "claim needs a store that all ranks share, and torch.distributed is not initialised; "
-            "call init_process_group first, or give claim(store=torch.distributed.TCPStore(host, "
-            "port, is_master=rank == 0)), or, where there is one rank, "
-            "claim(store=nbpipe.ranks.LocalStore())"
-        )
-    store: Store = distributed.distributed_c10d._get_default_store()
-    return store

@@ -3,22 +3,180 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import CodeType, FrameType, MappingProxyType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex
 
-from ..base.digest import source_digest, value_digest
+from ..base.digest import value_digest
 from ..base.knobs import Knob
+from ..base.seeding import Entry
 from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
-from .operations import Batch, Cache, Call, FlatMap, Operation, Route, Source
+from .plan import IndexPlan
+from .remaining import NodeState, Remaining
 
-# -- Placement: where the calls of a stage run, when they do not run in the run's own threads ------
+# How the engine runs an operation: items come from a source; a call for each item, or for each
+# batch of them; a batch becomes its items; inputs are joined or branches chosen; what came before
+# is kept, or made again; and all others fold the stream, item after item.
+Runs = Literal["source", "call", "batch", "unbatch", "join", "route", "cache", "repeat", "fold"]
+
+
+class Operation:
+    """What a stage does, as a frozen value; all that others ask of it, it answers itself.
+
+    Attributes:
+        label: the word shown in tables.
+        runs: how the engine runs it.
+        unit: what it hands on, "items" or "batches"; None where that is what it is given.
+        gathers: each result is made of several items.
+        branches: its inputs are branches of the chain, not chains of their own.
+        expands: it may give any number of results for one item.
+        splits: it gives each rank of a job its part of the items.
+        claims: it takes them from a cursor that the ranks share.
+        permutes: it makes another order of indices (True), or keeps the one before it (False);
+            None where it needs the items themselves.
+    """
+
+    __slots__ = ()
+    label: ClassVar[str]
+    runs: ClassVar[Runs] = "fold"
+    unit: ClassVar[Literal["items", "batches"] | None] = None
+    gathers: ClassVar[bool] = False
+    branches: ClassVar[bool] = False
+    expands: ClassVar[bool] = False
+    splits: ClassVar[bool] = False
+    claims: ClassVar[bool] = False
+
+    @property
+    def permutes(self) -> bool | None:
+        """Whether it makes another order of indices."""
+        return None
+
+    @property
+    def function(self) -> Any:
+        """The user's function, or None."""
+        return None
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows it reads by index now; None where it reads none."""
+        return None
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """Which part of how many it gives, where it splits: rank and world size."""
+        return None
+
+    @property
+    def kept_in(self) -> Any:
+        """Where it keeps the items of an epoch for the later ones, or None."""
+        return None
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether how many items it gives depends on the items."""
+        return False
+
+    def detail(self) -> str:
+        """Return the arguments worth showing in one short text."""
+        return ""
+
+    def indexed(self, stage: Stage, plan_of: Callable[[Chain], Any]) -> Any:
+        """Return the `Source` that a stage with this operation begins, where it has an index.
+
+        Args:
+            stage: the stage, for its inputs.
+            plan_of: returns the index order of an input, or None.
+        """
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Return what becomes of an index order; None where it needs the items themselves."""
+        return None
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Return how many items come out of `number` items; infinity where they never end.
+
+        Args:
+            stage: the stage, for its name and its inputs.
+            number: of the items before it.
+            length_of: returns the length of an input.
+
+        Raises:
+            LengthUnknownError: that depends on the items.
+        """
+        return number
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return a digest of each argument that its items depend on."""
+        return {part.name: value_digest(getattr(self, part.name)) for part in _fields(self)}
+
+    def state_words(self) -> dict[str, Any]:
+        """Return what must be the same where an epoch goes on, as JSON-ready values."""
+        values = {part.name: getattr(self, part.name) for part in _fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in _FREE and _is_plain(value)
+        }
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Return what runs it for one pass over the stream, where it folds.
+
+        Args:
+            epoch: number of the epoch.
+            passes: numbers of the passes of repeats around it.
+            node_state: where it goes on; empty at the beginning.
+        """
+        raise TypeError(f"{self.label} is no fold")
+
+
+# Arguments that may differ when an epoch goes on.
+_FREE = ("rank", "world_size", "chunk", "store", "device", "prefetch")
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _fields(operation: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(operation)
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, _PLAIN) for part in parts)
+
+
+class Fold(Protocol):
+    """One pass over a stream: gives at most one entry for each it is given.
+
+    Attributes:
+        holds_items: what `flush` gives are items from before; they come also before an error.
+    """
+
+    holds_items: bool
+
+    @property
+    def finished(self) -> bool:
+        """No further input is wanted."""
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Take an entry; give the next one, or None."""
+
+    def flush(self) -> Iterator[Entry]:
+        """Return what is left at the end of the input."""
+
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+        """Tell which inputs are wanted, given which results are; note what else is to know.
+
+        A thread may be in `push` meanwhile: only what it changes in one step is to be read.
+        """
+
+
 WORDS = ("process", "dask")
+
 MAX_PROCESSES = 256
 
 
@@ -91,13 +249,18 @@ def _is_dask(value: object) -> bool:
     return type(value).__name__ == "DaskExecutor" and hasattr(value, "client")
 
 
-# -- Stage: a name, an operation, an executor and knobs. Only the knobs ever change ----------------
 MAX_CONCURRENCY = 1024
+
 MAX_PREFETCH = 65_536
+
 MAX_DEPTH = 16
+
 DEPTH = 2  # where not given
+
 LONGEST_NAME = 100  # characters
+
 _OURS = f"{__name__.partition('.')[0]}."
+
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
 
 Chain = tuple["Stage", ...]
@@ -196,9 +359,7 @@ class Stage:
     @property
     def fn(self) -> Any:
         """The user's function, or None."""
-        if isinstance(self.spec, Call):
-            return self.spec.fn
-        return self.spec.key if isinstance(self.spec, Route) else None
+        return self.spec.function
 
     @property
     def concurrency(self) -> int:
@@ -309,23 +470,6 @@ def has_device(chain: Chain) -> bool:
     return any(stage.executor == "device" or any(map(has_device, stage.inputs)) for stage in chain)
 
 
-def fingerprint(chain: Chain) -> list[dict[str, Any]]:
-    """Tell in JSON-ready values what the items of a chain depend on."""
-    return [_stage_fingerprint(stage) for stage in chain]
-
-
-def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
-    spec = stage.spec
-    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": spec.detail()}
-    if isinstance(spec, Source):
-        about["items"] = source_digest(spec.items)
-    elif not isinstance(spec, Cache):
-        for part in fields(spec):  # type: ignore[arg-type]
-            about[part.name] = value_digest(getattr(spec, part.name))
-    about["inputs"] = [fingerprint(inner) for inner in stage.inputs]
-    return about
-
-
 def addresses(chain: Chain) -> dict[str, Stage]:
     """Return every stage of a chain under the name it is called by.
 
@@ -365,7 +509,7 @@ def address_book(chain: Chain) -> dict[str, str]:
 
 def _walk(chain: Chain, place: str) -> Iterator[tuple[str, Stage]]:
     for stage in chain:
-        branches = isinstance(stage.spec, Route)
+        branches = stage.spec.branches
         for number, inner in enumerate(stage.inputs):
             yield from _walk(inner, place if branches else f"{place}{number}/")
         yield place, stage
@@ -400,7 +544,7 @@ def numbered(name: str, taken: Container[str]) -> str:
 
 def taken_names(chain: Chain) -> set[str]:
     """Return the names of a chain, those in the branches of its routes included."""
-    routes = [stage for stage in chain if isinstance(stage.spec, Route)]
+    routes = [stage for stage in chain if stage.spec.branches]
     inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
     return inside | {stage.name for stage in chain}
 
@@ -436,34 +580,6 @@ def wants_rng(fn: object) -> bool:
         return False
     rng = parameters.get("rng")
     return rng is not None and rng.kind in (rng.POSITIONAL_OR_KEYWORD, rng.KEYWORD_ONLY)
-
-
-# -- Regions: neighbouring stages that run in one worker, item by item, one after the other --------
-def joined(chain: Chain, spec: Call | Batch, placement: Placement) -> Stage | None:
-    """Return the stage whose workers a new stage shares, or None where it gets its own.
-
-    A batch needs every input of its own, so it shares no workers with stages that may drop
-    items. A `flat_map` holds its worker from its first child to its last, so it stays alone.
-    """
-    above = chain[-1] if chain else None
-    if above is None or above.placement is None or not placement.joins(above.placement):
-        return None
-    if isinstance(spec, FlatMap) or isinstance(above.spec, FlatMap):
-        return None
-    calls = [stage.spec for stage in region_of(chain) if isinstance(stage.spec, Call)]
-    if isinstance(spec, Batch):
-        whole = all(call.label == "map" and not call.policy.skips for call in calls)
-        batched = any(isinstance(stage.spec, Batch) for stage in region_of(chain))
-        return above if whole and not batched else None
-    return above if all(_agree(call, spec) for call in calls) else None
-
-
-def _agree(one: Call, other: Call) -> bool:
-    return (one.policy, one.timeout_s, one.ordered) == (
-        other.policy,
-        other.timeout_s,
-        other.ordered,
-    )
 
 
 def region_of(chain: Sequence[Stage]) -> list[Stage]:

@@ -17,7 +17,7 @@ from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import WAIT
 from ..errors import ConcurrentIterationError, LengthUnknownError
 from ..executors.device import opened
-from ..ops.order import length
+from ..ops.chain import length
 from ..ops.stage import Chain, has_device
 
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex, final
 
+from ..base.checks import seconds
 from ..engine.external import Feed, lot_of
 from ..engine.machine import Life
-from ..ops.operations import seconds
 from .iterator import EpochIterator
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
+from ..base.checks import seconds, whole
 from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
@@ -22,10 +23,9 @@ from ..engine.stats import Row, RunStats, Status
 from ..errors import LengthUnknownError
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
+from ..ops.chain import length, units
 from ..ops.checkpoint import Place, read, written
-from ..ops.index import Remaining
-from ..ops.operations import seconds, whole
-from ..ops.order import length, units
+from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
 from .iterator import EpochIterator, close_dropped

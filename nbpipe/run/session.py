@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, final
 
+from ..base.checks import function, whole
 from ..base.threads import Latch
 from ..errors import ArgumentTypeError
-from ..ops.operations import function, whole
 from ..ops.stage import is_coroutine_function
 from .iterator import ATTEND_S, EpochIterator
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import Row, StageStats, Status, worker_count
-from ..ops.operations import Call
+from ..ops.call import Call
 from ..ops.stage import Stage, regions_of
 from .case import Case
 from .history import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats
-from ..ops.operations import Call
+from ..ops.call import Call
 from ..ops.stage import CONSUMER
 from .case import Case, Load
 from .history import Growth

@@ -23,7 +23,7 @@ from nbpipe.engine.program import Part, RegionProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
 from nbpipe.executors.shipping import captured, load, ship, warn_if_large
-from nbpipe.ops.operations import Map
+from nbpipe.ops.call import Map
 from tests import gates
 
 ROOT = Path(__file__).resolve().parents[2]

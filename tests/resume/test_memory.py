@@ -2,8 +2,9 @@
 
 import nbpipe
 from nbpipe.engine import node
-from nbpipe.engine.fold import BatchByCost, Shuffling
 from nbpipe.engine.node import _upstream_first
+from nbpipe.ops.batch import BatchByCost
+from nbpipe.ops.shuffle import Shuffling
 
 COUNT = 100_000
 AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had

@@ -24,7 +24,7 @@ from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
 from ...ops.checkpoint import caches
-from ...ops.index import Remaining
+from ...ops.remaining import Remaining
 from ...ops.stage import CONSUMER
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run

@@ -18,8 +18,8 @@ from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
 from ...executors.base import Answer, Caller, Job
 from ...executors.shipping import Shipped
-from ...ops.index import Remaining
-from ...ops.operations import Source
+from ...ops.remaining import Remaining
+from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, IndexSender, Link, NoAnswerError, Reply
 from .pickling import Values, knobs_of, shipped, split, warn_of_size

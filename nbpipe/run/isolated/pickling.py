@@ -13,8 +13,9 @@ from ...base.knobs import Knob
 from ...errors import ArgumentError
 from ...executors.pickling import pickled_bytes
 from ...executors.shipping import LARGE_BYTES, Shipped, ship, warn_if_large
-from ...ops.operations import Call, Operation, Source
-from ...ops.stage import Chain, Placement, Stage, address_book, addresses, has_device
+from ...ops.call import Call
+from ...ops.source import Source
+from ...ops.stage import Chain, Operation, Placement, Stage, address_book, addresses, has_device
 
 LOG = logging.getLogger("nbpipe")
 

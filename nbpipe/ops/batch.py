@@ -1,0 +1,265 @@
+"""batch and unbatch: samples are collated, batches taken apart again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..base.checks import Function, as_float, flag, function, whole
+from ..base.collate import check_options, collate
+from ..base.seeding import Entry
+from ..errors import ArgumentError, LengthUnknownError
+from .call import place, placement_of
+from .chain import BATCHES, append_plain, new_name
+from .remaining import NodeState, Remaining
+from .stage import Chain, Fold, Operation, Placement, Runs, Stage, given
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch(Operation):
+    """Gather `size` items, or items whose `cost` sums to at most `size`."""
+
+    label: ClassVar[str] = "batch"
+    runs: ClassVar[Runs] = "batch"
+    unit: ClassVar[Literal["items", "batches"] | None] = "batches"
+    gathers: ClassVar[bool] = True
+    size: float
+    drop_last: bool = False
+    collate: Function | None = None
+    names: tuple[str, ...] | None = None
+    dtype: Any = None
+    pad: Any = None
+    cost: Function | None = None
+
+    def detail(self) -> str:
+        """Return the size."""
+        return f"{self.size:g}" + (" by cost" if self.cost else "")
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Count the batches, the last one too where it is not dropped."""
+        if self.cost is not None:
+            raise LengthUnknownError(f"{stage.name!r} gathers by cost: the batches are not known")
+        if number == math.inf:
+            return number
+        return number // self.size if self.drop_last else -(-number // self.size)
+
+    def state_words(self) -> dict[str, Any]:
+        """Return what decides which items are in a batch."""
+        by_cost = self.cost is not None
+        return {"size": self.size, "drop_last": self.drop_last, "by_cost": by_cost}
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Gather by cost."""
+        return BatchByCost(self, node_state)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Unbatch(Operation):
+    """Take batches apart again."""
+
+    label: ClassVar[str] = "unbatch"
+    runs: ClassVar[Runs] = "unbatch"
+    unit: ClassVar[Literal["items", "batches"] | None] = "items"
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a batch may hold any number of items: yes."""
+        return True
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Refuse: a batch may hold any number of items."""
+        raise LengthUnknownError(f"{stage.name!r} ({stage.op}) may give any number of items")
+
+
+def append_batch(
+    chain: Chain, size: Any, options: Mapping[str, Any], name: str | None, prefetch: int | None
+) -> Chain:
+    """Append a batch stage."""
+    stage_name, named = new_name(chain, "batch", None, name)
+    spec = _batch_spec(stage_name, size, options)
+    placement = _batch_placement(stage_name, options, by_cost=spec.cost is not None)
+    if placement is not None:
+        knobs = (options["concurrency"], prefetch)
+        return place(
+            chain, spec, placement, *knobs, name=stage_name, named=named, prefetch_else=BATCHES
+        )
+    held = BATCHES if prefetch is None else prefetch
+    return (
+        *chain,
+        Stage(spec, name=stage_name, named=named, prefetch=held, given=given(prefetch=prefetch)),
+    )
+
+
+def _batch_spec(stage_name: str, size: Any, options: Mapping[str, Any]) -> Batch:
+    cost, collate, names = options["cost"], options["collate"], options["names"]
+    if cost is None:
+        size = whole("batch size", size, minimum=1, maximum=2**31, unit="items")
+    elif not 0 < as_float(size) < math.inf:
+        raise ArgumentError(f"batch size must be a finite number above 0 with cost, got {size!r}")
+    for word in ("cost", "collate"):
+        if options[word] is not None:
+            function(f"{stage_name} {word}", options[word])
+    given = [word for word in ("names", "dtype", "pad") if options[word] is not None]
+    if collate is not None and given:
+        raise ArgumentError(
+            f"{stage_name} collate replaces the stacking, so {', '.join(given)} would do "
+            "nothing; leave one out"
+        )
+    check_options(names, options["dtype"], options["pad"])
+    return Batch(
+        size=size,
+        drop_last=flag(f"{stage_name} drop_last", options["drop_last"]),
+        collate=collate,
+        names=None if names is None else tuple(names),
+        dtype=options["dtype"],
+        pad=options["pad"],
+        cost=cost,
+    )
+
+
+def _batch_placement(
+    stage_name: str, options: Mapping[str, Any], *, by_cost: bool
+) -> Placement | None:
+    executor = options["executor"]
+    placement = placement_of(stage_name, executor, {})
+    if executor not in (None, "thread") and placement is None:
+        raise ArgumentError(
+            f"{stage_name} executor must be 'thread', 'process', 'dask', an Executor or a Dask "
+            f"client, got {executor!r}"
+        )
+    if placement is not None and by_cost:
+        raise ArgumentError(
+            f"{stage_name} executor={executor!r} does not go with cost: batches of a budget are "
+            "gathered one after the other; leave executor out, and collate in a stage behind it"
+        )
+    if placement is None and options["concurrency"] is not None:
+        raise ArgumentError(
+            f"{stage_name} concurrency needs workers: batches are gathered one after the other; "
+            'leave it out, or use executor="process"'
+        )
+    return placement
+
+
+def append_unbatch(chain: Chain) -> Chain:
+    """Append an unbatch stage."""
+    return append_plain(chain, Unbatch())
+
+
+class Collate:
+    """Calls the user's collate function, or stacks as `collate` does."""
+
+    def __init__(self, spec: Batch) -> None:
+        self._spec = spec
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Make one batch."""
+        spec = self._spec
+        if spec.collate is not None:
+            return spec.collate(samples)
+        return collate(samples, names=spec.names, dtype=spec.dtype, pad=spec.pad)
+
+
+class BatchByCost:
+    """Gathers items while the sum of their costs stays within `size`."""
+
+    def __init__(self, spec: Batch, node_state: dict[str, Any]) -> None:
+        self._spec = spec
+        self._collate = Collate(spec)
+        self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
+        self._sizes: deque[int] = deque()  # of those given; the first is number `_first`
+        self._first = self._before = 0
+        self._entries: list[Entry] = []
+        self._sum = 0.0
+        self.finished = False
+        self.holds_items = False
+
+    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
+        """Tell how many items belong to the batches that are not wanted."""
+        sizes = list(enumerate(tuple(self._sizes), self._first))
+        ends = list(itertools.accumulate((size for _, size in sizes), initial=self._before))
+        again = [size for number, size in sizes if number in rest]
+        node_state["sizes"] = [*again, *self._known]
+        gone = [ends[n : n + 2] for n, (number, _) in enumerate(sizes) if number not in rest]
+        return Remaining.of(self._before, [(first, end) for first, end in gone])
+
+    def forget(self, start: int) -> None:
+        """Forget the sizes of the batches before number `start`."""
+        for _ in range(min(start - self._first, len(self._sizes))):
+            self._before += self._sizes.popleft()
+            self._first += 1
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Add an item; give the batch before it where it does not fit any more."""
+        if self._known:
+            self._entries.append(entry)
+            return self._close() if len(self._entries) == self._known[0] else None
+        assert self._spec.cost is not None
+        given = self._spec.cost(entry[1])
+        cost = as_float(given)
+        if not 0 <= cost <= self._spec.size:
+            raise ArgumentError(
+                f"batch cost of an item must be a number in [0, {self._spec.size:g}], got "
+                f"{given!r}; filter such items out, or raise the size"
+            )
+        full = None
+        if self._entries and self._sum + cost > self._spec.size:
+            full = self._close()
+        self._entries.append(entry)
+        self._sum += cost
+        return full
+
+    def _close(self) -> Entry:
+        entries, self._entries, self._sum = self._entries, [], 0.0
+        if self._known:
+            self._known.popleft()
+        self._sizes.append(len(entries))
+        return (entries[0][0], self._collate([entry[1] for entry in entries]))
+
+    def flush(self) -> Iterator[Entry]:
+        """Return the last batch, unless it is dropped."""
+        if self._entries and not self._spec.drop_last:
+            yield self._close()
+
+
+def split_batch(batch: Any) -> list[Any]:
+    """Take a batch apart along the first dimension of everything in it.
+
+    Raises:
+        ArgumentError: the parts differ in length, or the item has no first dimension.
+    """
+    if isinstance(batch, Mapping):
+        columns = [split_batch(value) for value in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in _rows(columns)]
+    if isinstance(batch, tuple):
+        columns = [split_batch(value) for value in batch]
+        make = type(batch)._make if hasattr(batch, "_make") else tuple
+        return [make(row) for row in _rows(columns)]
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        columns = [split_batch(getattr(batch, name)) for name in names]
+        return [
+            dataclasses.replace(batch, **dict(zip(names, row, strict=True)))
+            for row in _rows(columns)
+        ]
+    if hasattr(batch, "__getitem__") and hasattr(batch, "__len__") and _has_rows(batch):
+        return list(batch)
+    raise ArgumentError(
+        f"unbatch needs a batch with a first dimension, got {type(batch).__name__}; "
+        "use flat_map with a function that takes it apart"
+    )
+
+
+def _has_rows(batch: Any) -> bool:
+    return not isinstance(batch, str | bytes) and getattr(batch, "ndim", 1) > 0
+
+
+def _rows(columns: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        raise ArgumentError(f"unbatch needs parts of equal length, got lengths {sorted(lengths)}")
+    return zip(*columns, strict=True)

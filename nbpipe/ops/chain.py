@@ -1,0 +1,264 @@
+"""What is known of a chain before it runs: its order, its length, its names, its outline."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..base.format import html_table, text_table
+from ..errors import ArgumentError, DuplicateNameError, LengthUnknownError
+from .plan import IndexPlan
+from .source import Source
+from .stage import (
+    CONSUMER,
+    LONGEST_NAME,
+    Chain,
+    Operation,
+    Stage,
+    address_book,
+    addresses,
+    auto_name,
+    clean_name,
+    numbered,
+    share_workers,
+    taken_names,
+)
+
+SAMPLES, BATCHES = 8, 2  # prefetch of stages before, and from the first batch on
+
+
+def new_name(chain: Chain, label: str, fn: object, name: str | None) -> tuple[str, bool]:
+    """Return the name of a new stage, and whether it was given by hand.
+
+    Raises:
+        ArgumentError: no name that can be given.
+        DuplicateNameError: the chain has it already.
+    """
+    taken = taken_names(chain)
+    if name is not None:
+        check_name(label, name)
+        refuse_taken(label, name, taken)
+        return name, True
+    found = label if fn is None else auto_name(fn, label, len(chain))
+    return numbered(clean_name(found), taken), False
+
+
+def check_name(what: str, name: object) -> str:
+    """Check a name given by hand.
+
+    Raises:
+        ArgumentError: empty, too long, not printable, with a slash, or reserved.
+    """
+    usable = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not usable or "/" in str(name):
+        raise ArgumentError(
+            f"{what} name must be a printable str of 1 to {LONGEST_NAME} characters without "
+            f"'/', got {name!r}"
+        )
+    if name == CONSUMER:
+        raise ArgumentError(
+            f"{what} name must not be {CONSUMER!r}: that is the row of the training loop itself"
+        )
+    return str(name)
+
+
+def refuse_taken(label: str, name: str, taken: set[str]) -> None:
+    """Refuse a name given by hand that is taken."""
+    if name in taken:
+        raise DuplicateNameError(
+            f"{label} name must be new in its pipeline, got {name!r}, which is taken; "
+            f"leave it out, or choose another (taken: {', '.join(sorted(taken))})"
+        )
+
+
+def default_prefetch(chain: Chain) -> int:
+    """Return the prefetch of a stage behind a chain, where none is given."""
+    batched = False
+    for stage in chain:
+        batched = (stage.spec.unit or ("batches" if batched else "items")) == "batches"
+        if stage.inputs and not stage.spec.branches:
+            batched = all(default_prefetch(inner) == BATCHES for inner in stage.inputs)
+    return BATCHES if batched else SAMPLES
+
+
+def append_plain(
+    chain: Chain,
+    spec: Operation,
+    prefetch: int | None = None,
+    words: frozenset[str] = frozenset(),
+) -> Chain:
+    """Append a stage that takes no name."""
+    name, named = new_name(chain, spec.label, None, None)
+    return (*chain, Stage(spec, name=name, named=named, prefetch=prefetch, given=words))
+
+
+def append_order(chain: Chain, spec: Operation, words: frozenset[str] = frozenset()) -> Chain:
+    """Append a stage that orders indices, and has no knobs."""
+    return (*chain, Stage(spec, name=numbered(spec.label, taken_names(chain)), given=words))
+
+
+def not_indexed(chain: Chain) -> str:
+    """Tell what of a chain cannot be read by index."""
+    spec, used = absorbed(chain)
+    if spec is None:
+        return f"source {chain[0].name!r} has no length and index" if chain else "no source"
+    stage = chain[min(used, len(chain) - 1)]
+    return f"the items of {stage.name!r} ({stage.op}) cannot be read by index"
+
+
+def absorbed(chain: Chain) -> tuple[Source | None, int]:
+    """Fold the stages that act on an index order into the source.
+
+    Returns:
+        The source with its folded plan, and the number of stages it stands for; (None, 0)
+        where the chain does not begin with something that has a length and an index.
+    """
+    if not chain:
+        return None, 0
+    source = chain[0].spec.indexed(chain[0], index_plan)
+    if source is None or (chain[0].inputs and not _is_shuffled_later(chain)):
+        return None, 0
+    plan = source.plan
+    used = 1
+    for stage in chain[1:]:
+        following = _reordered(plan, stage)
+        if following is None:
+            break
+        plan, used = following, used + 1
+    return replace(source, plan=plan), used
+
+
+def _is_shuffled_later(chain: Chain) -> bool:
+    """Tell whether another order follows; else the inputs are joined as they come."""
+    effects = (stage.spec.permutes for stage in chain[1:])
+    return next((bool(effect) for effect in effects if effect is not False), False)
+
+
+def index_plan(chain: Chain) -> IndexPlan | None:
+    """Return the index order of a chain that is nothing but one, else None."""
+    source = chain[0].spec.indexed(chain[0], index_plan) if chain else None
+    plan: IndexPlan | None = None if source is None else source.plan
+    for stage in chain[1:]:
+        plan = None if plan is None else _reordered(plan, stage)
+    return None if plan is None or plan.claimed else plan
+
+
+def _reordered(plan: IndexPlan, stage: Stage) -> IndexPlan | None:
+    return None if plan.claimed else stage.spec.reorder(plan)
+
+
+def units(chain: Chain) -> dict[str, str]:
+    """Tell what each stage hands on, by address: "items" or "batches"."""
+    found: dict[str, str] = {}
+    _note_units(chain, "", "items", found, address_book(chain))
+    return found
+
+
+def _note_units(
+    chain: Chain, place: str, unit: str, found: dict[str, str], book: Mapping[str, str]
+) -> str:
+    for stage in chain:
+        for number, inner in enumerate(stage.inputs):
+            if stage.spec.branches:
+                _note_units(inner, place, unit, found, book)
+            else:
+                unit = _note_units(inner, f"{place}{number}/", "items", found, book)
+        unit = stage.spec.unit or unit
+        found[book[place + stage.name]] = unit
+    return unit
+
+
+def length(chain: Chain) -> int:
+    """Return the number of items of a chain; an upper bound where failed items are skipped.
+
+    Raises:
+        LengthUnknownError: a stage gives a number of items that is not known, or no end of them.
+    """
+    number = _length(chain)
+    if number > sys.maxsize:
+        raise LengthUnknownError("this pipeline repeats for ever; take(n) gives it an end")
+    return int(number)
+
+
+def _length(chain: Chain) -> float:
+    number: float = 0
+    spec, used = absorbed(chain)
+    if spec is not None and spec.plan is not None:
+        known = spec.plan.length()
+        number = math.inf if known is None else known
+    for stage in chain[used:]:
+        number = stage.spec.length(stage, number, _length)
+    return number
+
+
+def fingerprint(chain: Chain) -> list[dict[str, Any]]:
+    """Tell in JSON-ready values what the items of a chain depend on."""
+    return [_stage_fingerprint(stage) for stage in chain]
+
+
+def _stage_fingerprint(stage: Stage) -> dict[str, Any]:
+    about: dict[str, Any] = {"name": stage.name, "op": stage.op, "detail": stage.spec.detail()}
+    about |= stage.spec.fingerprint()
+    about["inputs"] = [fingerprint(inner) for inner in stage.inputs]
+    return about
+
+
+_HEAD = ("stage", "operation", "detail", "executor")
+
+_KNOBS = ("concurrency", "prefetch", "depth")
+
+
+def graph(chain: Chain) -> list[dict[str, Any]]:
+    """Return for each stage its name, operation, executor, knobs, and whose workers it shares."""
+    rows: list[dict[str, Any]] = []
+    above: Stage | None = None
+    for address, stage in addresses(chain).items():
+        shares = above is not None and share_workers(above, stage)
+        rows.append(
+            {
+                "name": address,
+                "op": stage.op,
+                "detail": stage.spec.detail(),
+                "executor": stage.executor,
+                "shares": (rows[-1]["shares"] or rows[-1]["name"]) if shares else None,
+                "knobs": {name: knob.value for name, knob in stage.knobs.items()},
+            }
+        )
+        above = stage
+    return rows
+
+
+def _table(chain: Chain) -> tuple[tuple[str, ...], list[list[str]]]:
+    rows = graph(chain)
+    knobs = _KNOBS if any("depth" in row["knobs"] for row in rows) else _KNOBS[:2]
+    return (*_HEAD, *knobs), [
+        [
+            row["name"],
+            row["op"],
+            row["detail"],
+            f"{row['executor']}, with {row['shares']}" if row["shares"] else row["executor"],
+            *(str(row["knobs"].get(knob, "")) for knob in knobs),
+        ]
+        for row in rows
+    ]
+
+
+def _caption(chain: Chain) -> str:
+    stages = len(addresses(chain))
+    try:
+        return f"Pipeline of {stages} stages, {length(chain):,} items an epoch"
+    except LengthUnknownError:
+        return f"Pipeline of {stages} stages"
+
+
+def as_text(chain: Chain) -> str:
+    """Draw a table in plain text."""
+    return f"{_caption(chain)}\n{text_table(*_table(chain))}"
+
+
+def as_html(chain: Chain) -> str:
+    """Draw a table in HTML."""
+    return html_table(*_table(chain), caption=_caption(chain))

@@ -1,0 +1,289 @@
+"""take, skip, window, enumerate, repeat: which items pass, how often, and with which number."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..base.checks import whole
+from ..base.seeding import Entry
+from .chain import append_plain
+from .index import LONGEST
+from .plan import IndexPlan
+from .remaining import NodeState, Remaining
+from .stage import Chain, Fold, Operation, Runs, Stage
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Take(Operation):
+    """The first `count` items."""
+
+    label: ClassVar[str] = "take"
+    count: int
+
+    def detail(self) -> str:
+        """Return the count."""
+        return str(self.count)
+
+    @property
+    def permutes(self) -> bool | None:
+        """No: the order of indices stays."""
+        return False
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Cut the order."""
+        return plan.take(self.count)
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Return at most the count."""
+        return min(number, self.count)
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Count the items."""
+        return Taking(self.count, node_state)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Skip(Operation):
+    """All but the first `count` items."""
+
+    label: ClassVar[str] = "skip"
+    count: int
+
+    def detail(self) -> str:
+        """Return the count."""
+        return str(self.count)
+
+    @property
+    def permutes(self) -> bool | None:
+        """No: the order of indices stays."""
+        return False
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Cut the order."""
+        return plan.skip(self.count)
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Return what is left."""
+        return max(0, number - self.count)
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Count the items."""
+        return Skipping(self.count, node_state)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Window(Operation):
+    """Lists of `size` neighbours, `stride` apart."""
+
+    label: ClassVar[str] = "window"
+    gathers: ClassVar[bool] = True
+    size: int
+    stride: int = 1
+
+    def detail(self) -> str:
+        """Return size and stride."""
+        return f"{self.size} by {self.stride}"
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Count the whole windows."""
+        return max(0, (number - self.size) // self.stride + 1) if number < math.inf else number
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Keep the last items."""
+        return Windowing(self.size, self.stride, node_state)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Enumerate(Operation):
+    """Pairs of a number and an item."""
+
+    label: ClassVar[str] = "enumerate"
+
+    @property
+    def permutes(self) -> bool | None:
+        """No: the order of indices stays."""
+        return False
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Number the rows."""
+        return plan.enumerate()
+
+    def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
+        """Count the items."""
+        return Enumerating(node_state)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Repeat(Operation):
+    """`times` passes, or passes for ever."""
+
+    label: ClassVar[str] = "repeat"
+    runs: ClassVar[Runs] = "repeat"
+    times: int | None = None
+
+    def detail(self) -> str:
+        """Return the number of passes."""
+        return "for ever" if self.times is None else str(self.times)
+
+    @property
+    def permutes(self) -> bool | None:
+        """No: the order of indices stays."""
+        return False
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Repeat the order."""
+        return plan.repeat(self.times)
+
+    def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
+        """Count the items of all passes."""
+        return number * self.times if self.times is not None else math.inf if number else 0
+
+
+def append_take(chain: Chain, n: int) -> Chain:
+    """Append a take stage."""
+    return append_plain(chain, Take(whole("take n", n, minimum=0, unit="items")))
+
+
+def append_skip(chain: Chain, n: int) -> Chain:
+    """Append a skip stage."""
+    return append_plain(chain, Skip(whole("skip n", n, minimum=0, unit="items")))
+
+
+def append_window(chain: Chain, size: int, stride: int) -> Chain:
+    """Append a window stage."""
+    size = whole("window size", size, minimum=1, unit="items")
+    return append_plain(
+        chain, Window(size, whole("window stride", stride, minimum=1, unit="items"))
+    )
+
+
+def append_enumerate(chain: Chain) -> Chain:
+    """Append an enumerate stage."""
+    return append_plain(chain, Enumerate())
+
+
+def append_repeat(chain: Chain, n: int | None) -> Chain:
+    """Append a repeat stage."""
+    return append_plain(
+        chain, Repeat(None if n is None else whole("repeat n", n, minimum=1, unit="passes"))
+    )
+
+
+class Taking:
+    """The first `count` items."""
+
+    holds_items = False
+
+    def __init__(self, count: int, node_state: NodeState) -> None:
+        self._count = self._left = node_state.get("left", count)
+        self.finished = self._left == 0
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell how many items are left to take."""
+        node_state["left"] = max(0, self._count - rest.left_out)
+        return rest
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Let an item pass while there are some to take."""
+        self._left -= 1
+        self.finished = self._left <= 0
+        return entry
+
+    def flush(self) -> Iterator[Entry]:
+        """Return nothing more."""
+        return iter(())
+
+
+class Skipping:
+    """All but the first `count` items."""
+
+    finished = False
+    holds_items = False
+
+    def __init__(self, count: int, node_state: NodeState) -> None:
+        self._count = self._left = node_state.get("left", count)
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell how many items are still to be left out."""
+        if rest.is_all:
+            node_state["left"] = left = self._left
+            return Remaining(self._count - left)
+        node_state["left"] = 0
+        return rest.moved(self._count)
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Let an item pass once enough were left out."""
+        if self._left:
+            self._left -= 1
+            return None
+        return entry
+
+    def flush(self) -> Iterator[Entry]:
+        """Return nothing more."""
+        return iter(())
+
+
+class Windowing:
+    """Lists of `size` neighbours, `stride` apart; the path is that of the first."""
+
+    finished = False
+    holds_items = False
+
+    def __init__(self, size: int, stride: int, node_state: NodeState) -> None:
+        self._size = size
+        self._stride = stride
+        self._entries: deque[Entry] = deque(maxlen=size)
+        self._skipped = node_state.get("skip", 0)
+        self._until = self._skipped + size
+        self._pushed = 0
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Begin with the first item of the next window; windows behind it overlap."""
+        first = self._skipped + rest.start * self._stride if rest.start else 0
+        start = min(first, self._pushed)
+        node_state["skip"] = first - start if rest.start else self._skipped
+        if rest.gaps:
+            node_state["drop"] = rest.behind_start().data
+        return Remaining(start)
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Add an item; give a window when one is whole."""
+        self._pushed += 1
+        self._entries.append(entry)
+        self._until -= 1
+        if self._until:
+            return None
+        self._until = self._stride
+        return (self._entries[0][0], [one[1] for one in self._entries])
+
+    def flush(self) -> Iterator[Entry]:
+        """Return nothing more: a window that is not whole is left out."""
+        return iter(())
+
+
+class Enumerating:
+    """Pairs of a number and an item."""
+
+    finished = False
+    holds_items = False
+
+    def __init__(self, node_state: NodeState) -> None:
+        self._rest = Remaining.read(node_state.get("rest", [0, []]))
+        self._numbers = self._rest.numbers(LONGEST)
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Tell which numbers are still to be given."""
+        node_state["rest"] = self._rest.of_wanted(rest).data
+        return rest
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Number an item."""
+        return (entry[0], (next(self._numbers), entry[1]))
+
+    def flush(self) -> Iterator[Entry]:
+        """Return nothing more."""
+        return iter(())

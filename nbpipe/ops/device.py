@@ -1,0 +1,125 @@
+"""Copies to a device: in its own thread, one batch after the other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..base.knobs import Knob
+from ..errors import ArgumentError
+from .chain import new_name
+from .stage import DEPTH, Chain, Operation, Placement, Stage, depth_knob, given
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device, and the stream to use on it.
+
+    Attributes:
+        device: as torch names it, "cuda:0".
+        stream: a stream of the user's, or None: the run's own.
+    """
+
+    device: str
+    stream: object = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToDevice(Operation):
+    """Copy batches to a device, or back."""
+
+    label: ClassVar[str] = "to_device"
+    device: str
+
+    def detail(self) -> str:
+        """Name the device."""
+        return self.device
+
+
+_NAME = re.compile(r"[a-z]+(?::\d+)?")
+
+
+def append_to_device(chain: Chain, device: object, depth: int, stream: object) -> Chain:
+    """Append a copy to a device."""
+    name, named = new_name(chain, "to_device", None, None)
+    return _append_transfer(chain, device, depth=depth, stream=stream, name=name, named=named)
+
+
+def _append_transfer(
+    chain: Chain, device: object, *, depth: int, stream: object, name: str, named: bool
+) -> Chain:
+    """Append a copy to a device."""
+    target = Target(checked_device(name, device), _stream(name, stream))
+    return place_on_device(chain, ToDevice(target.device), target, depth, name=name, named=named)
+
+
+def checked_device(name: str, device: object) -> str:
+    """Check a device's name; whether there is one shows when a run starts."""
+    torch: Any = sys.modules.get("torch")
+    kind = () if torch is None else (getattr(torch, "device", ()),)
+    word = str(device) if isinstance(device, kind) else device
+    if not isinstance(word, str) or not _NAME.fullmatch(word):
+        raise ArgumentError(
+            f"{name} device must be a torch device such as 'cuda', 'cuda:1' or 'cpu', got "
+            f"{device!r}"
+        )
+    return word
+
+
+def _stream(name: str, stream: object) -> object:
+    if stream is not None and not callable(getattr(stream, "wait_event", None)):
+        raise ArgumentError(
+            f"{name} stream must be a stream of its device, as torch.cuda.Stream(), got "
+            f"{stream!r}; leave it out for the run's own"
+        )
+    return stream
+
+
+def place_on_device(
+    chain: Chain,
+    spec: Operation,
+    target: Target,
+    depth: int | None,
+    *,
+    name: str,
+    named: bool,
+) -> Chain:
+    """Append a stage; neighbours on one device share their thread's turn, and the depth."""
+    shared: dict[str, Knob] = {}
+    above = _neighbour(chain, target)
+    if above is not None:
+        stage_above, target = above
+        shared = {"depth": _shared_depth(stage_above, name, depth)}
+    stage = Stage(
+        spec,
+        name=name,
+        named=named,
+        placement=Placement("device", target),
+        depth=DEPTH if depth is None else depth,
+        shared=shared,
+        given=given(depth=None if shared else depth),
+    )
+    return (*chain, stage)
+
+
+def _neighbour(chain: Chain, target: Target) -> tuple[Stage, Target] | None:
+    """Return the stage above, and its device, where that is the same."""
+    above = chain[-1] if chain else None
+    other = None if above is None or above.placement is None else above.placement.given
+    if above is None or not isinstance(other, Target) or other.device != target.device:
+        return None
+    return (above, other) if target.stream in (None, other.stream) else None
+
+
+def _shared_depth(above: Stage, name: str, depth: int | None) -> Knob:
+    knob = above.knobs["depth"]
+    if depth is not None:
+        depth_knob(name, depth)  # refuses what is none
+    if depth not in (None, DEPTH, knob.value):
+        raise ArgumentError(
+            f"{name} runs with {above.name} on one device, so its depth must be that of "
+            f"{above.name}, {knob.value} [batches], got {depth!r}; leave it out"
+        )
+    return knob

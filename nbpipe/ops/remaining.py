@@ -1,0 +1,369 @@
+"""What is left of a stream, by numbers alone; and the states of nodes, where stages go on."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.format import shortened
+from ..base.seeding import Entry
+from ..errors import StateError
+
+Rows: TypeAlias = NDArray[np.int64]
+_MOST = 2**62
+
+Run = tuple[int, int]  # numbers from the first one to below the second
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The items of a stream from number `start` on, but for those in `holes`.
+
+    Attributes:
+        start: number of the first item that is wanted.
+        holes: runs of later items that are not, in ascending order and apart from one another.
+    """
+
+    start: int = 0
+    gaps: tuple[Run, ...] = ()
+
+    @classmethod
+    def of(cls, start: int, gaps: Iterable[Run]) -> Remaining:
+        """Join runs that touch, in ascending order of their beginnings, and what `start` meets."""
+        joined: list[Run] = []
+        for first, end in gaps:
+            if first <= start:
+                start = max(start, end)
+            elif joined and first <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            elif first < end:
+                joined.append((first, end))
+        return cls(start, tuple(joined))
+
+    @classmethod
+    def of_arrays(cls, start: int, firsts: Rows, ends: Rows) -> Remaining:
+        """Join runs as `of` does, in any order, as two arrays of shape (n,) int64."""
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = firsts[order], np.maximum.accumulate(ends[order])
+        reach = np.maximum(start, np.append(start, ends[:-1]))  # how far those before it go
+        beyond = firsts > reach
+        met = int(beyond.argmax()) if beyond.any() else len(firsts)
+        start = max(start, int(ends[met - 1])) if met else start
+        firsts, ends = firsts[met:], ends[met:]
+        apart = np.ones(len(firsts), bool)
+        apart[1:] = firsts[1:] > ends[:-1]
+        lasts = ends[np.append(apart[1:], True)] if len(ends) else ends
+        return cls(start, tuple(zip(firsts[apart].tolist(), lasts.tolist(), strict=True)))
+
+    @classmethod
+    def only(cls, wanted: Iterable[int] | Rows, frontier: int) -> Remaining:
+        """Want the numbers given, in ascending order, and all from `frontier` on."""
+        numbers = np.fromiter(wanted, np.int64) if not isinstance(wanted, np.ndarray) else wanted
+        firsts, ends = np.append(-1, numbers) + 1, np.append(numbers, frontier)
+        gaps = firsts < ends
+        return cls.of_arrays(0, firsts[gaps], ends[gaps])
+
+    @classmethod
+    def read(cls, data: Any) -> Remaining:
+        """Read what `data` wrote.
+
+        Raises:
+            StateError: something else stands there.
+        """
+        try:
+            start, gaps = data
+            runs = [(first, end) for first, end in gaps]
+        except (TypeError, ValueError):
+            start, runs = None, []
+        numbers = (start, *itertools.chain(*runs))
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers):
+            raise StateError(
+                "a position in a state must be [start, [[first, end], ...]], got "
+                f"{shortened(repr(data))}; give what run.state_dict() returned"
+            )
+        return cls.of(start, sorted(runs))
+
+    @property
+    def data(self) -> list[Any]:
+        """The numbers as JSON-ready lists."""
+        return [self.start, [list(run) for run in self.gaps]]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every item is wanted."""
+        return not self.start and not self.gaps
+
+    @property
+    def left_out(self) -> int:
+        """Items that are not wanted."""
+        return self.start + sum(end - first for first, end in self.gaps)
+
+    def moved(self, by: int) -> Remaining:
+        """Count the stream from another beginning."""
+        return Remaining(self.start + by, tuple((first + by, end + by) for first, end in self.gaps))
+
+    def behind_start(self) -> Remaining:
+        """Count from the first item that is wanted."""
+        return self.moved(-self.start)
+
+    def since(self, begun: int) -> Remaining:
+        """Return what is wanted from number `begun` on, counted from there."""
+        gaps = [(max(0, first - begun), end - begun) for first, end in self.gaps]
+        return Remaining.of(max(0, self.start - begun), [run for run in gaps if run[1] > 0])
+
+    def until(self, end: int) -> Remaining:
+        """Forget what is not wanted from number `end` on."""
+        gaps = [(first, min(after, end)) for first, after in self.gaps if first < end]
+        return Remaining(self.start, tuple(gaps))
+
+    def within(self, count: int) -> Remaining:
+        """Tell the same of a stream that has `count` items."""
+        gaps = [(first, min(end, count)) for first, end in self.gaps if first < count]
+        return Remaining(min(self.start, count), tuple(gaps))
+
+    def first_from(self, number: int) -> int:
+        """Return the first wanted number that is not below `number`."""
+        number = max(number, self.start)
+        place = bisect_right(self.gaps, (number, 2**63)) - 1
+        return number if place < 0 else max(number, self.gaps[place][1])
+
+    def __contains__(self, number: object) -> bool:
+        if not isinstance(number, int) or number < self.start:
+            return False
+        place = bisect_right(self.gaps, (number, 2**63)) - 1
+        return place < 0 or number >= self.gaps[place][1]
+
+    def numbers(self, end: int) -> Iterator[int]:
+        """Return the wanted numbers below `end`."""
+        at = self.start
+        for first, after in self.gaps:
+            yield from range(at, min(first, end))
+            at = after
+        yield from range(at, end)
+
+    @property
+    def arrays(self) -> tuple[Rows, Rows]:
+        """The beginnings and the ends of the holes, arrays of shape (n,) int64."""
+        flat = np.fromiter(itertools.chain.from_iterable(self.gaps), np.int64)
+        return flat[::2], flat[1::2]
+
+    def places(self) -> tuple[Rows, Rows]:
+        """Return for each run of wanted items its first number, and how many are wanted before."""
+        firsts, ends = self.arrays
+        begins = np.append(self.start, ends)
+        return begins, np.append(0, np.cumsum(firsts - begins[:-1]))
+
+    def of_wanted(self, inner: Remaining) -> Remaining:
+        """Want only part of this: `inner` counts the items that are wanted here."""
+        if self.is_all or inner.is_all:
+            return inner if self.is_all else self
+        (start,) = self.pick(np.array([inner.start])).tolist()
+        firsts, ends = inner.arrays
+        mine = self.arrays
+        gaps = np.append(self.pick(firsts), mine[0]), np.append(self.pick(ends - 1) + 1, mine[1])
+        return Remaining.of_arrays(start, *gaps)
+
+    def mask(self, begin: int, count: int) -> NDArray[np.bool_]:
+        """Tell of `count` numbers from `begin` on whether they are wanted, as shape (count,)."""
+        steps = np.zeros(count + 1, np.int64)
+        firsts, ends = (np.clip(one - begin, 0, count) for one in self.arrays)
+        np.add.at(steps, firsts, 1)
+        np.add.at(steps, ends, -1)
+        wanted: NDArray[np.bool_] = np.cumsum(steps[:-1]) == 0
+        wanted[: max(0, self.start - begin)] = False
+        return wanted
+
+    def both(self, other: Remaining) -> Remaining:
+        """Want what both want."""
+        firsts, ends = (np.append(*pair) for pair in zip(self.arrays, other.arrays, strict=True))
+        return Remaining.of_arrays(max(self.start, other.start), firsts, ends)
+
+    def ranked(self, other: Remaining) -> Remaining:
+        """Count what `other` wants among what is wanted here: `of_wanted` the other way."""
+        begins, counts = self.places()
+        most = np.append(np.diff(counts), _MOST)
+
+        def inner(numbers: Rows) -> Rows:
+            run = np.maximum(0, np.searchsorted(begins, numbers, side="right") - 1)
+            found: Rows = counts[run] + np.clip(numbers - begins[run], 0, most[run])
+            return found
+
+        (start,) = inner(np.array([other.start])).tolist()
+        firsts, ends = map(inner, other.arrays)
+        return Remaining.of_arrays(start, firsts[firsts < ends], ends[firsts < ends])
+
+    def pick(self, rows: Rows) -> Rows:
+        """Return the numbers of the wanted items `rows`, an array of shape (n,) int64."""
+        begins, counts = self.places()
+        run = np.searchsorted(counts, rows, side="right") - 1
+        found: Rows = begins[run] + rows - counts[run]
+        return found
+
+
+NodeState = dict[str, Any]  # where a stage stands; JSON-ready
+
+
+class Dropping:
+    """What is left of a stream whose stages begin again with items that the loop has had.
+
+    Args:
+        rest: the items that are left.
+    """
+
+    finished = False
+    holds_items = False
+
+    def __init__(self, rest: Remaining) -> None:
+        self._rest = rest
+        self._pushed = 0
+
+    def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
+        """Count among all items; what has not come yet is left out when it comes."""
+        left, seen = self._rest.of_wanted(rest), self._pushed
+        inputs = Remaining.of(min(left.start, seen), left.until(seen).gaps)
+        later = inputs.ranked(left)
+        if not later.is_all:
+            node_state["drop"] = later.data
+        return inputs
+
+    def push(self, entry: Entry) -> Entry | None:
+        """Let an item pass that is left."""
+        self._pushed += 1
+        return entry if self._pushed - 1 in self._rest else None
+
+    def flush(self) -> Iterator[Entry]:
+        """Return nothing more."""
+        return iter(())
+
+
+_MOST = 2**53  # a number that JSON keeps
+
+
+def check_node_states(stages: Mapping[str, Any]) -> None:
+    """Check what a state says of each stage.
+
+    Raises:
+        StateError: something else stands there than was written.
+    """
+    for address, about in stages.items():
+        if not isinstance(about, Mapping):
+            raise _wrong(address, "", about)
+        for word, value in about.items():
+            test = _TESTS.get(word)
+            if test is None or not test(value):
+                raise _wrong(address, word, value)
+
+
+def are_inside(stages: Mapping[str, Any]) -> bool:
+    """Tell whether stages stand inside an epoch: what they tell of caches is no place."""
+    return any(set(about) - {"rest", "by", "made"} for about in stages.values())
+
+
+def check_ranks(ranks: Mapping[str, Any]) -> None:
+    """Check the ranks and world sizes that a state tells of.
+
+    Raises:
+        StateError: they cannot be.
+    """
+    for address, told in ranks.items():
+        if not _is_pair(told) or not 0 <= told[0] < told[1] <= _MOST_RANKS:
+            raise StateError(
+                f"a state must tell the rank and the world size of {address!r}, got "
+                f"{shortened(repr(told))}; {_GIVE_STATE}"
+            )
+
+
+def check_below(address: str, word: str, numbers: Iterable[int], end: int) -> None:
+    """Check that numbers in a state name something there is.
+
+    Raises:
+        StateError: one of them does not.
+    """
+    beyond = [number for number in numbers if number >= end]
+    if beyond:
+        raise _wrong(address, word, beyond[0])
+
+
+def _wrong(address: str, word: str, value: object) -> StateError:
+    where = f"{address!r}, {word!r}" if word else repr(address)
+    return StateError(
+        f"a state must say where stage {where} goes on, got {shortened(repr(value))}; {_GIVE_STATE}"
+    )
+
+
+def _is_number(value: object, most: int = _MOST) -> bool:
+    return type(value) is int and 0 <= value < most
+
+
+def _is_draws(value: object) -> bool:
+    return _is_number(value, _MOST_DRAWS)
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_number, value))
+
+
+def _is_rest(value: object) -> bool:
+    try:
+        Remaining.read(value)
+    except StateError:
+        return False
+    return True
+
+
+def _is_path(value: object) -> bool:
+    return _is_number(value) or _is_numbers(value)
+
+
+def _are_two(value: object, one: Callable[[Any], bool], other: Callable[[Any], bool]) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:  # noqa: PLR2004
+        return False
+    return one(value[0]) and other(value[1])
+
+
+def _is_children(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(
+        _are_two(part, _is_path, _is_rest) for part in value
+    )
+
+
+def _is_pair(value: object) -> bool:
+    return _are_two(value, _is_number, _is_number)
+
+
+def _is_made(value: object) -> bool:
+    return _are_two(value, _is_number, _is_numbers)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_word(value: object) -> bool:
+    return value in ("index", "skipping", "claim", "replay")
+
+
+_TESTS: dict[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("rest", "drop", "base"), _is_rest),
+    **dict.fromkeys(("left", "skip", "first", "pass", "seen", "turn", "following"), _is_number),
+    **dict.fromkeys(("drawn", "draws"), _is_draws),
+    **dict.fromkeys(("again", "slots", "sizes", "open"), _is_numbers),
+    **dict.fromkeys(("over", "padded", "moved"), _is_flag),
+    "children": _is_children,
+    "failed": _is_pair,
+    "made": _is_made,
+    "by": _is_word,
+}
+
+_MOST_DRAWS = 2**34  # they are drawn again, some 200 million a second
+
+_MOST_RANKS = 2**20
+
+_GIVE_STATE = "give what run.state_dict() returned"
