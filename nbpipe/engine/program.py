@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from ..base.seeding import Path, seed_for, seed_item
-from ..base.seeding import Entry, Path, seed_for
+from ..base.seeding import Entry, Path, seed_for, seed_item
 from ..base.worker import CALL
 from ..errors import (
     ExecutorBrokenError,
@@ -22,9 +21,6 @@ from ..errors import (
 )
 from ..executors.base import Answer, Caller, Job
 from ..executors.device import opened
-from ..ops.index import Remaining
-from ..ops.operations import Batch, Call, FlatMap
-from ..executors.environment import seed_item
 from ..ops.batch import Batch
 from ..ops.call import Call, FlatMap
 from ..ops.remaining import Remaining

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
-from ...base.threads import hold_library_threads
 from ...base.seeding import Entry
+from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
 from ...engine.external import Feed
 from ...engine.node import Stages
