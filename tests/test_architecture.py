@@ -45,6 +45,12 @@ CIRCLES = {
     "export/held.py": {"export/collect.py"},
     "export/pieces.py": {"export/collect.py"},
 }
+# Names of classes that mean more than one thing; none may be added.
+AMBIGUOUS_CLASSES = (
+    "Answer Body Children Claim Collate Concat Desk Drawn Draws Enumerate Epoch Failure Frame "
+    "Handle Items Lines Loader Mark Memory Order Part Place Progress Reading Record Repeat Report "
+    "Sample Scope Shard Shuffle Step Store Workers _Buffers _Pass _Search _Writer"
+)
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.
@@ -53,6 +59,12 @@ LONG_FUNCTIONS: dict[str, str] = {}
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor.split()}
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse((PACKAGE / path).read_text(encoding="utf-8")) for path in FILES}
+
+
+@functools.cache
+def nodes_of(tree):
+    """Return every node of a file."""
+    return tuple(ast.walk(tree))
 
 
 @dataclass(frozen=True)
@@ -83,24 +95,29 @@ def file_of(parts):
     return FILE_OF.get(parts)
 
 
-def targets(path, node):
-    """List the files of nbpipe that a `from ... import` statement names."""
+def package_of(path, node):
+    """Return the parts of the module that a relative `from ... import` statement imports from."""
     package = path.parts[:-1]
     base = package[: len(package) - node.level + 1] + tuple((node.module or "").split("."))
-    base = tuple(part for part in base if part)
+    return tuple(part for part in base if part)
+
+
+def targets(path, node):
+    """List the files of nbpipe that a `from ... import` statement names."""
+    base = package_of(path, node)
     return {file_of((*base, alias.name)) or file_of(base) for alias in node.names}
 
 
 def inside_type_checking(tree):
     """Return the nodes that stand under `if TYPE_CHECKING:`."""
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and is_type_checking(n.test)]
+    blocks = [n for n in nodes_of(tree) if isinstance(n, ast.If) and is_type_checking(n.test)]
     return {node for block in blocks for line in block.body for node in ast.walk(line)}
 
 
 def inside_functions(tree):
     """Return the nodes that stand in the functions of a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    functions = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    functions = [node for node in nodes_of(tree) if isinstance(node, kinds)]
     return {node for function in functions for node in ast.walk(function)}
 
 
@@ -116,7 +133,7 @@ def imports():
         Import(path, target, for_types=node in types)
         for path, tree in TREES.items()
         for types in [inside_type_checking(tree)]
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.level
         for target in targets(path, node)
         if target not in (None, path)
@@ -133,9 +150,35 @@ def is_allowed(found):
 
 def absolute_imports(tree):
     """List the modules that a file imports by absolute name, wherever in it."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     plain = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
     return plain + [n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
+
+
+def is_private(name):
+    """Tell whether a name is meant for its own file: `_x`, but not `__x__`."""
+    return name.startswith("_") and not name.endswith("__")
+
+
+def private_names_reached(path, tree):
+    """List the private names of other modules of nbpipe that a file imports or reaches."""
+    nodes = nodes_of(tree)
+    aliases = [
+        (package_of(path, node), alias)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    ]
+    modules = {
+        alias.asname or alias.name for base, alias in aliases if file_of((*base, alias.name))
+    }
+    imported = {alias.name for _, alias in aliases if is_private(alias.name)}
+    return imported | {
+        f"{node.value.id}.{node.attr}"
+        for node in nodes
+        if isinstance(node, ast.Attribute) and is_private(node.attr)
+        if isinstance(node.value, ast.Name) and node.value.id in modules
+    }
 
 
 def code_lines(function):
@@ -188,12 +231,27 @@ def test_nothing_imports_nbpipe_by_its_name():
     assert "\n".join(wrong) == ""
 
 
+def test_private_names_stay_in_their_file():
+    """No file imports or reaches a private name of another module."""
+    reached = {str(path): private_names_reached(path, tree) for path, tree in TREES.items()}
+    assert {path: names for path, names in reached.items() if names} == {}
+
+
+def test_a_class_name_means_one_thing():
+    """No two classes of nbpipe share a name, but for those in the table."""
+    names = Counter(
+        node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)
+    )
+    known = set(AMBIGUOUS_CLASSES.split())
+    assert {name for name, count in names.items() if count > 1} - known == set()
+
+
 def early_torch(path, tree):
     """List the imports of torch that a file may not have."""
     aside = inside_type_checking(tree)
     if str(path) in IMPORT_TORCH:
         aside |= inside_functions(tree)
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    found = [n for n in nodes_of(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
     names = [name for node in found if node not in aside for name in absolute_imports(node)]
     return [name for name in names if name.split(".")[0] == "torch"]
 
@@ -209,7 +267,7 @@ def test_functions_are_short():
     long = {
         f"{path}:{node.name}"
         for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code_lines(node) > 40
     }
     assert long == set(LONG_FUNCTIONS)
