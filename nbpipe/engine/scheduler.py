@@ -330,7 +330,7 @@ class Scheduler:
         ]
         self._team.limit = sum(runtime.concurrency for runtime in local) + 1
 
-    # -- the threads' desk ----------------------------------------------------------------
+    # -- the source of tasks --------------------------------------------------------------
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]

@@ -20,12 +20,25 @@ class Work(Protocol):
         """Return the coroutine that does the work; exceptions of user code stay inside."""
 
 
+class TaskSource(Protocol):
+    """Hands out work, and takes it back when it is done."""
+
+    def advance_loop(self, done: Work) -> Sequence[Work]:
+        """Hand in work of the event loop that has ended, get what may start now."""
+
+    def end_turn(self) -> None:
+        """Called when the loop has gone round once since work was handed in: wake others now."""
+
+    def crashed(self, error: BaseException) -> None:
+        """Called when the machine itself failed."""
+
+
 class Executor(ABC):
     """Does work for one run, from its first epoch until it is closed."""
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[Work]:
-        """End; give the work still inside user code after `timeout_s`."""
+        """End; return the work still inside user code after `timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,7 @@ class Caller(ABC):
         """
 
     def expand(self, job: Job) -> Iterator[Any]:
-        """Have the function called on the job's one entry; give an iterator over its children."""
+        """Have the function called on the job's one entry; return an iterator over its children."""
         (result,) = self.call(job).results
         if isinstance(result, tuple):
             return iter(result[1])
@@ -173,7 +186,7 @@ class Caller(ABC):
 
     @abstractmethod
     def close(self, timeout_s: float) -> list[str]:
-        """End what this caller started; give the stages still inside user code, if any.
+        """End what this caller started; return the stages still inside user code, if any.
 
         Work in progress has `timeout_s` to end; a process is killed then.
         """

@@ -6,25 +6,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from .base import Executor, Work
+from .base import Executor, TaskSource, Work
 
 if TYPE_CHECKING:
     import asyncio
-
-
-class Desk(Protocol):
-    """Gives work to the loop."""
-
-    def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Hand in work that has ended, get what may start now."""
-
-    def crashed(self, error: BaseException) -> None:
-        """Called when the machine itself failed."""
-
-    def end_turn(self) -> None:
-        """Called when the loop has gone round once since work was handed in: wake others now."""
 
 
 class Runner:
@@ -50,8 +37,8 @@ class EventLoop(Executor):
     Who waits for the results is woken once for all calls that end in one turn of the loop.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, source: TaskSource) -> None:
+        self._source = source
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -130,7 +117,7 @@ class EventLoop(Executor):
     def _ended(self, task: asyncio.Task[None]) -> None:
         runner = self._runners.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._desk.crashed(error)
+            self._source.crashed(error)
         if runner.work is not None:  # cancelled, perhaps before it began
             for following in self._hand_in(runner.work):
                 self._start(following)
@@ -140,11 +127,11 @@ class EventLoop(Executor):
             assert self._loop is not None
             self._turning = True
             self._loop.call_soon(self._end_turn)
-        return self._desk.advance_loop(work)
+        return self._source.advance_loop(work)
 
     def _end_turn(self) -> None:
         self._turning = False
-        self._desk.end_turn()
+        self._source.end_turn()
 
     def cancel(self, unwanted: Callable[[Work], bool]) -> None:
         """Cancel the calls in progress for which `unwanted` is true."""
@@ -165,7 +152,7 @@ class EventLoop(Executor):
         return thread is not None and thread.ident == ident and thread.is_alive()
 
     def close(self, timeout_s: float) -> list[Work]:
-        """Cancel what runs and end the loop; give the work that does not end."""
+        """Cancel what runs and end the loop; return the work that does not end."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return []

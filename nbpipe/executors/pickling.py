@@ -493,7 +493,7 @@ def _restore_tensor(
 # worker would tear a notebook's class out of the notebook.
 Definition = tuple[str, bytes]
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C
 
 
 @final
@@ -529,7 +529,7 @@ class Classes:
 
 
 def _is_sent_whole(kind: type) -> bool:
-    if not kind.__flags__ & _HEAP_TYPE:
+    if not kind.__flags__ & HEAP_TYPE:
         return False
     by_value = cloudpickle.list_registry_pickle_by_value()
     return kind.__module__ in {"__main__", *by_value} or not _stands_in_its_module(kind)

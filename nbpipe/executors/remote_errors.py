@@ -2,168 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import copyreg
 import functools
 import linecache
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
 from ..errors import RemoteError
-from .pickling import Pickler, TooLargeError, dumps
+from .pickling import HEAP_TYPE, Pickler, TooLargeError, dumps
 
-# -- Frames of another process: a traceback as plain values, and as a traceback again --------------
-_MOST = 1024  # frames; of a longer traceback the ends are kept
-_LINES = 10**6  # a source longer than this is not imitated
-_LONG_FORM = 14  # kinds of entries in a table of locations
-_NO_COLUMNS = 13
-_MOST_UNITS = 8  # instructions of one entry
-_DIGIT = 0x3F
-
-
-class Frame(NamedTuple):
-    """One line of a traceback.
-
-    Attributes:
-        filename: of the code.
-        line: number of the line.
-        name: of the function.
-        qualname: of the function, with its class.
-        first_line: number of the line where the function begins.
-        span: last line, first and last column of what was executed; None where not known.
-        text: the line, as far as this process knows the source.
-    """
-
-    filename: str
-    line: int
-    name: str
-    qualname: str
-    first_line: int
-    span: tuple[int, int, int] | None
-    text: str
-
-
-def frames_of(traceback: TracebackType | None) -> tuple[list[Frame], int]:
-    """Return the frames of a traceback, outermost first, and how many were left out."""
-    steps: list[TracebackType] = []
-    while traceback is not None:
-        steps.append(traceback)
-        traceback = traceback.tb_next
-    left_out = max(0, len(steps) - _MOST)
-    if left_out:
-        steps = steps[: _MOST // 2] + steps[-_MOST // 2 :]
-    return [_frame(step) for step in steps], left_out
-
-
-def _frame(step: TracebackType) -> Frame:
-    code, line = step.tb_frame.f_code, step.tb_lineno or 0
-    text = linecache.getline(code.co_filename, line, step.tb_frame.f_globals)
-    name, qualname, first_line = code.co_name, code.co_qualname, code.co_firstlineno
-    span = _span(code, step.tb_lasti, line)
-    return Frame(code.co_filename, line, name, qualname, first_line, span, text)
-
-
-def _span(code: CodeType, instruction: int, line: int) -> tuple[int, int, int] | None:
-    if instruction < 0:
-        return None
-    places = islice(code.co_positions(), instruction // 2, None)
-    start, end, column, end_column = next(places, (None, None, None, None))
-    if start != line or end is None or column is None or end_column is None or end < line:
-        return None
-    return end, column, end_column
-
-
-def traceback_of(frames: Sequence[Frame]) -> TracebackType | None:
-    """Build a traceback that looks like the one the frames were taken from.
-
-    Its frames hold no variables: each belongs to a function of the same name, file and line
-    that does nothing.
-    """
-    traceback: TracebackType | None = None
-    for frame in reversed(frames):
-        _know_source(frame)
-        code = _code(frame._replace(text=""))
-        traceback = TracebackType(traceback, _frame_of(code), 0, frame.line)
-    return traceback
-
-
-@functools.lru_cache(512)
-def _code(frame: Frame) -> CodeType:
-    return _nothing.__code__.replace(
-        co_filename=frame.filename,
-        co_name=frame.name,
-        co_qualname=frame.qualname,
-        co_firstlineno=frame.first_line,
-        co_linetable=_location_table(frame, len(_nothing.__code__.co_code) // 2),
-    )
-
-
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _frame_of(code: CodeType) -> FrameType:
-    """Return a frame of a generator that was not begun: unlike others it holds no caller."""
-    generator: GeneratorType[None, None, None] = FunctionType(code, {})()
-    frame = generator.gi_frame
-    assert frame is not None  # only one that has ended has none
-    return frame
-
-
-def _location_table(frame: Frame, units: int) -> bytes:
-    """Tell that each of `units` instructions stands where the frame's did.
-
-    Source: CPython, InternalDocs/code_objects.md, "Format of the locations table".
-    """
-    rest = b""
-    if frame.span is not None:
-        end, column, end_column = frame.span
-        rest = _varint(end - frame.line) + _varint(column + 1) + _varint(end_column + 1)
-    kind = _NO_COLUMNS if frame.span is None else _LONG_FORM
-    table, lines = b"", frame.line - frame.first_line
-    for done in range(0, units, _MOST_UNITS):
-        count = min(_MOST_UNITS, units - done)
-        table += bytes([0x80 | kind << 3 | count - 1]) + _signed_varint(lines) + rest
-        lines = 0
-    return table
-
-
-def _varint(value: int) -> bytes:
-    """Write a number in digits of six bits, the lowest first."""
-    digits = bytearray()
-    while value > _DIGIT:
-        digits.append(value & _DIGIT | _DIGIT + 1)
-        value >>= 6
-    return bytes([*digits, value])
-
-
-def _signed_varint(value: int) -> bytes:
-    return _varint(-value << 1 | 1 if value < 0 else value << 1)
-
-
-def _know_source(frame: Frame) -> None:
-    """Remember a line of a file that this machine does not have."""
-    if not frame.text or not 0 < frame.line < _LINES:
-        return
-    if linecache.getline(frame.filename, frame.line):
-        return
-    known = linecache.getlines(frame.filename)
-    lines = known + ["\n"] * (frame.line - len(known))
-    lines[frame.line - 1] = frame.text
-    linecache.cache[frame.filename] = (0, None, lines, frame.filename)
-
-
-# -- Exceptions of another process: sent as bytes, raised here with tracebacks of their own --------
-# Each exception of a chain is pickled by itself, so one that cannot be does not cost the others.
-# What arrives looks as if it had been raised here: its traceback names the lines of the worker.
-_MOST_BYTES = 1 << 20  # of one exception, pickled
 _MOST_ERRORS = 32  # of one chain
+_MOST_FRAMES = 1024  # frames; of a longer traceback the ends are kept
 _MOST_NOTES = 32
+_MOST_BYTES = 1 << 20  # of one exception, pickled
 _LONGEST = 10_000  # characters of a message or a note
-_HEAP_TYPE = 1 << 9  # flag of a class that was written in Python
+_MOST_LINES = 10**6  # a source longer than this is not imitated
 _HOOKS = (  # a class that has one of these says itself how it is pickled
     "__reduce__",
     "__reduce_ex__",
@@ -173,6 +31,26 @@ _HOOKS = (  # a class that has one of these says itself how it is pickled
     "__getnewargs__",
     "__getnewargs_ex__",
 )
+
+
+# -- Packed: what is sent --------------------------------------------------------------------------
+# Each exception of a chain is pickled by itself, so one that cannot be does not cost the others.
+# What arrives looks as if it had been raised here: its traceback names the lines of the worker.
+def pack_error(error: BaseException) -> PackedError:
+    """Make an exception ready for another process; this never raises, whatever the exception.
+
+    Args:
+        error: with its causes, contexts, groups and notes; up to 32 exceptions are kept.
+    """
+    numbers = {id(error): 0}
+    chain = [error]
+    singles = []
+    for each in chain:  # it grows meanwhile
+        try:
+            singles.append(_pack(each, chain, numbers))
+        except BaseException as problem:  # an exception may do anything when it is looked at
+            singles.append(_Single(type(each).__qualname__, "", problem=_line(problem)))
+    return PackedError(tuple(singles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +108,7 @@ class _Single:
     data: bytes | None = None
     problem: str = ""
     notes: tuple[str, ...] = ()
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[_Frame, ...] = ()
     left_out: int = 0
     cause: int | None = None
     context: int | None = None
@@ -239,7 +117,7 @@ class _Single:
 
     def build(self, members: Sequence[BaseException]) -> BaseException:
         error = self._loaded(members)
-        error.__traceback__ = traceback_of(self.frames)
+        error.__traceback__ = _traceback_of(self.frames)
         if not hasattr(error, "__notes__"):
             for note in self.notes:
                 error.add_note(note)
@@ -269,30 +147,12 @@ class _Single:
         return error
 
 
-# -- packing ------------------------------------------------------------------------------
-def pack_error(error: BaseException) -> PackedError:
-    """Make an exception ready for another process; this never raises, whatever the exception.
-
-    Args:
-        error: with its causes, contexts, groups and notes; up to 32 exceptions are kept.
-    """
-    numbers = {id(error): 0}
-    chain = [error]
-    singles = []
-    for each in chain:  # it grows meanwhile
-        try:
-            singles.append(_pack(each, chain, numbers))
-        except BaseException as problem:  # an exception may do anything when it is looked at
-            singles.append(_Single(type(each).__qualname__, "", problem=_line(problem)))
-    return PackedError(tuple(singles))
-
-
 def _pack(error: BaseException, chain: list[BaseException], numbers: dict[int, int]) -> _Single:
     members: tuple[int, ...] = ()
     if isinstance(error, BaseExceptionGroup):
         found = [_number(each, chain, numbers) for each in error.exceptions]
         members = tuple(number for number in found if number is not None)
-    frames, left_out = frames_of(error.__traceback__)
+    frames, left_out = _frames_of(error.__traceback__)
     data, problem = _data(error)
     return _Single(
         name=_name(type(error)),
@@ -324,7 +184,7 @@ def _number(
 
 
 def _data(error: BaseException) -> tuple[bytes | None, str]:
-    """Pickle an exception, or say why it cannot be."""
+    """Pickle an exception, or tell why it cannot be."""
     value: object = error
     if isinstance(error, BaseExceptionGroup):
         value = type(error), error.message, object.__getstate__(error)
@@ -355,7 +215,7 @@ def _is_plain(kind: Any) -> bool:
     Pickle would call that with `args`, which are what it gave to its base class.
     """
     base = kind
-    while base.__flags__ & _HEAP_TYPE:
+    while base.__flags__ & HEAP_TYPE:
         base = base.__base__
     return (
         isinstance(kind.__init__, FunctionType)
@@ -385,7 +245,7 @@ def _set_state(error: BaseException, state: Any) -> None:
         object.__setattr__(error, name, value)
 
 
-# -- text ---------------------------------------------------------------------------------
+# -- Text ------------------------------------------------------------------------------------------
 def _name(kind: type) -> str:
     plain = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
@@ -408,3 +268,110 @@ def _notes(error: BaseException) -> tuple[str, ...]:
     if not isinstance(notes, list | tuple):
         return ()
     return tuple(note[:_LONGEST] for note in notes[:_MOST_NOTES] if isinstance(note, str))
+
+
+# -- Tracebacks: as plain values, and as tracebacks again ------------------------------------------
+class _Frame(NamedTuple):
+    """One line of a traceback.
+
+    Attributes:
+        filename: of the code.
+        line: number of the line.
+        name: of the function.
+        qualname: of the function, with its class.
+        first_line: number of the line where the function begins.
+        span: last line, first and last column of what was executed; None where not known.
+        text: the line, as far as this process knows the source.
+    """
+
+    filename: str
+    line: int
+    name: str
+    qualname: str
+    first_line: int
+    span: tuple[int, int, int] | None
+    text: str
+
+
+def _frames_of(traceback: TracebackType | None) -> tuple[list[_Frame], int]:
+    """Return the frames of a traceback, outermost first, and how many were left out."""
+    steps: list[TracebackType] = []
+    while traceback is not None:
+        steps.append(traceback)
+        traceback = traceback.tb_next
+    left_out = max(0, len(steps) - _MOST_FRAMES)
+    if left_out:
+        steps = steps[: _MOST_FRAMES // 2] + steps[-_MOST_FRAMES // 2 :]
+    return [_frame_from(step) for step in steps], left_out
+
+
+def _frame_from(step: TracebackType) -> _Frame:
+    code, line = step.tb_frame.f_code, step.tb_lineno or 0
+    text = linecache.getline(code.co_filename, line, step.tb_frame.f_globals)
+    name, qualname, first_line = code.co_name, code.co_qualname, code.co_firstlineno
+    span = _span(code, step.tb_lasti, line)
+    return _Frame(code.co_filename, line, name, qualname, first_line, span, text)
+
+
+def _span(code: CodeType, instruction: int, line: int) -> tuple[int, int, int] | None:
+    if instruction < 0:
+        return None
+    places = islice(code.co_positions(), instruction // 2, None)
+    start, end, column, end_column = next(places, (None, None, None, None))
+    if start != line or end is None or column is None or end_column is None:
+        return None
+    if (end, end_column) < (line, column):
+        return None
+    return end, column, end_column
+
+
+def _traceback_of(frames: Sequence[_Frame]) -> TracebackType | None:
+    """Build a traceback that looks like the one the frames were taken from.
+
+    Its frames hold no variables: each belongs to a function of the same name, file and line
+    that does nothing.
+    """
+    traceback: TracebackType | None = None
+    for frame in reversed(frames):
+        _know_source(frame)
+        code, instruction = _code(frame._replace(text=""))
+        traceback = TracebackType(traceback, _frame_of(code), instruction, frame.line)
+    return traceback
+
+
+@functools.lru_cache(512)
+def _code(frame: _Frame) -> tuple[CodeType, int]:
+    """Return code that does nothing, and the instruction that stands where the frame's did."""
+    end, column, end_column = frame.span or (frame.line, -1, -1)  # -1: the compiler leaves it out
+    module = ast.parse("def nothing(): yield")
+    (function,) = module.body
+    function.lineno = function.end_lineno = frame.first_line
+    for node in ast.walk(function.body[0]):  # type: ignore[attr-defined]
+        lines = {"lineno": frame.line, "end_lineno": end}
+        vars(node).update(lines, col_offset=column, end_col_offset=end_column)
+    constants = compile(module, "<nothing>", "exec").co_consts
+    code = next(constant for constant in constants if isinstance(constant, CodeType))
+    place = (frame.line, *(frame.span or (frame.line, None, None)))
+    instruction = list(code.co_positions()).index(place)
+    code = code.replace(co_filename=frame.filename, co_name=frame.name, co_qualname=frame.qualname)
+    return code, 2 * instruction
+
+
+def _frame_of(code: CodeType) -> FrameType:
+    """Return a frame of a generator that was not begun: unlike others it holds no caller."""
+    generator: GeneratorType[None, None, None] = FunctionType(code, {})()
+    frame = generator.gi_frame
+    assert frame is not None  # only one that has ended has none
+    return frame
+
+
+def _know_source(frame: _Frame) -> None:
+    """Remember a line of a file that this machine does not have."""
+    if not frame.text or not 0 < frame.line < _MOST_LINES:
+        return
+    if linecache.getline(frame.filename, frame.line):
+        return
+    known = linecache.getlines(frame.filename)
+    lines = known + ["\n"] * (frame.line - len(known))
+    lines[frame.line - 1] = frame.text
+    linecache.cache[frame.filename] = (0, None, lines, frame.filename)

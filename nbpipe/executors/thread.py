@@ -12,22 +12,9 @@ from _thread import allocate_lock, get_ident
 from typing import Protocol
 
 from ..base.threads import uninterrupted
-from .base import Executor, Work
+from .base import Executor, TaskSource, Work
 
 _numbers = itertools.count()
-
-
-class Desk(Protocol):
-    """Gives work to threads."""
-
-    def advance(self, done: Work | None, seat: Seat) -> Work | None:
-        """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
-
-    def refused(self, seat: Seat, error: RuntimeError) -> None:
-        """Called when the thread of a seat could not be started."""
-
-    def crashed(self, error: BaseException) -> None:
-        """Called when the machine itself failed."""
 
 
 class Seat:
@@ -48,15 +35,25 @@ class Seat:
         self.thread: threading.Thread | None = None
 
 
+class ThreadTaskSource(TaskSource, Protocol):
+    """Hands out work to threads, too."""
+
+    def advance(self, done: Work | None, seat: Seat) -> Work | None:
+        """Hand in work, get the next piece; None: park, or leave if `seat.dismissed`."""
+
+    def refused(self, seat: Seat, error: RuntimeError) -> None:
+        """Called when the thread of a seat could not be started."""
+
+
 class ThreadTeam(Executor):
-    """Threads that ask a desk for work.
+    """Threads that ask a source for work.
 
     Attributes:
         limit: the most threads there may be.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, source: ThreadTaskSource) -> None:
+        self._source = source
         self._seats: set[Seat] = set()
         self._parked: dict[Seat, None] = {}  # the last to come is the first to go
         self._unborn: set[Seat] = set()  # their threads are about to start
@@ -77,7 +74,7 @@ class ThreadTeam(Executor):
             self._parked[seat] = None
 
     def unpark(self) -> Seat | None:
-        """Wake a parked thread; else give a seat for a new one, to be started outside the lock.
+        """Wake a parked thread; else return a seat for a new one, to be started outside the lock.
 
         Where an interrupt comes in between, the thread wakes all the same: it stays in the list
         until then.
@@ -111,10 +108,10 @@ class ThreadTeam(Executor):
         try:
             uninterrupted(lambda: self._start(seat))
         except RuntimeError as error:  # no more threads may be started
-            self._desk.refused(seat, error)
+            self._source.refused(seat, error)
 
     def give_up(self, seat: Seat) -> bool:
-        """Do without a thread that could not be started; say whether there are others."""
+        """Do without a thread that could not be started; tell whether there are others."""
         self._unborn.discard(seat)
         self._seats.discard(seat)
         self.limit = len(self._seats)  # until the limits are read again
@@ -134,7 +131,7 @@ class ThreadTeam(Executor):
                 raise
 
     def _serve(self, seat: Seat) -> None:
-        advance, gate = self._desk.advance, seat.gate
+        advance, gate = self._source.advance, seat.gate
         work = None
         try:
             while True:
@@ -147,7 +144,7 @@ class ThreadTeam(Executor):
                     gate.acquire()
         except BaseException as error:  # not user code: that keeps its exceptions inside
             self._seats.discard(seat)
-            self._desk.crashed(error)
+            self._source.crashed(error)
 
     def at_work(self) -> list[Work]:
         """Return the work in progress; called under the lock."""
@@ -170,7 +167,7 @@ class ThreadTeam(Executor):
         return seats
 
     def close(self, timeout_s: float, seats: list[Seat] | None = None) -> list[Work]:
-        """Wait for dismissed threads; give the work of those that do not end."""
+        """Wait for dismissed threads; return the work of those that do not end."""
         with self._starting:  # whoever was about to start a thread has done so, or will not
             deadline = time.monotonic() + timeout_s
         late: list[Work] = []

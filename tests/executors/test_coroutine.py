@@ -6,7 +6,7 @@ import threading
 from nbpipe.executors.coroutine import EventLoop
 
 
-class Desk:
+class Source:
     """Gives no work."""
 
     def advance_loop(self, done):
@@ -26,7 +26,7 @@ class Quick:
 def test_loop_that_is_closed_again_and_again(caplog):
     """However often it is told to end while it ends, it leaves no task behind."""
     for _ in range(20):
-        loop = EventLoop(Desk())
+        loop = EventLoop(Source())
         loop.submit([Quick()])
         (thread,) = (one for one in threading.enumerate() if one.name == "nbpipe-event-loop")
         while thread.is_alive():
