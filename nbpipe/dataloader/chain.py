@@ -1,240 +1,141 @@
-"""The chain of a `DataLoader`: what gives indices, what makes batches, and who its workers are."""
+"""The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import heapq
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from types import ModuleType
 from typing import Any, final
 
+from ..base.checks import whole
 from ..base.knobs import Knob
-from ..base.seeding import seed_item
-from ..base.worker import NUMBER, worker_info
+from ..base.worker import worker_info
+from ..errors import ArgumentError, StateError
 from ..executors.memory import Packer, unpack
 from ..ops.remaining import Remaining
 from ..ops.stage import Stage, addresses
 from ..pipeline import Pipeline
 from ..sources import interleave, source
-from .order import Samples, Seeds, checked_state, has_state, is_alike, only_seeds, state_of
+from .workers import THREAD, LoaderWorkers, WantsWorkersError, as_worker, teach
 
-# -- Who the workers of a `DataLoader` are, and how their code asks --------------------------------
-# torch's `get_worker_info()` knows one worker in each process. Here workers may be threads, so it
-# is taught to look in the calling thread first; code that imported it long ago is taught too.
-_UNKNOWN = object()  # this thread is no worker of ours
+# -- which samples make which batch, by the rules of torch's ---------------------------------------
+_SAMPLERS = ("sampler", "batch_sampler")
 
 
-class WantsWorkersError(BaseException):
-    """A dataset that is being read once asked which worker it is: it wants to be split.
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Which samples make which batch.
 
-    It passes the dataset's own handlers of exceptions.
+    Attributes:
+        batch_size: samples in a batch; None where a batch sampler says, or there are no batches.
+        drop_last: a last batch that is not full is left out.
+        sampler: gives indices; None where samples come by themselves.
+        batch_sampler: gives lists of indices, or None.
     """
 
-
-class _Here(threading.local):
-    """What `get_worker_info()` is to say in this thread."""
-
-    info: Any = _UNKNOWN
-    watched = False
-    asked = False
-
-
-HERE = _Here()
-
-
-def teach(torch_worker: ModuleType) -> None:
-    """Have `get_worker_info()` of this process look in the calling thread first.
-
-    Its code is replaced, not the name: modules hold the function itself.
-
-    Args:
-        torch_worker: `torch.utils.data._utils.worker`.
-    """
-    known: Any = torch_worker
-    if not hasattr(known, "_nbpipe_info"):
-        known._nbpipe_info = lambda: _info_here(torch_worker)
-        known.get_worker_info.__code__ = _taught.__code__
-
-
-def _taught() -> Any:
-    return _nbpipe_info()  # type: ignore[name-defined]  # noqa: F821  in torch's own module
-
-
-def _info_here(torch_worker: Any) -> Any:
-    if HERE.watched:
-        HERE.asked = True
-        raise WantsWorkersError
-    return torch_worker._worker_info if HERE.info is _UNKNOWN else HERE.info
-
-
-@contextmanager
-def shown(info: Any) -> Iterator[None]:
-    """Let `get_worker_info()` say this in the calling thread."""
-    before, HERE.info = HERE.info, info
-    try:
-        yield
-    finally:
-        HERE.info = before
-
-
-@final
-class Workers:
-    """The workers of one loader, as far as they are in this process.
-
-    Where each worker is a process, its number is that of the process; in threads a call takes
-    the lowest number that is free.
-
-    Args:
-        torch_worker: `torch.utils.data._utils.worker`; with it, torch is loaded in workers.
-        seed: of worker 0; the others' follow it.
-        count: number of workers, as they are told.
-        init: called with its number in each worker before its first item, or None.
-        executor: where the workers are: "process", "thread" or "other".
-        fixed: each of them has its part from the beginning, whoever is free.
-    """
-
-    def __init__(
-        self,
-        torch_worker: ModuleType,
-        *,
-        seed: int,
-        count: int,
-        init: Callable[[int], object] | None,
-        executor: str,
-        fixed: bool = False,
-    ) -> None:
-        self._torch_worker = torch_worker
-        self._seed = seed
-        self._count = count
-        self._init = init
-        self._executor = executor
-        alike = init is not None and (fixed or is_alike(init))
-        self._as_first = init is not None and not alike and only_seeds(init)
-        self._holds = alike or self._as_first
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[int] = []
-        self._numbers = 0
-        self._infos: dict[int, Any] = {}
-        self._seeds: Seeds | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process."""
-        own = ("_lock", "_free", "_numbers", "_infos", "_seeds")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+    batch_size: int | None
+    drop_last: bool
+    sampler: Any
+    batch_sampler: Any
 
     @property
-    def are_processes(self) -> bool:
-        """Whether each of them is a process of this machine."""
-        return self._executor == "process"
+    def batched(self) -> bool:
+        """Whether samples are gathered."""
+        return self.batch_sampler is not None or self.batch_size is not None
 
-    @contextmanager
-    def one(self, dataset: object) -> Iterator[None]:
-        """Be one worker, with this dataset, for one call."""
-        number = self._take()
-        try:
-            with self.at(number, dataset):
-                self.seed_call()
-                yield
-        finally:
-            self._give_back(number)
+    @property
+    def chosen_by_user(self) -> bool:
+        """Whether a batch sampler was given."""
+        return self.batch_sampler is not None and self.batch_size is None
 
-    @contextmanager
-    def at(self, number: int, dataset: object) -> Iterator[None]:
-        """Be the worker of this number."""
-        info = self._infos.get(number)
-        with shown(info or self._made(number, dataset)):
-            if info is None:
-                self._started(number)
-            yield
-
-    def dataset_of(self, number: int, dataset: Any) -> Any:
-        """Return a worker's own dataset: it may be told to read a part of it."""
-        info = self._infos.get(number)
-        if info is not None:
-            return info.dataset
-        return dataset if self._executor == "process" else copy.copy(dataset)
-
-    def _take(self) -> int:
-        if self._executor == "process":
-            return NUMBER[0]
-        with self._lock:
-            if self._free:
-                return heapq.heappop(self._free)
-            self._numbers += 1
-            return self._numbers - 1
-
-    def _give_back(self, number: int) -> None:
-        if self._executor != "process":
-            with self._lock:
-                heapq.heappush(self._free, number)
-
-    def _made(self, number: int, dataset: object) -> Any:
-        teach(self._torch_worker)
-        kind: Any = self._torch_worker.WorkerInfo
-        known = {field.name for field in dataclasses.fields(kind)} if _has_fields(kind) else ()
-        method = {"worker_method": "thread"} if self._executor == "thread" else {}
-        about = {name: value for name, value in method.items() if name in known}
-        seed = self._seed + number
-        return kind(id=number, num_workers=self._count, seed=seed, dataset=dataset, **about)
-
-    def _started(self, number: int) -> None:
-        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
-        info = HERE.info
-        alone = self._executor == "process"
-        if alone:
-            known: Any = self._torch_worker
-            known._worker_info = info  # for threads that the dataset starts
-            seed_item(info.seed)
-        if self._init is not None:
-            self._call(self._init, number, alone=alone)
-        self._infos[number] = info
-        call = worker_info()
-        if alone and call is not None:
-            seed_item(call.seed)  # no item is to depend on its worker
-
-    def _call(self, init: Callable[[int], object], number: int, *, alone: bool) -> None:
-        if not alone or not self._holds:
-            init(number)
-            return
-        seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
-        if number and self._as_first:
-            self._rehearse(init, seeds)
-            init(number)
-        else:
-            with seeds.watched():
-                init(number)
-        self._seeds = seeds
-
-    def _rehearse(self, init: Callable[[int], object], seeds: Seeds) -> None:
-        """Call the user's function as the first worker does: its seeds hold in all of them."""
-        info = HERE.info
-        seed_item(self._seed)
-        with shown(self._made(0, info.dataset)), seeds.watched():
-            init(0)
-        seed_item(info.seed)
-
-    def seed_call(self) -> None:
-        """Seed what the user's function seeded, for the call in progress."""
-        if self._seeds is not None:
-            self._seeds.apply()
+    @property
+    def indices(self) -> Iterable[Any]:
+        """What gives the indices of each batch."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler  # type: ignore[no-any-return]
 
 
-def _has_fields(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind)
+def chosen_samples(data: Any, dataset: Any, given: dict[str, Any]) -> Samples:
+    """Choose the samplers that were not given.
+
+    Args:
+        data: `torch.utils.data`.
+        dataset: what they are to give indices of.
+        given: the arguments of these names.
+
+    Raises:
+        ArgumentError: arguments that exclude one another, or a batch size below 1.
+    """
+    size, drop_last = given["batch_size"], bool(given["drop_last"])
+    sampler, batch_sampler = given["sampler"], given["batch_sampler"]
+    reads = isinstance(dataset, data.IterableDataset)
+    if size is not None:
+        size = whole("batch_size", size, minimum=1, unit="samples")
+    _refuse_together(given, size, reads=reads)
+    if reads:
+        return Samples(size, drop_last, None, None)
+    if batch_sampler is not None:
+        return Samples(None, drop_last, sampler or data.SequentialSampler(dataset), batch_sampler)
+    if sampler is None:
+        sampler = (
+            data.RandomSampler(dataset, generator=given["generator"])
+            if given["shuffle"]
+            else data.SequentialSampler(dataset)
+        )
+    if size is not None:
+        batch_sampler = data.BatchSampler(sampler, size, drop_last)
+    return Samples(size, drop_last, sampler, batch_sampler)
+
+
+def _refuse_together(given: dict[str, Any], size: int | None, *, reads: bool) -> None:
+    flags = {name: given[name] or None for name in ("shuffle", "drop_last")}  # 0 says no, too
+    words = {"shuffle": flags["shuffle"], **{one: given[one] for one in _SAMPLERS}}
+    if reads:
+        _refuse("an IterableDataset, which gives its samples in its own order", words)
+    if given["sampler"] is not None:
+        _refuse("sampler", {"shuffle": flags["shuffle"]})
+    if given["batch_sampler"] is not None:
+        del words["batch_sampler"]
+        other = None if size == 1 else size or "None"
+        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": flags["drop_last"]})
+    elif size is None:
+        _refuse("batch_size=None, without batches", {"drop_last": flags["drop_last"]})
+
+
+def _refuse(what: str, others: dict[str, Any]) -> None:
+    """Refuse arguments that say something else than `what` that was given."""
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise ArgumentError(
+                f"{name} must be left out beside {what}, got {name}={value!r}; give one of them"
+            )
+
+
+# -- the own states of samplers and datasets -------------------------------------------------------
+def has_state(one: Any) -> bool:
+    """Tell whether a sampler or a dataset has a state of its own."""
+    words = ("state_dict", "load_state_dict")
+    return all(callable(getattr(one, word, None)) for word in words)
+
+
+def checked_state(one: Any) -> None:
+    """Check that a sampler, a dataset or its iterator can be told a state.
+
+    Raises:
+        StateError: it cannot.
+    """
+    if not has_state(one):
+        raise StateError(
+            f"the state is of a {type(one).__name__} with a state of its own, but it has no "
+            "load_state_dict here; begin the epoch again"
+        )
+
+
+def state_of(one: Any) -> Any:
+    """Return the state of a sampler or a dataset; what it does later does not change it."""
+    return copy.deepcopy(one.state_dict())
 
 
 # -- Fetching: what the workers of a `DataLoader` do: read samples, and make batches of them -------
@@ -278,7 +179,7 @@ def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> An
 
 
 @final
-class Collate:
+class CollateBatch:
     """Makes a batch of samples.
 
     Args:
@@ -289,7 +190,7 @@ class Collate:
     """
 
     def __init__(
-        self, function: Callable[[Any], Any], *, plain: bool, workers: Workers | None = None
+        self, function: Callable[[Any], Any], *, plain: bool, workers: LoaderWorkers | None = None
     ) -> None:
         self._function = function
         self._plain = plain
@@ -306,7 +207,7 @@ class Collate:
         """Make one batch in a worker that is known already."""
         if not self._plain:
             return self._function(samples)
-        with shown(None):
+        with as_worker(None):
             return self._function(samples)
 
 
@@ -322,7 +223,12 @@ class Fetch(_Sent):
     """
 
     def __init__(
-        self, dataset: Any, collate: Collate, *, batched: bool, workers: Workers | None = None
+        self,
+        dataset: Any,
+        collate: CollateBatch,
+        *,
+        batched: bool,
+        workers: LoaderWorkers | None = None,
     ) -> None:
         self._dataset = dataset
         self._collate = collate
@@ -381,7 +287,7 @@ class Batches(_Sent):
         drop_last: leave out a last list that is not full.
         watch: `torch.utils.data._utils.worker`; end with `WantsWorkersError` where the dataset
             asks there which worker it is, before its first sample. None: let it ask.
-        place: where it is read: "here", in a "thread", which has a copy, or in a "process".
+        place: where it is read: "caller", in a "thread", which has a copy, or in a "process".
         resumed: where it goes on; None: it is read from its beginning.
 
     Attributes:
@@ -395,7 +301,7 @@ class Batches(_Sent):
         size: int | None,
         drop_last: bool,
         watch: ModuleType | None,
-        place: str = "here",
+        place: str = "caller",
         resumed: Resumed | None = None,
     ) -> None:
         self._dataset = dataset
@@ -436,7 +342,7 @@ class Batches(_Sent):
         The dataset's `iter` is called at once: its state may be asked for before a sample is.
         """
         if resumed is not None and resumed.ended:
-            if self._place == "here":
+            if self._place == "caller":
                 _tell_end(self._dataset, resumed)
             return repeat(None, resumed.had)
         dataset = self._dataset if self._place != "thread" else own_copy(self._dataset)
@@ -543,21 +449,21 @@ def listed(
 
 
 def _watched(dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
-    HERE.watched, HERE.asked = True, False
+    THREAD.watched, THREAD.asked = True, False
     try:
         samples = begun_at(dataset, resumed)
         if resumed is not None and not resumed.had:
             samples = _read_anew(dataset, samples)
         first = next(samples, END)
     finally:
-        HERE.watched = False
-    if HERE.asked:  # and took no notice of our exception
+        THREAD.watched = False
+    if THREAD.asked:  # and took no notice of our exception
         raise WantsWorkersError
     return iter(()) if first is END else following(samples, first)
 
 
 @final
-class Read(_Sent):
+class ReadPart(_Sent):
     """Reads one worker's part of an iterable dataset, and makes batches of it.
 
     Args:
@@ -571,11 +477,11 @@ class Read(_Sent):
     def __init__(
         self,
         dataset: Any,
-        collate: Collate,
+        collate: CollateBatch,
         *,
         size: int | None,
         drop_last: bool,
-        workers: Workers,
+        workers: LoaderWorkers,
     ) -> None:
         self._dataset = dataset
         self._collate = collate
@@ -608,7 +514,7 @@ _AHEAD = 2  # lists of indices, or of samples that were read once, ready for the
 
 
 @final
-class Order:
+class EpochIndices:
     """Gives the indices of an epoch, in lists where there are batches.
 
     Attributes:
@@ -652,7 +558,7 @@ class Recipe:
 
     dataset: Any
     samples: Samples
-    order: Order | None
+    order: EpochIndices | None
     collate_fn: Callable[[Any], Any]
     plain: bool
     pin: Callable[[Any], Any] | None
@@ -668,16 +574,16 @@ class Recipe:
     resumed: Resumed | None = None
 
     @property
-    def workers(self) -> Workers | None:
+    def workers(self) -> LoaderWorkers | None:
         """Who makes the batches; None: the calling thread."""
         return self.team(fixed=False)
 
-    def team(self, *, fixed: bool) -> Workers | None:
+    def team(self, *, fixed: bool) -> LoaderWorkers | None:
         """Return who makes the batches; `fixed`: each has a part of its own."""
         if not self.count:
             return None
         kind = self.executor if self.executor in ("process", "thread") else "other"
-        return Workers(
+        return LoaderWorkers(
             self.torch_worker,
             seed=self.seed,
             count=self.count,
@@ -686,9 +592,9 @@ class Recipe:
             fixed=fixed,
         )
 
-    def collate(self, workers: Workers | None = None) -> Collate:
+    def collate(self, workers: LoaderWorkers | None = None) -> CollateBatch:
         """Make what makes a batch of samples."""
-        return Collate(self.collate_fn, plain=self.plain, workers=workers)
+        return CollateBatch(self.collate_fn, plain=self.plain, workers=workers)
 
     @property
     def splittable(self) -> bool:
@@ -697,9 +603,9 @@ class Recipe:
 
     @property
     def reads_in(self) -> str:
-        """Where an iterable dataset is read once: "here", in a "thread" or in a "process"."""
+        """Where an iterable dataset is read once: "caller", in a "thread" or in a "process"."""
         if not self.count:
-            return "here"
+            return "caller"
         threads = self.executor == "thread" or isinstance(self.executor, ThreadPoolExecutor)
         return "thread" if threads else "process"
 
@@ -726,6 +632,12 @@ def chain_of(recipe: Recipe) -> Pipeline:
         given = source(recipe.order, name="indices", prefetch=_AHEAD)
         return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
     return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers)))
+
+
+def is_local(pipe: Pipeline) -> bool:
+    """Tell whether the loop makes the batches of a chain itself."""
+    made = addresses(pipe.chain).get("fetch")
+    return made is not None and made.executor == "inline"
 
 
 def _read_once(recipe: Recipe) -> Pipeline:
@@ -787,7 +699,7 @@ def split_chain(recipe: Recipe) -> Pipeline:
 def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
     workers, samples = recipe.team(fixed=True), recipe.samples
     assert workers is not None
-    read = Read(
+    read = ReadPart(
         recipe.dataset,
         recipe.collate(),
         size=samples.batch_size,
@@ -843,7 +755,7 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
     return iter(()) if first is END else following(indices, first)
 
 
-def batches_here(
+def local_batches(
     recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Remaining
 ) -> Iterator[Any]:
     """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""

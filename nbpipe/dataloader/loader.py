@@ -3,121 +3,359 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import monotonic
 from types import GenericAlias, ModuleType
 from typing import Any, SupportsIndex, final
 
-from ..base.checks import function, seconds
+from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
-from ..errors import ArgumentError, MissingExtraError
+from ..base.threads import in_new_thread
+from ..engine.machine import CANCELLED, FAILED, FINISHED
+from ..errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    StageError,
+    StageTimeoutError,
+)
 from ..ops.stage import MAX_PREFETCH
 from ..pipeline import Pipeline
 from ..run.run import Run
-from .chain import READ, Order, Recipe, batches_here, begun, chain_of, split_chain, with_knobs
-from .epoch import CLOSE_S, LoaderEpoch, Patience, Team, close_run
-from .order import (
-    Drawn,
-    Draws,
-    Samples,
-    check_context,
-    checked_factor,
-    checked_stay,
+from .chain import (
+    READ,
+    EpochIndices,
+    Recipe,
+    begun,
+    chain_of,
     chosen_samples,
-    counted,
+    is_local,
+    local_batches,
+    split_chain,
+    with_knobs,
 )
-from .run import LoaderRun
-from .state import Mark, Places, Progress, check_reading, parted, placed, prepared, resumed
+from .run import LoaderRun, LocalEpoch
+from .state import EpochProgress, LoaderState, Position, RandomSources, RandomState
+from .workers import WantsWorkersError
 
-
-# -- LoaderStanding: what a `DataLoader` tells of its place in its epochs, and takes ---------------
-class Standing(ABC):
-    """Where a loader stands; `DataLoader` adds what makes batches."""
-
-    generator: Any
-    in_order: bool
-    persistent_workers: bool
-    _torch: Any
-    _samples: Samples
-    _places: Places
-    _reads: bool
-    _splits: bool
-    _team: Team | None
-
-    @property
-    @abstractmethod
-    def num_workers(self) -> int:
-        """Batches made at once [calls]."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tell where the loader stands, for `load_state_dict` of a loader of the same data.
-
-        Behind the last batch that was handed out by the newest iterator; once that has come to
-        its end, or before the first, at the beginning of the next epoch. Nothing stops or waits.
-
-        Returns:
-            Numbers and text, ready for `json` or `torch.save`; the own states of samplers and
-            datasets that have `state_dict` are in it as they are.
-
-        Raises:
-            StateError: the workers died, and nobody can say how far they had come.
-        """
-        return self._places.state_dict(self._draws, workers=self.num_workers, stays=self._stays)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next iterator gives the rest of its epoch.
-
-        Workers, prefetch and executor may be others than before. Torch's own generator is set as
-        it was when the state was taken, if the order is drawn from it. Workers that stayed end.
-
-        Args:
-            state: what `state_dict()` gave.
-
-        Raises:
-            StateError: it is of another dataset, batch size or sampler, or cannot be read.
-        """
-        draws = self._draws
-        mark, now = self._places.read(draws, state)
-        self._check_reading(mark)
-        self._places.load(draws, mark, now)
-        if self._team is not None:
-            close_run(self._team.run, CLOSE_S)
-
-    def _check_reading(self, mark: Mark) -> None:
-        splits = self._splits or (mark.parts is not None and self.num_workers > 0)
-        check_reading(mark, workers=self.num_workers, splits=splits, in_order=self.in_order)
-        self._splits = splits
-
-    @property
-    def _draws(self) -> Draws:
-        return Draws(self._torch, self._samples, self.generator, reads=self._reads)
-
-    @property
-    def _stays(self) -> bool:
-        return self.persistent_workers and self.num_workers > 0
-
-    def _free_team(self, seed: int) -> Team | None:
-        """Return the workers that stayed, if the next epoch, with this seed, may have them."""
-        team = self._team
-        if team is None or not self.num_workers or team.seed != seed:
-            return None
-        return team if team.is_free(self.num_workers) else None
-
-    def _drawn_seed(self) -> int:
-        torch = self._torch
-        drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return int(drawn.item())
-
-
-# -- DataLoader: the constructor of `torch.utils.data.DataLoader` over a `Pipeline` ----------------
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
 )
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
+# -- arguments, by the rules of torch's ------------------------------------------------------------
+_FACTOR = 2  # batches held ready for each worker, where not given
+_METHODS = ("forkserver", "spawn")
+
+
+def _checked_factor(workers: int, factor: object) -> int:
+    """Check `prefetch_factor`.
+
+    Raises:
+        ArgumentError: not an int of at least 1, or there are no workers.
+    """
+    if factor is None:
+        return _FACTOR
+    if not workers:
+        raise ArgumentError(
+            f"prefetch_factor must be left out without workers, got {factor!r}; "
+            "set num_workers above 0, or leave it out"
+        )
+    return _counted("prefetch_factor", factor, minimum=1, unit="batches")
+
+
+def _counted(what: str, count: object, *, minimum: int, unit: str) -> int:
+    """Check a number of things; True is one, as in torch.
+
+    Raises:
+        ArgumentError: not an int of at least `minimum`.
+    """
+    number = int(count) if isinstance(count, bool) else count
+    return whole(what, number, minimum=minimum, unit=unit)
+
+
+def _checked_stay(workers: int, stay: object) -> bool:
+    """Check `persistent_workers`.
+
+    Raises:
+        ArgumentError: there are no workers.
+    """
+    if stay and not workers:
+        raise ArgumentError(
+            "persistent_workers needs num_workers of at least 1, got 0; set it, or leave "
+            "persistent_workers out"
+        )
+    return bool(stay)
+
+
+def _check_context(context: Any, workers: int) -> None:
+    """Check `multiprocessing_context`: workers are never copies of the calling process.
+
+    Raises:
+        ArgumentError: "fork", another word, or there are no workers.
+        ArgumentTypeError: neither a word nor a context.
+    """
+    if context is None:
+        return
+    if not workers:
+        raise ArgumentError(
+            f"multiprocessing_context must be left out without workers, got {context!r}"
+        )
+    if not isinstance(context, str) and not hasattr(context, "get_start_method"):
+        raise ArgumentTypeError(
+            "multiprocessing_context must be None, 'forkserver', 'spawn' or a context of "
+            f"multiprocessing, got {context!r}"
+        )
+    method = context if isinstance(context, str) else context.get_start_method()
+    if method not in _METHODS:
+        raise ArgumentError(
+            f"multiprocessing_context must be None, 'forkserver' or 'spawn', got {method!r}; a "
+            "worker is a fresh process, never a copy of a process with threads, which hangs; "
+            "datasets and functions of a notebook are sent to it all the same"
+        )
+
+
+# -- one epoch, and the run that makes it ----------------------------------------------------------
+_CLOSE_S = 5.0  # for calls in progress when somebody says close
+_GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
+_OURS = (StageError, StopIteration, StopAsyncIteration)  # the latter would end the loop in silence
+
+
+class BatchTimeout:
+    """Bounds how long the training loop waits for one batch.
+
+    Args:
+        limit_s: the bound [s].
+        others: called as often as this is, or None.
+    """
+
+    def __init__(self, limit_s: float, others: Callable[[], object] | None) -> None:
+        self._limit_s = limit_s
+        self._others = others
+        self._until_s = 0.0
+
+    def begin(self) -> None:
+        """Called when a wait may begin."""
+        self._until_s = monotonic() + self._limit_s
+
+    def __call__(self) -> None:
+        """Called when the wait goes on.
+
+        Raises:
+            StageTimeoutError: it has taken too long.
+        """
+        if self._others is not None:
+            self._others()
+        if monotonic() > self._until_s:
+            raise StageTimeoutError(
+                f"no batch came within timeout={self._limit_s:g} s; raise timeout, or see what "
+                "limits it: loader.run.diagnose()"
+            )
+
+
+@final
+class LoaderEpoch(Iterator[Any]):
+    """Gives the batches of one epoch; what a dataset raised is raised here as it was.
+
+    Args:
+        loader: whose epoch it is.
+        items: gives the batches.
+        progress: how far it came.
+        run: the run that makes them, or None.
+        closes: the run ends with the epoch.
+
+    Attributes:
+        over: no more batches will come.
+        dropped: nobody holds it any more, and it is being closed.
+        local: is told what happens, where the calling thread makes the batches; else None.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader,
+        items: Iterator[Any],
+        progress: EpochProgress,
+        run: Run | None = None,
+        *,
+        closes: bool = False,
+    ) -> None:
+        self.over = self.dropped = False
+        self.local: LocalEpoch | None = None
+        self._loader = loader
+        self._items = items
+        self._run = run
+        self._closes = closes
+        self._progress = progress
+
+    def __next__(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            Exception: what the dataset, `collate_fn`, the sampler or `worker_init_fn` raised.
+            StageTimeoutError: it took longer than the loader's `timeout`.
+            WorkerDiedError: each worker process that was given this batch died.
+        """
+        if self.over:
+            raise StopIteration
+        self._progress.asked = True
+        if self.local is not None:
+            batch = self._make_next(self.local)
+            self._loader._yielded(self._progress.deliver())
+            return batch
+        timeout = None if self._run is None else self._run.between_waits
+        if isinstance(timeout, BatchTimeout):
+            timeout.begin()
+        try:
+            batch = next(self._items)
+        except StopIteration:
+            self._progress.finished = True
+            self.close()
+            raise
+        except StageError as error:
+            failure = error
+        else:
+            self._loader._yielded(self._progress.deliver())
+            return batch
+        return self._failed(failure)  # not in the handler: it would stand in the error's context
+
+    def _make_next(self, local: LocalEpoch) -> Any:
+        """Make the next batch."""
+        try:
+            local.ask()
+            batch = next(self._items)
+        except StopIteration:
+            self._progress.finished = True
+            local.end(FINISHED)
+            self.close()
+            raise
+        except BaseException as error:
+            local.end(FAILED, error)
+            raise
+        local.made()
+        return batch
+
+    def _failed(self, failure: StageError) -> Any:
+        """Begin again where a dataset wants to be split; else raise what was raised there."""
+        self.close()
+        cause = failure.__cause__
+        if isinstance(cause, WantsWorkersError) and self._run is not None:
+            failure.__traceback__ = None  # nobody sees it: its frames would hold this epoch
+            self._begin_again(self._loader._split(self._run, self._progress))
+            return next(self)
+        if not isinstance(cause, Exception) or isinstance(cause, _OURS):
+            raise failure
+        for note in getattr(failure, "__notes__", ()):
+            cause.add_note(note)
+        raise cause
+
+    def _begin_again(self, other: LoaderEpoch) -> None:
+        """Go on with the batches of an epoch that nobody else knows."""
+        self._items, self._run, self._closes = other._items, other._run, other._closes
+        self.over, other.over = False, True
+
+    def close(self) -> None:
+        """Leave the epoch; workers that end with it end at once. Again does nothing."""
+        if self.over:
+            return
+        self.over = True
+        if self.local is not None:
+            self.local.end(CANCELLED)
+        if self._run is not None and self._closes:
+            _close_run(self._run, _GRACE_S)
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+        self._loader._ended()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> LoaderEpoch:
+        return self
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # runs were closed; modules may be empty by now, arguments are not
+            return
+        self.dropped = True
+        if not getattr(self, "over", True) and self._closes:
+            in_new_thread(self.close)  # garbage may be found where a lock is held
+
+
+def _close_run(run: Run, timeout_s: float) -> None:
+    """Close a run, and let go of what its workers mapped."""
+    run.close(timeout_s=timeout_s)
+    for stage in run.stages.values():
+        release = getattr(stage.fn, "release", None)
+        if release is not None:
+            release()
+
+
+@final
+class WorkerRun:
+    """The workers of one run, for one epoch or for all.
+
+    Args:
+        run: their run.
+        indices: give them the indices of each epoch, or None.
+        seed: that of its items.
+        readers: how many of them read a part of an iterable dataset each; 0: none does.
+        stays: they stay when an epoch ends.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        indices: EpochIndices | None,
+        seed: int,
+        *,
+        readers: int,
+        stays: bool,
+    ) -> None:
+        self.run = run
+        self.stays = stays
+        self.seed = seed
+        self._indices = indices
+        self._readers = readers
+        self._epoch: weakref.ref[LoaderEpoch] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no epoch of theirs is under way."""
+        epoch = None if self._epoch is None else self._epoch()
+        return epoch is None or epoch.over
+
+    def is_free(self, readers: int) -> bool:
+        """Tell whether another epoch may begin.
+
+        Args:
+            readers: workers that are to read a part each, where they do.
+        """
+        return self.is_idle and not self.run.closed and self._readers in (0, readers)
+
+    def epoch(
+        self, loader: DataLoader, indices: Iterator[Any] | None, progress: EpochProgress
+    ) -> LoaderEpoch:
+        """Begin an epoch, with these indices."""
+        if self._indices is not None:
+            self._indices.prepared = indices
+        if self._epoch is not None:  # the epochs between had workers of their own
+            self.run.set_epoch(progress.position.epoch)
+        try:
+            items = iter(self.run)
+        except BaseException:  # what cannot be sent to a process is found now
+            _close_run(self.run, _GRACE_S)
+            raise
+        progress.run, progress.readers = self.run, self._readers
+        epoch = LoaderEpoch(loader, items, progress, self.run, closes=not self.stays)
+        self._epoch = weakref.ref(epoch)
+        return epoch
+
+
+# -- the loader ------------------------------------------------------------------------------------
 def _torch() -> ModuleType:
     try:
         import torch
@@ -141,7 +379,7 @@ class _Pin:
 
 
 @final
-class DataLoader(Standing):
+class DataLoader:
     """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
 
     Each `for` loop over it is an epoch. Without workers everything happens in the calling
@@ -210,25 +448,25 @@ class DataLoader(Standing):
         self._torch: Any = _torch()
         self.dataset = dataset
         self._samples = chosen_samples(self._torch.utils.data, dataset, locals())
-        self._count = self._counted(num_workers)
-        self._factor = checked_factor(self._count, prefetch_factor)
+        self._count = self._checked_count(num_workers)
+        self._factor = _checked_factor(self._count, prefetch_factor)
         self.generator = generator
         self.collate_fn = self._collate_of(collate_fn)
         self.pin_memory = bool(pin_memory)
         self.pin_memory_device = pin_memory_device
         self.timeout = seconds("timeout", timeout, zero=True)
         self.worker_init_fn = worker_init_fn and function("worker_init_fn", worker_init_fn)
-        check_context(multiprocessing_context, self._count)
+        _check_context(multiprocessing_context, self._count)
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers = checked_stay(self._count, persistent_workers)
+        self.persistent_workers = _checked_stay(self._count, persistent_workers)
         self.in_order = bool(in_order)
         self.workers = workers
         self._begin()
 
     @staticmethod
-    def _counted(count: object) -> int:
+    def _checked_count(count: object) -> int:
         """Check `num_workers`."""
-        return counted("num_workers", count, minimum=0, unit="calls")
+        return _counted("num_workers", count, minimum=0, unit="calls")
 
     def _collate_of(self, given: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
         if given is not None:
@@ -245,13 +483,12 @@ class DataLoader(Standing):
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
         self._knobs: Mapping[str, Knob] | None = None
         self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._team: Team | None = None  # the workers that stay
-        self._places = Places(
+        self._kept: WorkerRun | None = None  # the workers that stay
+        self._state = LoaderState(
             self.dataset, self._samples, reads=self._reads, in_order=self.in_order
         )
         self._live = LoaderRun(self, in_batches=self._samples.batched)
-        self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
-        self._live.follow(self._pipeline)
+        self._build(0, self._indices)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _FIXED and name in self.__dict__:
@@ -278,7 +515,7 @@ class DataLoader(Standing):
 
     @num_workers.setter
     def num_workers(self, count: SupportsIndex) -> None:
-        number = self._counted(count)
+        number = self._checked_count(count)
         if number and self._knobs is not None:
             self._knobs["concurrency"].set(number)
         self._count = number
@@ -291,7 +528,7 @@ class DataLoader(Standing):
 
     @prefetch_factor.setter
     def prefetch_factor(self, factor: int) -> None:
-        self._factor = counted("prefetch_factor", factor, minimum=1, unit="batches")
+        self._factor = _counted("prefetch_factor", factor, minimum=1, unit="batches")
         self._set_prefetch()
 
     def _set_prefetch(self) -> None:
@@ -317,7 +554,7 @@ class DataLoader(Standing):
         """The run of this loader, from the start: one for all of its epochs."""
         return self._live
 
-    def _recipe(self, seed: int, order: Order | None, mark: Mark | None) -> Recipe:
+    def _recipe(self, seed: int, order: EpochIndices | None, position: Position | None) -> Recipe:
         data = self._torch.utils.data
         return Recipe(
             dataset=self.dataset,
@@ -335,18 +572,26 @@ class DataLoader(Standing):
             prefetch=self._prefetch,
             factor=self._factor,
             knobs=self._knobs,
-            resumed=None if mark is None or not self._reads else resumed(mark),
+            resumed=None if position is None or not self._reads else position.resumed,
         )
 
-    def _build(self, seed: int, order: Order | None, mark: Mark | None = None) -> Pipeline:
+    def _build(
+        self, seed: int, order: EpochIndices | None, position: Position | None = None
+    ) -> None:
         """Build the chain; its knobs are those of the one before."""
-        recipe = self._recipe(seed, order, mark)
+        recipe = self._recipe(seed, order, position)
         if recipe.count and self._splits:
-            return split_chain(recipe)
-        pipe = with_knobs(chain_of(recipe), self._live.knobs)
-        if recipe.count and self._knobs is None:
-            self._knobs = pipe["fetch"].knobs
-        return pipe
+            self._pipeline = split_chain(recipe)
+        else:
+            self._pipeline = pipe = with_knobs(chain_of(recipe), self._live.knobs)
+            if recipe.count and self._knobs is None:
+                self._knobs = pipe["fetch"].knobs
+        self._live.follow(self._pipeline)
+
+    @property
+    def _indices(self) -> EpochIndices | None:
+        """What gives the indices of an epoch; None where the dataset is iterable."""
+        return None if self._reads else EpochIndices(self._samples.indices)
 
     def _pins(self) -> bool:
         accelerator: Any = getattr(self._torch, "accelerator", None)
@@ -367,45 +612,63 @@ class DataLoader(Standing):
         if self.pin_memory and not self._pins():
             warnings.warn(_NO_PINNING, stacklevel=2)
         self._check_timeout()
-        mark, draws = self._places.begin(), self._draws
-        if mark is None or not mark.begun:
-            return self._begun(mark, draws, draws.now)
-        self._check_reading(mark)
-        draws.restore(mark.drawn)
-        with draws.with_torch(mark.drawn.torch):
-            return self._begun(mark, draws, mark.drawn)
+        position, sources = self._state.loaded(), self._sources
+        if position is None or not position.begun:
+            return self._begun(position, sources, sources.now)
+        self._check_readers(position)
+        sources.restore(position.random)
+        with sources.with_torch(position.random.torch):
+            return self._begun(position, sources, position.random)
 
-    def _begun(self, loaded: Mark | None, draws: Draws, drawn: Drawn) -> LoaderEpoch:
+    def _begun(
+        self, loaded: Position | None, sources: RandomSources, random: RandomState
+    ) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
-        places, goes_on = self._places, loaded is not None and loaded.begun
-        indices = places.indices(draws, loaded)
-        seeded = places.seeded(self._drawn_seed, loaded, stays=self._stays)
-        team = None if goes_on else self._free_team(seeded[0])
-        mark = places.marked(loaded, drawn, seeded, stays=self._stays)
-        progress = places.started(mark, indices, here=not self.num_workers)
-        given = prepared(indices, mark)
-        if not self.num_workers:
-            self._show_here()
-            given = begun(given) if goes_on else given  # while torch's generator is as it was
-            recipe = self._recipe(seeded[0], None, mark)
-            if given is None:
-                progress.reading = recipe.batches()
-            batches = batches_here(recipe, given or progress.reading, mark.rest)
-            epoch = LoaderEpoch(self, batches, progress)
-        else:
-            epoch = (team or self._open(mark)).epoch(self, begun(given), progress)
-        epoch.here = self._live.began(epoch, progress.run, progress.delivered)
-        places.progress = progress
+        state, goes_on = self._state, loaded is not None and loaded.begun
+        indices = state.indices(sources, loaded)
+        seeded = state.seeded(self._drawn_seed, loaded, stays=self._stays)
+        workers = None if goes_on else self._free_workers(seeded[0])
+        position = state.beginning(loaded, random, seeded, stays=self._stays)
+        progress = state.progress_of(position, indices, by_loop=not self.num_workers)
+        left = position.left_of(indices)
+        if self.num_workers:
+            epoch = (workers or self._open(position)).epoch(self, begun(left), progress)
+        else:  # what goes on draws its first index while torch's generator is as it was
+            epoch = self._local_epoch(begun(left) if goes_on else left, progress)
+        epoch.local = self._live.began(epoch, progress.run, progress.delivered)
+        state.progress = progress
         return epoch
 
-    def _show_here(self) -> None:
-        """Let the chain be that of an epoch in the calling thread."""
-        if any(
-            stage.name == "fetch" and stage.executor == "inline" for stage in self._pipeline.stages
-        ):
-            return
-        self._pipeline = self._build(0, None if self._reads else Order(self._samples.indices))
-        self._live.follow(self._pipeline)
+    def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
+        """Begin an epoch in the calling thread; its chain is what is shown from now on."""
+        if not is_local(self._pipeline):
+            self._build(0, self._indices)
+        position = progress.position
+        recipe = self._recipe(0, None, position)
+        if indices is None:
+            progress.reading = recipe.batches()
+        batches = local_batches(recipe, indices or progress.reading, position.rest)
+        return LoaderEpoch(self, batches, progress)
+
+    @property
+    def _sources(self) -> RandomSources:
+        return RandomSources(self._torch, self._samples, self.generator, reads=self._reads)
+
+    @property
+    def _stays(self) -> bool:
+        return self.persistent_workers and self.num_workers > 0
+
+    def _free_workers(self, seed: int) -> WorkerRun | None:
+        """Return the workers that stayed, if the next epoch, with this seed, may have them."""
+        workers = self._kept
+        if workers is None or not self.num_workers or workers.seed != seed:
+            return None
+        return workers if workers.is_free(self.num_workers) else None
+
+    def _drawn_seed(self) -> int:
+        torch = self._torch
+        seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return int(seed.item())
 
     def _check_timeout(self) -> None:
         if self.timeout and not self.num_workers:
@@ -414,42 +677,40 @@ class DataLoader(Standing):
                 "num_workers=0; set num_workers above 0, or leave timeout out"
             )
 
-    def _open(self, mark: Mark) -> Team:
+    def _open(self, position: Position) -> WorkerRun:
         """Start a run; it is kept where workers are to stay, and no others do."""
-        if self._team is not None and self._team.is_idle:  # it has another number of readers
-            close_run(self._team.run, CLOSE_S)
-        order = None if self._reads else Order(self._samples.indices)
-        seed = mark.seed or 0
-        self._pipeline = self._build(seed, order, mark)
-        self._live.follow(self._pipeline)
+        if self._kept is not None and self._kept.is_idle:  # it has another number of readers
+            _close_run(self._kept.run, _CLOSE_S)
+        indices, seed = self._indices, position.seed or 0
+        self._build(seed, indices, position)
         run = self._pipeline.start(seed=seed)
         self._runs.add(run)
-        placed(run, mark)
+        position.load_into(run)
         if self.timeout:
-            run.between_waits = Patience(self.timeout, run.between_waits)
-        stays = self.persistent_workers and (self._team is None or self._team.run.closed)
+            run.between_waits = BatchTimeout(self.timeout, run.between_waits)
+        stays = self.persistent_workers and (self._kept is None or self._kept.run.closed)
         readers = self.num_workers if self._splits else 0
-        team = Team(run, order, seed, readers=readers, stays=stays)
-        self._team = team if stays else self._team
-        return team
+        workers = WorkerRun(run, indices, seed, readers=readers, stays=stays)
+        self._kept = workers if stays else self._kept
+        return workers
 
-    def split(self, run: Run, progress: Progress) -> LoaderEpoch:
+    def _split(self, run: Run, progress: EpochProgress) -> LoaderEpoch:
         """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
-        close_run(run, CLOSE_S)
+        _close_run(run, _CLOSE_S)
         if progress.delivered:
-            raise parted(progress.mark)
+            raise progress.position.read_whole()
         self._splits = True
-        team = self._open(progress.mark)
-        epoch = team.epoch(self, None, progress)
-        self._live.moved(run, team.run)
+        workers = self._open(progress.position)
+        epoch = workers.epoch(self, None, progress)
+        self._live.moved(run, workers.run)
         return epoch
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """Called when an epoch is over."""
         self._live.ended()
 
-    def yielded(self, count: int) -> None:
-        """Hear how many batches of an epoch came; warn where the dataset said otherwise."""
+    def _yielded(self, count: int) -> None:
+        """Called with the number of a batch; warn where the dataset said that there are fewer."""
         if self._reported is not None and count > self._reported:
             warnings.warn(
                 f"the IterableDataset said that its length is {self._reported}, and this is batch "
@@ -460,7 +721,47 @@ class DataLoader(Standing):
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
         for run in tuple(self._runs):
-            close_run(run, CLOSE_S)
+            _close_run(run, _CLOSE_S)
+
+    # -- its place in its epochs ----------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Tell where the loader stands, for `load_state_dict` of a loader of the same data.
+
+        Behind the last batch that was handed out by the newest iterator; once that has come to
+        its end, or before the first, at the beginning of the next epoch. Nothing stops or waits.
+
+        Returns:
+            Numbers and text, ready for `json` or `torch.save`; the own states of samplers and
+            datasets that have `state_dict` are in it as they are.
+
+        Raises:
+            StateError: the workers died, and nobody can say how far they had come.
+        """
+        return self._state.state_dict(self._sources, workers=self.num_workers, stays=self._stays)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next iterator gives the rest of its epoch.
+
+        Workers, prefetch and executor may be others than before. Torch's own generator is set as
+        it was when the state was taken, if the order is drawn from it. Workers that stayed end.
+
+        Args:
+            state: what `state_dict()` gave.
+
+        Raises:
+            StateError: it is of another dataset, batch size or sampler, or cannot be read.
+        """
+        sources = self._sources
+        position, now = self._state.read(sources, state)
+        self._check_readers(position)
+        self._state.load(sources, position, now)
+        if self._kept is not None:
+            _close_run(self._kept.run, _CLOSE_S)
+
+    def _check_readers(self, position: Position) -> None:
+        splits = self._splits or (position.parts is not None and self.num_workers > 0)
+        position.check_readers(self.num_workers, splits=splits, in_order=self.in_order)
+        self._splits = splits
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; of an iterable dataset as far as it says.

@@ -10,19 +10,22 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter_ns, time
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from ..base.knobs import Knob, KnobChange
-from ..engine.failures import KEPT, Failure
-from ..engine.machine import EVENTS_KEPT, TICKS_KEPT
+from ..engine.failures import KEPT, Failure, formatted, one_line
+from ..engine.machine import CANCELLED, EVENTS_KEPT, STOPPED, TICKS_KEPT, Record
+from ..engine.runtime import BLOCKED, READY, StageRuntime
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..errors import LengthUnknownError, RunClosedError
 from ..ops.chain import length
-from ..ops.stage import CONSUMER, Stage, addresses, stage_at
+from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
+from ..run.iterator import ATTEND_S
 from ..run.run import LiveStage, Run
 from ..show.watch import AttendedRun, Shown, loader_made
-from .epoch import Here, HereEpoch
+from .chain import is_local
 
 if TYPE_CHECKING:
     from ipywidgets import VBox
@@ -46,6 +49,291 @@ _ELSEWHERE = {  # what a pipeline's run has
 _SUMS = ("items_in", "items_out", "errors", "retries", "bytes_out")  # since the run began
 
 
+# -- the epochs that are made in the calling thread ------------------------------------------------
+_MADE_IN = "fetch"  # the stage whose calls the loop makes itself
+
+
+@final
+class LocalEpoch:
+    """One epoch that is made in the calling thread; the thread tells it what it does.
+
+    Args:
+        of_loader: the loader's epochs of this kind.
+        number: of the epoch.
+        before: batches of the epoch that the loop had before.
+        total: batches of the epoch, or None.
+
+    Attributes:
+        outcome: how it ended; CANCELLED while it has not.
+    """
+
+    def __init__(self, of_loader: LocalEpochs, number: int, before: int, total: int | None) -> None:
+        self.number = number
+        self.outcome = CANCELLED
+        self.over = False
+        self._of_loader = of_loader
+        self._before = before
+        self._total = total
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._delivered = before
+        self._waited_ns = self._asked_ns = 0  # not 0: a batch is being made since then
+        self._begun_ns = self._last_ns = perf_counter_ns()
+
+    # -- what the iterating thread tells ----------------------------------------------------
+    def ask(self) -> None:
+        """Called when a batch is wanted; wait while it is paused.
+
+        Raises:
+            StopIteration: it was stopped.
+        """
+        of_loader = self._of_loader
+        between = of_loader.between_waits
+        if between is not None:
+            between()
+        of_loader.wait_while_paused()
+        if self._stopping:
+            self.end(STOPPED)
+            raise StopIteration
+        self._asked_ns = perf_counter_ns()
+        of_loader.begin_call(self._asked_ns)
+
+    def made(self) -> None:
+        """Called when the batch is there."""
+        self._delivered += 1
+        self._note(self._of_loader.end_call(perf_counter_ns(), self.number))
+
+    def _note(self, now_ns: int) -> None:
+        asked_ns, self._asked_ns = self._asked_ns, 0
+        self._waited_ns += max(0, now_ns - asked_ns) if asked_ns else 0
+        self._last_ns = now_ns
+
+    def end(self, outcome: str, error: BaseException | None = None) -> None:
+        """Called when the epoch is over; again does nothing."""
+        if self.over:
+            return
+        self.over = True
+        self.outcome, self._error = outcome, error
+        if isinstance(error, Exception):
+            self._of_loader.fail(error, self.number, self._delivered)
+        self._note(self._of_loader.end(perf_counter_ns(), self.number))
+
+    # -- what others ask and do -------------------------------------------------------------
+    def stop(self) -> None:
+        """End it as if it were exhausted, before its next batch."""
+        self._stopping = True
+        self._of_loader.resume()
+
+    def now_ns(self, *, going: bool) -> int:
+        """Return the time that its stats are of [ns].
+
+        Args:
+            going: it may go on: its iterator is there.
+        """
+        return perf_counter_ns() if going else self._last_ns
+
+    def status(self, *, going: bool) -> Status:
+        """Tell where it is.
+
+        Args:
+            going: it may go on: its iterator is there.
+        """
+        now_ns = self.now_ns(going=going)
+        asked_ns = self._asked_ns
+        waited_ns = self._waited_ns + (max(0, now_ns - asked_ns) if asked_ns else 0)
+        state = ("paused" if self._of_loader.paused else "running") if going else self.outcome
+        return Status(
+            state=state,
+            epoch=self.number,
+            epochs=None,
+            epochs_begun=None,
+            delivered=self._delivered,
+            total=self._total,
+            units={},
+            elapsed_s=(now_ns - self._begun_ns) / 1e9,
+            waited_s=waited_ns / 1e9,
+            cpu_cores=self._of_loader.record.cpu_cores,
+            error="" if self._error is None else one_line(self._error),
+            held_bytes=None,
+            limit_bytes=None,
+            resumed=self._before,
+            by_loop=True,
+        )
+
+
+@final
+class LocalEpochs:
+    """Counts what a loader makes in the calling thread, over all of its epochs.
+
+    Attributes:
+        record: how long the loop waited, and the history.
+        between_waits: called before a batch is made, and again and again during a pause, or None.
+    """
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.between_waits: Callable[[], object] | None = None
+        self._runtimes: dict[str, StageRuntime] = {}
+        self._lock = threading.RLock()  # stats are read while batches are made
+        self._sample_ns = 0
+        self._going = threading.Event()
+        self._going.set()
+
+    def begin(self, chain: Chain, number: int, before: int, total: int | None) -> LocalEpoch:
+        """Begin an epoch.
+
+        Args:
+            chain: the stages that it is shown as.
+            number: of the epoch.
+            before: batches of it that the loop had before.
+            total: batches of it, or None.
+        """
+        with self._lock:
+            now_ns = perf_counter_ns()
+            self.record.end(now_ns)  # the one before may have been dropped
+            self.record.begin(now_ns)
+            for address, stage in addresses(chain).items():
+                runtime = self._runtimes.get(address)
+                if runtime is None or runtime.stage is not stage:
+                    runtime = self._runtimes[address] = StageRuntime(
+                        address, stage, prefetch=0, now_ns=now_ns
+                    )
+                runtime.active = 0
+                runtime.skip_time(now_ns)
+                runtime.state = BLOCKED  # nothing is made before it is wanted
+                if not runtime.counters.first_ns:
+                    runtime.counters.first_ns = now_ns
+            self.record.consumer.waits_since_ns = 0
+            return LocalEpoch(self, number, before, total)
+
+    def begin_call(self, now_ns: int) -> None:
+        """Called when a batch is being made."""
+        with self._lock:
+            self.record.consumer.waits_since_ns = now_ns
+            runtime = self._runtimes.get(_MADE_IN)
+            if runtime is not None:
+                runtime.account(now_ns, READY)
+                runtime.active = 1
+
+    def end_call(self, now_ns: int, epoch: int) -> int:
+        """Called when a batch was made; give the time [ns]."""
+        with self._lock:
+            spent_ns = self._back(now_ns)
+            consumer = self.record.consumer
+            consumer.items += 1
+            for address, runtime in self._runtimes.items():
+                runtime.counters.items_in += 1
+                runtime.counters.items_out += 1
+                if address == _MADE_IN:
+                    runtime.learn(spent_ns, 1, now_ns)
+            if now_ns >= self._sample_ns:
+                self._sample(now_ns, epoch, last=False)
+        return now_ns
+
+    def fail(self, error: Exception, epoch: int, place: int) -> None:
+        """Called when a batch could not be made.
+
+        Args:
+            error: why.
+            epoch: its number.
+            place: of the batch in the epoch.
+        """
+        with self._lock:
+            address = self._stage_of(error)
+            runtime = self._runtimes.get(address)
+            if runtime is not None:
+                runtime.counters.errors += 1
+            self.record.failures.append(
+                Failure(
+                    stage=address,
+                    path=place,
+                    epoch=epoch,
+                    error=one_line(error),
+                    traceback=formatted(error),
+                    input="",
+                    attempts=1,
+                    when_s=time(),
+                )
+            )
+
+    def _stage_of(self, error: Exception) -> str:
+        """Return the stage whose function an error came through; else it is the first one's."""
+        ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+        for address, runtime in self._runtimes.items():
+            call = vars(type(getattr(runtime.stage, "fn", None))).get("__call__")
+            if getattr(call, "__code__", None) in ran:
+                return address
+        return next(iter(self._runtimes), _MADE_IN)
+
+    def end(self, now_ns: int, epoch: int) -> int:
+        """Called when an epoch is over; give the time [ns]."""
+        with self._lock:
+            self._back(now_ns)
+            self._sample(now_ns, epoch, last=True)
+            self.record.end(now_ns)
+        return now_ns
+
+    def _back(self, now_ns: int) -> int:
+        """Note that the loop is its own again; give the time that it was not [ns]."""
+        consumer = self.record.consumer
+        since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
+        spent_ns = max(0, now_ns - since_ns) if since_ns else 0
+        consumer.waited_ns += spent_ns
+        runtime = self._runtimes.get(_MADE_IN)
+        if runtime is not None:
+            runtime.account(now_ns, BLOCKED)
+            runtime.active = 0
+        return spent_ns
+
+    def _sample(self, now_ns: int, epoch: int, *, last: bool) -> None:
+        runtimes = [(runtime, 0, 0) for runtime in self._runtimes.values()]
+        self._sample_ns = self.record.sample(now_ns, epoch, runtimes, last=last)
+
+    # -- looking in -----------------------------------------------------------------------
+    def stats(self, now_ns: int) -> dict[str, StageStats]:
+        """Return stats by address, and of the loop."""
+        with self._lock:
+            since_ns = self.record.consumer.waits_since_ns
+            running_ns = max(0, now_ns - since_ns) if since_ns else 0
+            rows = {
+                address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
+                for address, runtime in self._runtimes.items()
+            }
+            rows[CONSUMER] = self.record.consumer.stats(now_ns)
+        return rows
+
+    def history(self) -> list[Row]:
+        """Return one row a second and stage."""
+        with self._lock:
+            return self.record.history()
+
+    def failures(self) -> list[Failure]:
+        """Return the last batches that could not be made, oldest first."""
+        with self._lock:
+            return list(self.record.failures)
+
+    # -- reaching in ----------------------------------------------------------------------
+    @property
+    def paused(self) -> bool:
+        """Whether no further batch is to be made."""
+        return not self._going.is_set()
+
+    def pause(self) -> None:
+        """Let no further batch be made."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going.set()
+
+    def wait_while_paused(self) -> None:
+        """Wait until batches may be made."""
+        while not self._going.wait(ATTEND_S):
+            if self.between_waits is not None:
+                self.between_waits()
+
+
+# -- all epochs of a loader ------------------------------------------------------------------------
 class Epoch(Protocol):
     """The iterator of an epoch, as far as its run knows it."""
 
@@ -67,14 +355,14 @@ class Loader(Protocol):
         """End its workers."""
 
 
-class _Leg(NamedTuple):
+class _Begun(NamedTuple):
     """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
 
     And the thread that began it, by its number.
     """
 
     number: int
-    maker: Run | HereEpoch
+    maker: Run | LocalEpoch
     epoch: weakref.ref[Any]
     thread: int
 
@@ -84,7 +372,7 @@ class _Leg(NamedTuple):
         epoch = self.epoch()
         if epoch is None or epoch.over or epoch.dropped:
             return False
-        return not (isinstance(self.maker, HereEpoch) and self.maker.over)
+        return not (isinstance(self.maker, LocalEpoch) and self.maker.over)
 
 
 @final
@@ -112,8 +400,8 @@ class LoaderRun:
         self._loader = weakref.ref(loader)
         self._in_batches = in_batches
         self._pipeline = Pipeline(())
-        self._here = Here()
-        self._legs: list[_Leg] = []
+        self._local = LocalEpochs()
+        self._begun: list[_Begun] = []
         self._number = -1
         self._lock = threading.RLock()
         self._runs: list[tuple[Run, dict[int, int]]] = []  # each with the numbers of its epochs
@@ -143,7 +431,7 @@ class LoaderRun:
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def began(self, epoch: Epoch, run: Run | None, before: int) -> HereEpoch | None:
+    def began(self, epoch: Epoch, run: Run | None, before: int) -> LocalEpoch | None:
         """Called when an epoch begins.
 
         Args:
@@ -157,17 +445,17 @@ class LoaderRun:
         with self._lock:
             self._number += 1
             self._let_go()
-            maker: Run | HereEpoch
+            maker: Run | LocalEpoch
             if run is None:
-                self._here.between_waits = self.between_waits
+                self._local.between_waits = self.between_waits
                 chain = self._pipeline.chain
-                maker = self._here.begin(chain, self._number, before, self._total())
+                maker = self._local.begin(chain, self._number, before, self._total())
             else:
                 maker = run
                 self._numbers_of(run)[run.epoch] = self._number
-            self._legs = [leg for leg in self._legs if leg.going]
-            self._legs.append(_Leg(self._number, maker, weakref.ref(epoch), get_ident()))
-        return maker if isinstance(maker, HereEpoch) else None
+            self._begun = [one for one in self._begun if one.going]
+            self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
+        return maker if isinstance(maker, LocalEpoch) else None
 
     def ended(self) -> None:
         """Called when an epoch is over."""
@@ -177,8 +465,8 @@ class LoaderRun:
     def moved(self, run: Run, other: Run) -> None:
         """Called when another run makes the batches of an epoch that has begun."""
         with self._lock:
-            self._legs = [
-                leg._replace(maker=other) if leg.maker is run else leg for leg in self._legs
+            self._begun = [
+                one._replace(maker=other) if one.maker is run else one for one in self._begun
             ]
             self._numbers_of(other)[other.epoch] = self._number
 
@@ -205,16 +493,16 @@ class LoaderRun:
 
     # -- looking in --------------------------------------------------------------------------
     @property
-    def _leg(self) -> _Leg | None:
+    def _current(self) -> _Begun | None:
         """The newest epoch that is under way, else the newest."""
-        legs = self._legs
-        return next((leg for leg in reversed(legs) if leg.going), legs[-1] if legs else None)
+        begun = self._begun
+        return next((one for one in reversed(begun) if one.going), begun[-1] if begun else None)
 
     @property
     def _run(self) -> Run | None:
         """The run that makes, or made, the batches of the newest epoch."""
-        leg = self._leg
-        return leg.maker if leg is not None and isinstance(leg.maker, Run) else None
+        current = self._current
+        return current.maker if current is not None and isinstance(current.maker, Run) else None
 
     @property
     def title(self) -> str:
@@ -230,14 +518,14 @@ class LoaderRun:
     @property
     def epoch(self) -> int:
         """Number of the epoch in progress, or of the last one; before the first, 0."""
-        leg = self._leg
-        return 0 if leg is None else leg.number
+        current = self._current
+        return 0 if current is None else current.number
 
     @property
     def paused(self) -> bool:
         """Whether the run is paused."""
         run = self._run
-        return self._here.paused if run is None else run.paused
+        return self._local.paused if run is None else run.paused
 
     @property
     def stopped(self) -> bool:
@@ -256,25 +544,19 @@ class LoaderRun:
 
     def status(self) -> Status:
         """Tell where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
-        leg = self._leg
-        if leg is None:
-            status = _ready(self._total(), by_loop=self._by_loop)
-        elif isinstance(leg.maker, HereEpoch):
-            status = leg.maker.status(going=leg.going)
+        current = self._current
+        if current is None:
+            status = _ready(self._total(), by_loop=is_local(self._pipeline))
+        elif isinstance(current.maker, LocalEpoch):
+            status = current.maker.status(going=current.going)
         else:
-            status = leg.maker.status()
-            state = status.state if leg.going else leg.maker.outcome
-            status = dataclasses.replace(status, state=state, epoch=leg.number)
+            status = current.maker.status()
+            state = status.state if current.going else current.maker.outcome
+            status = dataclasses.replace(status, state=state, epoch=current.number)
         if self.closed:
             status = dataclasses.replace(status, state="closed")
         units = dict.fromkeys(self.stages, "batches" if self._in_batches else "items")
         return dataclasses.replace(status, units=units, called="loader.run")
-
-    @property
-    def _by_loop(self) -> bool:
-        """Whether the loop is to make its batches itself: so the chain was built."""
-        made = addresses(self._pipeline.chain).get("fetch")
-        return made is not None and made.executor == "inline"
 
     def _total(self) -> int | None:
         try:
@@ -289,21 +571,21 @@ class LoaderRun:
         epoch.
         """
         with self._lock:
-            leg = self._leg
+            current = self._current
             rows = {name: _idle(stage) for name, stage in self.stages.items()}
             rows[CONSUMER] = StageStats()
-            shown: Run | Here | None = None
-            if leg is not None and isinstance(leg.maker, Run):
-                shown = leg.maker
-                rows |= leg.maker.stats()
-            elif leg is not None and isinstance(leg.maker, HereEpoch):
-                shown = self._here
-                rows |= self._here.stats(leg.maker.now_ns(going=leg.going))
+            shown: Run | LocalEpochs | None = None
+            if current is not None and isinstance(current.maker, Run):
+                shown = current.maker
+                rows |= current.maker.stats()
+            elif current is not None and isinstance(current.maker, LocalEpoch):
+                shown = self._local
+                rows |= self._local.stats(current.maker.now_ns(going=current.going))
             others: list[Mapping[str, StageStats]] = [
                 run.stats() for run, _ in self._runs if run is not shown
             ]
-            if shown is not self._here:
-                others.append(self._here.stats(perf_counter_ns()))
+            if shown is not self._local:
+                others.append(self._local.stats(perf_counter_ns()))
             return RunStats({name: self._summed(name, row, others) for name, row in rows.items()})
 
     def _summed(
@@ -322,7 +604,7 @@ class LoaderRun:
     def history(self) -> list[Row]:
         """Return one row a second and stage, of all epochs; old times are thinned."""
         with self._lock:
-            rows = [*self._past, *self._placed(self._here.history())]
+            rows = [*self._past, *self._placed(self._local.history())]
             for run, numbers in self._runs:
                 rows += self._placed(run.history(), numbers)
         rows.sort(key=lambda row: row["time_s"])
@@ -346,7 +628,7 @@ class LoaderRun:
     def failures(self) -> tuple[Failure, ...]:
         """Return the last 100 items that failed, oldest first."""
         with self._lock:
-            found = [*self._lost, *self._here.failures()]
+            found = [*self._lost, *self._local.failures()]
             for run, numbers in self._runs:
                 found += _renumbered(run.failures(), numbers)
         found.sort(key=lambda one: one.when_s)
@@ -372,10 +654,10 @@ class LoaderRun:
         return True
 
     def __repr__(self) -> str:
-        leg = self._leg
+        current = self._current
         state = "closed" if self.closed else "paused" if self.paused else "open"
-        if leg is not None and leg.going:
-            state += f", epoch {leg.number} in progress"
+        if current is not None and current.going:
+            state += f", epoch {current.number} in progress"
         return f"LoaderRun({self.title}; {state})"
 
     # -- reaching in -------------------------------------------------------------------------
@@ -397,22 +679,22 @@ class LoaderRun:
         """Let no further batch be begun until `resume()`, in this epoch."""
         run = self._run
         if run is None:
-            self._here.pause()
+            self._local.pause()
         elif not run.closed:
             run.pause()
 
     def resume(self) -> None:
         """Go on after `pause()`."""
         run = self._run
-        self._here.resume()
+        self._local.resume()
         if run is not None and not run.closed:
             run.resume()
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted."""
-        leg = self._leg
-        if leg is not None and leg.going:
-            leg.maker.stop()
+        current = self._current
+        if current is not None and current.going:
+            current.maker.stop()
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -421,9 +703,9 @@ class LoaderRun:
 
     def close_epochs(self) -> None:
         """Leave the epochs that this thread began: the code that iterated them is gone."""
-        for leg in tuple(self._legs):
-            epoch = leg.epoch()
-            if epoch is not None and leg.thread == get_ident():
+        for one in tuple(self._begun):
+            epoch = one.epoch()
+            if epoch is not None and one.thread == get_ident():
                 epoch.close()
 
     def close(self, timeout_s: float = 5) -> None:
@@ -434,8 +716,8 @@ class LoaderRun:
         """
         for run, _ in tuple(self._runs):
             run.close(timeout_s)
-        for leg in tuple(self._legs):
-            epoch = leg.epoch()
+        for one in tuple(self._begun):
+            epoch = one.epoch()
             if epoch is not None:
                 epoch.close()
 

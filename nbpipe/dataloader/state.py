@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import itertools
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -13,11 +17,226 @@ from ..base.format import shortened
 from ..errors import StateError
 from ..ops.remaining import Remaining
 from ..run.run import Run
-from .chain import READER, SAMPLES, Batches, Resumed, following
-from .order import Drawn, Draws, Noted, Samples, checked_state, has_state, state_of
+from .chain import (
+    READER,
+    SAMPLES,
+    Batches,
+    Resumed,
+    Samples,
+    checked_state,
+    following,
+    has_state,
+    state_of,
+)
 
-# -- LoaderState: where a `DataLoader` stands in its epochs, as JSON-ready values ------------------
-FORMAT = 1
+# -- what the order is drawn from ------------------------------------------------------------------
+_MOST_BYTES = 1 << 20  # the state of a generator has some thousand
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """How the generators and the sampler were at some moment.
+
+    Attributes:
+        generators: the states of the generators that were given.
+        torch: that of torch's own, or None where nothing is drawn from it.
+        epoch: that which `set_epoch` told the sampler, or None.
+    """
+
+    generators: tuple[Any, ...]
+    torch: Any | None
+    epoch: int | None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The states as JSON-ready values."""
+        return {
+            "generators": [_packed(state) for state in self.generators],
+            "torch": None if self.torch is None else _packed(self.torch),
+            "sampler_epoch": self.epoch,
+        }
+
+
+def _packed(state: Any) -> str:
+    """Write the state of a generator as text."""
+    return base64.b64encode(zlib.compress(state.numpy().tobytes(), 1)).decode()
+
+
+@final
+class RandomSources:
+    """The generators and samplers of a loader.
+
+    Args:
+        torch: the module.
+        samples: which samples make which batch.
+        generator: that of the loader, or None.
+        reads: the dataset is iterable, so that there is no sampler.
+    """
+
+    def __init__(self, torch: Any, samples: Samples, generator: Any, *, reads: bool) -> None:
+        self._torch = torch
+        outer: Any = None if reads else samples.indices
+        inner = getattr(outer, "sampler", None)
+        self._samplers = [one for one in (outer, inner) if one is not None]
+        self._generators = self._given(generator)
+        self._from_torch = generator is None or not all(map(self._is_apart, self._samplers))
+        self.stateful = self._stateful()
+
+    def _given(self, generator: Any) -> list[Any]:
+        torch = self._torch
+        found = [generator, *(getattr(one, "generator", None) for one in self._samplers)]
+        return [
+            one
+            for one in dict.fromkeys(each for each in found if isinstance(each, torch.Generator))
+            if one is not torch.default_generator
+        ]
+
+    def _is_apart(self, sampler: Any) -> bool:
+        """Tell whether a sampler leaves torch's own generator alone."""
+        data = self._torch.utils.data
+        generator = getattr(sampler, "generator", None)
+        if generator is not None:
+            return generator is not self._torch.default_generator
+        quiet = (data.SequentialSampler, data.BatchSampler, data.distributed.DistributedSampler)
+        return type(sampler) in quiet
+
+    def _stateful(self) -> Any:
+        """Find the sampler that has a state of its own, or None."""
+        outer = next(iter(self._samplers), None)
+        plain = type(outer) is self._torch.utils.data.BatchSampler  # takes what it hands on
+        inside = self._samplers if plain else self._samplers[:1]
+        return next((one for one in inside if has_state(one)), None)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The classes of the samplers."""
+        return [type(one).__qualname__ for one in self._samplers]
+
+    @property
+    def now(self) -> RandomState:
+        """How everything is at this moment."""
+        return RandomState(
+            tuple(one.get_state() for one in self._generators),
+            self._torch.get_rng_state() if self._from_torch else None,
+            next((one.epoch for one in self._samplers if _counts_epochs(one)), None),
+        )
+
+    def read(self, data: Any) -> RandomState:
+        """Read what `RandomState.data` wrote.
+
+        Raises:
+            StateError: something else stands there, or there are other generators.
+        """
+        texts, text, epoch = data["generators"], data["torch"], data["sampler_epoch"]
+        if len(texts) != len(self._generators):
+            raise StateError(
+                f"the state has {len(texts)} generators that were given, this loader has "
+                f"{len(self._generators)}; give it as many, or begin the epoch again"
+            )
+        if (text is None) is self._from_torch:
+            raise StateError(
+                "the state is of a loader that draws its order from another generator; give "
+                "generator= and samplers as they were, or begin the epoch again"
+            )
+        if epoch is not None and type(epoch) is not int:
+            raise StateError(f"the epoch of a sampler must be an int, got {shortened(repr(epoch))}")
+        found = tuple(map(self.unpacked, texts, self._generators))
+        return RandomState(found, None if text is None else self.unpacked(text), epoch)
+
+    def unpacked(self, text: Any, generator: Any = None) -> Any:
+        """Read the state of a generator, torch's own if not given.
+
+        Raises:
+            StateError: the text is no such state.
+        """
+        torch = self._torch
+        try:
+            raw = zlib.decompressobj().decompress(base64.b64decode(text), _MOST_BYTES)
+            state = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+            torch.Generator("cpu" if generator is None else generator.device).set_state(state)
+        except (TypeError, ValueError, RuntimeError, zlib.error, binascii.Error) as error:
+            raise StateError(
+                f"a state must hold the text of a generator's state, got {shortened(repr(text))}; "
+                "give what loader.state_dict() returned"
+            ) from error
+        return state
+
+    def restore(self, random: RandomState) -> None:
+        """Set generators and sampler, but for torch's own generator, as they were."""
+        for one, state in zip(self._generators, random.generators, strict=True):
+            one.set_state(state)
+        self.tell_epoch(random)
+
+    def tell_epoch(self, random: RandomState) -> None:
+        """Set the sampler's epoch as it was."""
+        for one in self._samplers:
+            if random.epoch is not None and _counts_epochs(one):
+                one.set_epoch(random.epoch)
+
+    def set_torch(self, state: Any) -> None:
+        """Set torch's own generator, if the order is drawn from it."""
+        if state is not None:
+            self._torch.set_rng_state(state)
+
+    @contextmanager
+    def with_torch(self, state: Any) -> Iterator[None]:
+        """Draw from torch's own generator as it was then; it is left as it is."""
+        if state is None:
+            yield
+            return
+        before = self._torch.get_rng_state()
+        self._torch.set_rng_state(state)
+        try:
+            yield
+        finally:
+            self._torch.set_rng_state(before)
+
+
+def _counts_epochs(sampler: Any) -> bool:
+    is_told = callable(getattr(sampler, "set_epoch", None))
+    return is_told and type(getattr(sampler, "epoch", None)) is int
+
+
+@final
+class StatefulIndices(Iterator[Any]):
+    """Gives what a sampler gives, and keeps the sampler's own state behind each.
+
+    Args:
+        sampler: has the state.
+        indices: gives indices, or lists of them.
+        count: how many were given before these.
+        retry: begin again where there are none at all: the state was that of an end.
+    """
+
+    def __init__(self, sampler: Any, indices: Iterable[Any], count: int, *, retry: bool) -> None:
+        self._sampler = sampler
+        self._count = count
+        self._states = {count: state_of(sampler)}
+        self._indices = iter(indices)
+        self._again = indices if retry else None
+
+    def __next__(self) -> Any:
+        again, self._again = self._again, None
+        item = next(self._indices, self) if again is not None else next(self._indices)
+        if item is self and again is not None:
+            self._indices = iter(again)
+            item = next(self._indices)
+        self._states[self._count + 1] = state_of(self._sampler)
+        self._count += 1
+        return item
+
+    def at(self, count: int) -> Any:
+        """Return the sampler's state behind so many."""
+        return self._states[count]
+
+    def forget(self, count: int) -> None:
+        """Called when the state behind so many is no longer wanted."""
+        self._states.pop(count, None)
+
+
+# -- a place in the epochs -------------------------------------------------------------------------
+_FORMAT = 1
 _WAY_OUT = "give what loader.state_dict() returned"
 _MOST = 2**62
 _MOST_SEED = 2**63
@@ -25,7 +244,7 @@ _MOST_SEED = 2**63
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class SplitPosition:
     """Where the workers are that read a part of an iterable dataset each.
 
     Attributes:
@@ -41,14 +260,14 @@ class Parts:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A place in a loader's epochs.
+class Position:
+    """A place in the epochs of a loader.
 
     Attributes:
         begun: the epoch had begun; False: it is the next one.
         delivered: batches of it that the loop has had.
         rest: those that it has not.
-        drawn: what its order is drawn from, as it was when the epoch began.
+        random: what its order is drawn from, as it was when the epoch began.
         seed: of the workers' items; None where none was drawn.
         drew: that seed was drawn for this epoch.
         stays: the seed is drawn once for all epochs.
@@ -64,7 +283,7 @@ class Mark:
     begun: bool
     delivered: int
     rest: Remaining
-    drawn: Drawn
+    random: RandomState
     seed: int | None
     drew: bool
     stays: bool
@@ -73,7 +292,7 @@ class Mark:
     dataset: Any = None
     iterator: Any = None
     ended: bool = False
-    parts: Parts | None = None
+    parts: SplitPosition | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def written(self, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,16 +303,16 @@ class Mark:
         """
         parts = self.parts
         return {
-            "nbpipe_loader": FORMAT,
+            "nbpipe_loader": _FORMAT,
             "begun": self.begun,
             "delivered": self.delivered,
             "rest": self.rest.data,
-            "by": _way(self),
+            "by": self._way,
             "seed": self.seed,
             "drew": self.drew,
             "stays": self.stays,
             "epoch": self.epoch,
-            **self.drawn.data,
+            **self.random.data,
             "sampler": self.sampler,
             "dataset": self.dataset,
             "iterator": self.iterator,
@@ -102,17 +321,89 @@ class Mark:
             "about": dict(about),
         }
 
+    @property
+    def _way(self) -> str:
+        """How its order goes on, for whoever reads the state."""
+        if self.parts is not None:
+            return "parts"
+        if self.dataset is not None or self.iterator is not None:
+            return "dataset"
+        return "skipping" if self.sampler is None else "sampler"
 
-def _way(mark: Mark) -> str:
-    if mark.parts is not None:
-        return "parts"
-    if mark.dataset is not None or mark.iterator is not None:
-        return "dataset"
-    return "skipping" if mark.sampler is None else "sampler"
+    def check_readers(self, workers: int, *, splits: bool, in_order: bool) -> None:
+        """Check that the workers here can go on with an iterable dataset.
+
+        Args:
+            workers: how many there are.
+            splits: each of them reads a part.
+            in_order: they take turns.
+
+        Raises:
+            StateError: other workers have read it.
+        """
+        parts = self.parts
+        if not self.delivered or (parts is None and not (workers and splits)):
+            return
+        if parts is None:
+            raise self.read_whole()
+        if (workers, in_order) != (parts.readers, parts.in_order):
+            raise StateError(
+                f"the state is of an epoch whose dataset {parts.readers} workers read in parts, "
+                f"with in_order={parts.in_order}; here are {workers}, with in_order={in_order}: "
+                "each has read as far as it came, so set both as they were, or begin the epoch "
+                "again"
+            )
+
+    def read_whole(self) -> StateError:
+        """Return the error for a dataset that was read whole, and is to be read in parts."""
+        return StateError(
+            f"the state is of an epoch whose dataset was read once, for {self.delivered} batches; "
+            "here each worker reads a part of it: set num_workers=0, or begin the epoch again"
+        )
+
+    # -- to go on ---------------------------------------------------------------------------
+    def left_of(self, indices: Iterator[Any] | None) -> Iterator[Any] | None:
+        """Pass over the indices of batches that the loop has had: None stands for them.
+
+        Args:
+            indices: from the first on; those of a sampler with a state of its own, from where it
+                is; None where there are none.
+        """
+        if indices is None:
+            return None
+        start = self.rest.start
+        if not isinstance(indices, StatefulIndices):
+            deque(itertools.islice(indices, start), 0)
+        return itertools.chain(itertools.repeat(None, start), indices)
+
+    @property
+    def resumed(self) -> Resumed:
+        """Where an iterable dataset goes on that is read once."""
+        return Resumed(
+            epoch=self.epoch,
+            had=self.rest.start,
+            dataset=self.dataset,
+            iterator=self.iterator,
+            ended=self.ended,
+        )
+
+    def load_into(self, run: Run) -> None:
+        """Have a run begin where the epoch goes on."""
+        if not self.epoch and not self.delivered:
+            return
+        stages: Mapping[str, Any] = {}
+        if self.delivered and self.parts is not None:
+            stages = self.parts.stages
+        elif self.delivered and READER in run.stages:
+            stages = {SAMPLES: {"children": [[0, self.rest.data]]}}
+        elif self.delivered:
+            stages = {next(iter(run.stages)): {"rest": self.rest.data, "by": "skipping"}}
+        place = {"epoch": self.epoch, "delivered": self.delivered, "stages": dict(stages)}
+        run.load_state_dict(run.state_dict() | place)
 
 
-def read(data: Any, draws: Draws, about: Mapping[str, Any]) -> Mark:
-    """Read what `Mark.written` wrote.
+def read_position(data: Any, sources: RandomSources, about: Mapping[str, Any]) -> Position:
+    """Read what `Position.written` wrote.
 
     Raises:
         StateError: it is something else, or of another loader.
@@ -121,14 +412,14 @@ def read(data: Any, draws: Draws, about: Mapping[str, Any]) -> Mark:
         raise StateError(
             f"a state must be a dict from loader.state_dict(), got {shortened(repr(data))}"
         )
-    if data["nbpipe_loader"] != FORMAT:
+    if data["nbpipe_loader"] != _FORMAT:
         raise StateError(
-            f"a loader's state must be of format {FORMAT}, got {data['nbpipe_loader']!r}; it was "
+            f"a loader's state must be of format {_FORMAT}, got {data['nbpipe_loader']!r}; it was "
             "written by another version of nbpipe: begin the epoch again"
         )
     try:
         _check_about(data["about"], about)
-        return _read(data, draws)
+        return _read(data, sources)
     except (TypeError, ValueError, LookupError) as error:
         if isinstance(error, StateError):
             raise
@@ -145,7 +436,7 @@ def _check_about(theirs: Any, ours: Mapping[str, Any]) -> None:
             )
 
 
-def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
+def _read(data: Mapping[str, Any], sources: RandomSources) -> Position:
     for name in ("begun", "drew", "stays"):
         if not isinstance(data[name], bool):
             raise _wrong(name, data[name])
@@ -160,11 +451,11 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
         raise _wrong("rest", data["rest"])
     if data["delivered"] and not data["begun"]:
         raise _wrong("begun", data["begun"])
-    return Mark(
+    return Position(
         begun=data["begun"],
         delivered=data["delivered"],
         rest=rest,
-        drawn=draws.read(data),
+        random=sources.read(data),
         seed=seed,
         drew=data["drew"],
         stays=data["stays"],
@@ -178,13 +469,13 @@ def _read(data: Mapping[str, Any], draws: Draws) -> Mark:
     )
 
 
-def _parts(data: Any) -> Parts | None:
+def _parts(data: Any) -> SplitPosition | None:
     if data is None:
         return None
     readers, in_order, stages = data
     if type(readers) is not int or not isinstance(stages, Mapping):
         raise _wrong("parts", data)
-    return Parts(readers=readers, in_order=bool(in_order), stages=dict(stages))
+    return SplitPosition(readers=readers, in_order=bool(in_order), stages=dict(stages))
 
 
 def _wrong(name: str, value: Any) -> StateError:
@@ -194,50 +485,17 @@ def _wrong(name: str, value: Any) -> StateError:
     )
 
 
-def check_reading(mark: Mark, *, workers: int, splits: bool, in_order: bool) -> None:
-    """Check that the workers here can go on with an iterable dataset.
-
-    Args:
-        mark: where it stands.
-        workers: how many there are.
-        splits: each of them reads a part.
-        in_order: they take turns.
-
-    Raises:
-        StateError: other workers have read it.
-    """
-    parts = mark.parts
-    if not mark.delivered or (parts is None and not (workers and splits)):
-        return
-    if parts is None:
-        raise parted(mark)
-    if (workers, in_order) != (parts.readers, parts.in_order):
-        raise StateError(
-            f"the state is of an epoch whose dataset {parts.readers} workers read in parts, with "
-            f"in_order={parts.in_order}; here are {workers}, with in_order={in_order}: each has "
-            "read as far as it came, so set both as they were, or begin the epoch again"
-        )
-
-
-def parted(mark: Mark) -> StateError:
-    """Return the error for a dataset that was read whole, and is to be read in parts."""
-    return StateError(
-        f"the state is of an epoch whose dataset was read once, for {mark.delivered} batches; here "
-        "each worker reads a part of it: set num_workers=0, or begin the epoch again"
-    )
-
-
 @final
-class Progress:
+class EpochProgress:
     """How far one epoch of a loader came.
 
     Args:
-        mark: where it began.
+        position: where it began.
         in_order: batches come in the order of the samples.
-        noted: knows the sampler's own states, or None.
+        sampled: knows the sampler's own states, or None.
 
     Attributes:
-        mark: where it began.
+        position: where it began.
         run: who makes its batches, or None.
         readers: workers that read a part each; 0: none does.
         asked: a batch was asked for.
@@ -246,22 +504,24 @@ class Progress:
         reading: reads an iterable dataset in the calling thread, or None.
     """
 
-    def __init__(self, mark: Mark, *, in_order: bool, noted: Noted | None = None) -> None:
-        self.mark = mark
+    def __init__(
+        self, position: Position, *, in_order: bool, sampled: StatefulIndices | None = None
+    ) -> None:
+        self.position = position
         self.run: Run | None = None
         self.readers = 0
         self.asked = False
         self.finished = False
-        self.delivered = mark.delivered
+        self.delivered = position.delivered
         self.reading: Batches | None = None
-        self._noted = noted
+        self._sampled = sampled
         self._in_order = in_order
 
     def deliver(self) -> int:
-        """Called when the loop gets a batch; give the number of all that it has had."""
+        """Called when the loop gets a batch; return the number of all that it has had."""
         self.delivered += 1
-        if self._noted is not None and self._in_order and not self.mark.rest.gaps:
-            self._noted.forget(self.delivered - 2)  # another thread may be taking a state
+        if self._sampled is not None and self._in_order and not self.position.rest.gaps:
+            self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
 
     @property
@@ -280,41 +540,41 @@ class Progress:
         return not self.asked and self.run is None
 
     @property
-    def parts(self) -> Parts | None:
+    def parts(self) -> SplitPosition | None:
         """Where the workers are that read parts, if they do."""
         if self.run is None or not self.readers:
             return None
         stages = self.run.state_dict()["stages"]
-        return Parts(readers=self.readers, in_order=self._in_order, stages=stages)
+        return SplitPosition(readers=self.readers, in_order=self._in_order, stages=stages)
 
     @property
     def rest(self) -> Remaining:
         """The batches that the loop has not had."""
         if self.run is None or self._in_order:
-            return self.mark.rest.of_wanted(Remaining(self.delivered - self.mark.delivered))
+            return self.position.rest.of_wanted(Remaining(self.delivered - self.position.delivered))
         stages = self.run.state_dict()["stages"]
         if READER not in stages:
             return next(
-                (Remaining.read(about["rest"]) for about in stages.values()), self.mark.rest
+                (Remaining.read(about["rest"]) for about in stages.values()), self.position.rest
             )
         for _, rest in stages.get(SAMPLES, {}).get("children", ()):
             return Remaining.read(rest)
         over = stages[READER]["rest"][0]  # its one item: all that it gave was handed out
-        return Remaining(self.delivered) if over else self.mark.rest
+        return Remaining(self.delivered) if over else self.position.rest
 
     def sampler_at(self, number: int) -> Any:
         """Return the sampler's own state behind so many batches, or None."""
-        return None if self._noted is None else self._noted.at(number)
+        return None if self._sampled is None else self._sampled.at(number)
 
 
-# -- LoaderPlaces: the epoch of a `DataLoader` that is the newest, and the one that is to go on ----
+# -- the newest epoch, and the one that is to go on ------------------------------------------------
 _ALL = Remaining()
-Seeded = tuple[int, int]  # a seed, and the number of an epoch of those that have it
+_Seeded = tuple[int, int]  # a seed, and the number of an epoch of those that have it
 
 
 @final
-class Places:
-    """Where a loader's epochs are.
+class LoaderState:
+    """Where a loader stands: the newest of its epochs, and the one that is to go on.
 
     Args:
         dataset: of the loader.
@@ -328,51 +588,51 @@ class Places:
     """
 
     def __init__(self, dataset: Any, samples: Samples, *, reads: bool, in_order: bool) -> None:
-        self.pending: Mark | None = None
-        self.progress: Progress | None = None
+        self.pending: Position | None = None
+        self.progress: EpochProgress | None = None
         self._dataset = dataset
         self._samples = samples
         self._reads = reads
         self._in_order = in_order
         self._once: bool | None = None  # the seed is drawn once, where a state says whether
-        self._kept: Seeded | None = None  # the next epoch's seed, where it is drawn once for all
+        self._kept: _Seeded | None = None  # the next epoch's seed, where it is drawn once for all
 
     # -- the next epoch -------------------------------------------------------------------
-    def begin(self) -> Mark | None:
+    def loaded(self) -> Position | None:
         """Return the place where the next epoch begins, if one was loaded."""
         if self.progress is not None and self.progress.asked:
             self.pending = None
         return self.pending
 
-    def indices(self, draws: Draws, mark: Mark | None) -> Iterator[Any] | None:
+    def indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
         """Begin to iterate the sampler; load its own state. A dataset is told its own later."""
-        if mark is not None and mark.dataset is not None:
+        if position is not None and position.dataset is not None:
             checked_state(self._dataset)
         if self._reads:
             return None
-        sampler, start = draws.stateful, 0 if mark is None else mark.rest.start
+        sampler, start = sources.stateful, 0 if position is None else position.rest.start
         if sampler is None:
             return following(iter(self._samples.indices))
-        loaded = mark is not None and mark.sampler is not None
-        if loaded:
+        told = position is not None and position.sampler is not None
+        if told:
             checked_state(sampler)
-            sampler.load_state_dict(mark.sampler)  # type: ignore[union-attr]
-        return Noted(sampler, self._samples.indices, start, retry=loaded and not start)
+            sampler.load_state_dict(position.sampler)  # type: ignore[union-attr]
+        return StatefulIndices(sampler, self._samples.indices, start, retry=told and not start)
 
     def seeded(
-        self, draw: Callable[[], int], mark: Mark | None, *, stays: bool
+        self, draw: Callable[[], int], position: Position | None, *, stays: bool
     ) -> tuple[int, int, bool]:
         """Return the seed of the next epoch, its number, and whether the seed was drawn for it.
 
         Args:
             draw: draws one.
-            mark: where it begins, or None.
+            position: where it begins, or None.
             stays: its workers stay for the next one.
         """
-        if mark is not None and mark.begun and mark.seed is not None:
-            if mark.drew:
+        if position is not None and position.begun and position.seed is not None:
+            if position.drew:
                 draw()
-            return mark.seed, mark.epoch, mark.drew
+            return position.seed, position.epoch, position.drew
         kept = self._next_seeded(stays=stays)
         if kept is None:
             return draw(), 0, True
@@ -380,18 +640,23 @@ class Places:
             draw()  # the loader whose state was loaded does so for each epoch
         return *kept, self._once is False
 
-    def _next_seeded(self, *, stays: bool) -> Seeded | None:
+    def _next_seeded(self, *, stays: bool) -> _Seeded | None:
         """Return the next epoch's seed and number, where none is drawn for it."""
         return self._kept if stays or self._once else None
 
-    def marked(
-        self, mark: Mark | None, drawn: Drawn, seeded: tuple[int, int, bool], *, stays: bool
-    ) -> Mark:
+    def beginning(
+        self,
+        position: Position | None,
+        random: RandomState,
+        seeded: tuple[int, int, bool],
+        *,
+        stays: bool,
+    ) -> Position:
         """Return the place where an epoch begins.
 
         Args:
-            mark: the one that was loaded, or None.
-            drawn: how everything was before.
+            position: the one that was loaded, or None.
+            random: how everything was before.
             seeded: its seed, its number, and whether the seed was drawn for it.
             stays: its workers stay for the next one.
         """
@@ -399,28 +664,30 @@ class Places:
         once = stays if self._once is None else self._once
         if stays or self._once:
             self._kept = seed, epoch + 1
-        if mark is not None and mark.begun:
-            return mark
-        return Mark(
+        if position is not None and position.begun:
+            return position
+        return Position(
             begun=True,
             delivered=0,
             rest=_ALL,
-            drawn=drawn,
+            random=random,
             seed=seed,
             drew=drew,
             stays=once,
             epoch=epoch,
-            dataset=None if mark is None else mark.dataset,
-            iterator=None if mark is None else mark.iterator,
+            dataset=None if position is None else position.dataset,
+            iterator=None if position is None else position.iterator,
         )
 
-    def started(self, mark: Mark, indices: Iterator[Any] | None, *, here: bool) -> Progress:
-        """Note that an epoch is to begin; it is the newest once it does."""
-        noted = indices if isinstance(indices, Noted) else None
-        return Progress(mark, in_order=self._in_order or here, noted=noted)
+    def progress_of(
+        self, position: Position, indices: Iterator[Any] | None, *, by_loop: bool
+    ) -> EpochProgress:
+        """Return the progress of an epoch that is to begin; it is the newest once it does."""
+        sampled = indices if isinstance(indices, StatefulIndices) else None
+        return EpochProgress(position, in_order=self._in_order or by_loop, sampled=sampled)
 
     # -- states ---------------------------------------------------------------------------
-    def about(self, draws: Draws) -> dict[str, Any]:
+    def about(self, sources: RandomSources) -> dict[str, Any]:
         """Tell what must be the same where an epoch goes on."""
         samples = self._samples
         size, drop_last = samples.batch_size, samples.drop_last
@@ -431,14 +698,14 @@ class Places:
             "length": None if self._reads else _length(self._dataset),
             "batch_size": size if type(size) is int else None,
             "drop_last": bool(drop_last),
-            "sampler": "IterableDataset" if self._reads else " of ".join(draws.kinds),
+            "sampler": "IterableDataset" if self._reads else " of ".join(sources.kinds),
         }
 
-    def state_dict(self, draws: Draws, *, workers: int, stays: bool) -> dict[str, Any]:
+    def state_dict(self, sources: RandomSources, *, workers: int, stays: bool) -> dict[str, Any]:
         """Write down where the newest epoch is, or the next one.
 
         Args:
-            draws: what the order is drawn from.
+            sources: what the order is drawn from.
             workers: how many the next epoch has.
             stays: they are to stay.
         """
@@ -446,54 +713,54 @@ class Places:
         if pending is not None and (progress is None or not progress.asked):
             return dict(pending.data)
         if progress is None or progress.finished:
-            mark = self._next(draws, here=not workers, stays=stays)
+            position = self._next(sources, by_loop=not workers, stays=stays)
         elif progress.untouched:  # its sampler has drawn nothing
-            mark = dataclasses.replace(
-                progress.mark,
+            position = dataclasses.replace(
+                progress.position,
                 begun=False,
                 sampler=progress.sampler_at(0),
-                dataset=self._state_of_dataset(here=True),
+                dataset=self._state_of_dataset(by_loop=True),
                 iterator=progress.iterator,
             )
         else:
-            mark = self._inside(progress)
-        state = mark.written(self.about(draws))
-        state["torch_now"] = draws.now.data["torch"] if mark.begun else None
+            position = self._inside(progress)
+        state = position.written(self.about(sources))
+        state["torch_now"] = sources.now.data["torch"] if position.begun else None
         return state
 
-    def _next(self, draws: Draws, *, here: bool, stays: bool) -> Mark:
+    def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
         seed, epoch = self._next_seeded(stays=stays) or (None, 0)
-        sampler = draws.stateful
-        return Mark(
+        sampler = sources.stateful
+        return Position(
             begun=False,
             delivered=0,
             rest=_ALL,
-            drawn=draws.now,
+            random=sources.now,
             seed=seed,
             drew=False,
             stays=stays if self._once is None else self._once,
             epoch=epoch,
             sampler=None if sampler is None else state_of(sampler),
-            dataset=self._state_of_dataset(here=here),
+            dataset=self._state_of_dataset(by_loop=by_loop),
         )
 
-    def _inside(self, progress: Progress) -> Mark:
+    def _inside(self, progress: EpochProgress) -> Position:
         parts = progress.parts
         rest = _ALL if parts is not None else progress.rest
         return dataclasses.replace(
-            progress.mark,
+            progress.position,
             delivered=progress.delivered,
             rest=rest,
             sampler=progress.sampler_at(rest.start),
-            dataset=self._state_of_dataset(here=progress.run is None, had=progress.delivered),
+            dataset=self._state_of_dataset(by_loop=progress.run is None, had=progress.delivered),
             iterator=progress.iterator,
             ended=progress.ended,
             parts=parts,
         )
 
-    def _state_of_dataset(self, *, here: bool, had: int = 0) -> Any:
+    def _state_of_dataset(self, *, by_loop: bool, had: int = 0) -> Any:
         """Return the dataset's own state; None where it has none, or none before a sample."""
-        if not here or not self._reads or not has_state(self._dataset):
+        if not by_loop or not self._reads or not has_state(self._dataset):
             return None
         try:
             return state_of(self._dataset)
@@ -502,33 +769,34 @@ class Places:
                 return None
             raise
 
-    def read(self, draws: Draws, state: Any) -> tuple[Mark, Any]:
-        """Read a state; give its place, and what torch's own generator is to be, or None.
+    def read(self, sources: RandomSources, state: Any) -> tuple[Position, Any]:
+        """Read a state; return its place, and what torch's own generator is to be, or None.
 
         Raises:
             StateError: it belongs to another loader, or cannot be read.
         """
-        mark = read(state, draws, self.about(draws))
+        position = read_position(state, sources, self.about(sources))
         after = state.get("torch_now")
-        return mark, mark.drawn.torch if after is None else draws.unpacked(after)
+        return position, position.random.torch if after is None else sources.unpacked(after)
 
-    def load(self, draws: Draws, mark: Mark, now: Any) -> None:
+    def load(self, sources: RandomSources, position: Position, now: Any) -> None:
         """Have the next epoch begin at a place.
 
         Args:
-            draws: what the order is drawn from.
-            mark: the place.
+            sources: what the order is drawn from.
+            position: the place.
             now: state of torch's own generator, or None.
         """
-        if mark.begun:
-            draws.tell_epoch(mark.drawn)
+        if position.begun:
+            sources.tell_epoch(position.random)
         else:
-            draws.restore(mark.drawn)
-        draws.set_torch(now)
-        self.pending, self.progress, self._once = mark, None, mark.stays
+            sources.restore(position.random)
+        sources.set_torch(now)
+        self.pending, self.progress, self._once = position, None, position.stays
         self._kept = None
-        if mark.stays and not mark.begun and not mark.drew and mark.seed is not None:
-            self._kept = mark.seed, mark.epoch
+        fresh = not (position.begun or position.drew)
+        if position.stays and fresh and position.seed is not None:
+            self._kept = position.seed, position.epoch
 
 
 def _length(dataset: Any) -> int | None:
@@ -536,44 +804,3 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except TypeError:
         return None
-
-
-def prepared(indices: Iterator[Any] | None, mark: Mark) -> Iterator[Any] | None:
-    """Pass over the indices of batches that the loop has had: something else stands for them.
-
-    Args:
-        indices: from the first on; those of a sampler with a state of its own, from where it is.
-        mark: says which are left.
-    """
-    if indices is None:
-        return None
-    start = mark.rest.start
-    if not isinstance(indices, Noted):
-        deque(itertools.islice(indices, start), 0)
-    return itertools.chain(itertools.repeat(None, start), indices)
-
-
-def resumed(mark: Mark) -> Resumed:
-    """Tell where an iterable dataset goes on that is read once."""
-    return Resumed(
-        epoch=mark.epoch,
-        had=mark.rest.start,
-        dataset=mark.dataset,
-        iterator=mark.iterator,
-        ended=mark.ended,
-    )
-
-
-def placed(run: Run, mark: Mark) -> None:
-    """Have a run begin where a loader's epoch goes on."""
-    if not mark.epoch and not mark.delivered:
-        return
-    stages: Mapping[str, Any] = {}
-    if mark.delivered and mark.parts is not None:
-        stages = mark.parts.stages
-    elif mark.delivered and READER in run.stages:
-        stages = {SAMPLES: {"children": [[0, mark.rest.data]]}}
-    elif mark.delivered:
-        stages = {next(iter(run.stages)): {"rest": mark.rest.data, "by": "skipping"}}
-    place = {"epoch": mark.epoch, "delivered": mark.delivered, "stages": dict(stages)}
-    run.load_state_dict(run.state_dict() | place)
