@@ -124,10 +124,10 @@ def _cell_rows(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "", f"{cell.number:>{width}}  {cell.first_line}"
         for name in plan.sets:
             if plan._setter(name) == cell:
-                yield "", f"{'':>{width}}  --set {shown_setting(name, plan.sets[name])}"
+                yield "", f"{'':>{width}}  --set {_shown_setting(name, plan.sets[name])}"
 
 
-def shown_setting(name: str, value: object) -> str:
+def _shown_setting(name: str, value: object) -> str:
     """Show what `--set` gives a variable, without secrets."""
     hidden = secret_in(name, value) is not None
     return f"{name} = {'***' if hidden else printable(shortened(repr(value)))}"

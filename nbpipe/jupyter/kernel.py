@@ -64,9 +64,9 @@ class Pump:
     """
 
     def __init__(self, kernel: Any) -> None:
-        require(kernel, "session.feed_identities", "session.deserialize", "session.unpack")
-        require(kernel, "shell_handlers", "get_parent", "set_parent", "log.exception")
-        require(kernel, "_parent_ident", "_publish_status")
+        _require(kernel, "session.feed_identities", "session.deserialize", "session.unpack")
+        _require(kernel, "shell_handlers", "get_parent", "set_parent", "log.exception")
+        _require(kernel, "_parent_ident", "_publish_status")
         self._kernel: IpyKernel = kernel
         self._inbox = Inbox(kernel)
         self._kinds = _answered_at_once(kernel)
@@ -285,8 +285,8 @@ class Inbox:
             self._stream = self.replies = kernel.shell_stream
             self._queue = getattr(kernel, "msg_queue", None)  # ipykernel 6: read, but not begun
             self._dispatch = getattr(kernel, "dispatch_shell", None)
-        require(self._stream, "socket.recv_multipart", "io_loop.asyncio_loop", "flush")
-        require(self._stream, "_recv_callback", "_recv_copy")
+        _require(self._stream, "socket.recv_multipart", "io_loop.asyncio_loop", "flush")
+        _require(self._stream, "_recv_callback", "_recv_copy")
         self.copies = self._stream._recv_copy
         self._seen = -1  # number of the last message of the queue that was looked at
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -357,7 +357,7 @@ class Inbox:
             self._stream.flush(zmq.POLLOUT)
 
 
-def require(owner: object, *paths: str) -> None:
+def _require(owner: object, *paths: str) -> None:
     """Raise AttributeError where an object lacks an attribute, or an attribute of one."""
     for path in paths:
         found = owner

@@ -110,7 +110,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
         return Diagnosis(hang.stages[0], str(hang), kind=HANGS)
     growth = functools.partial(growth_of, watched, history=watched.history)
     case = Case.of(watched.stages, stats, status, span_s(watched, status), growth)
-    if is_early(case):
+    if _is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
     return _worthwhile(watched, patient(case, decide(case)), watched.history)
 
@@ -124,7 +124,7 @@ def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
     return None
 
 
-def is_early(case: Case) -> bool:
+def _is_early(case: Case) -> bool:
     """Tell whether the stats are those of too short a time to say anything."""
     if case.span_s < EARLY_S:
         return True

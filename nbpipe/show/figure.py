@@ -85,7 +85,7 @@ def figure(watched: Watched) -> Figure:
     ticks = steady_ticks(watched.history())
     if not ticks:
         return _styled(graph_objects.Figure(), 220, watched.title, empty=True)
-    past = columns_of(ticks, watched.status().units)
+    past = _columns_of(ticks, watched.status().units)
     groups = _groups(past)
     queues = [name for name, stage in watched.stages.items() if _has_queue(past, name, stage)]
     rows = len(groups) + 1 + bool(queues)
@@ -106,7 +106,7 @@ def figure(watched: Watched) -> Figure:
 # -- the numbers ------------------------------------------------------------------------
 
 
-def columns_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Columns:
+def _columns_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Columns:
     """Lay a history out in columns, with an empty place where nothing ran between epochs."""
     names = {str(row["stage"]): None for tick in ticks for row in tick}
     times: list[float] = []

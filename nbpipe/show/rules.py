@@ -162,18 +162,18 @@ def _without_knob(case: Case, load: Load) -> str:
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     """Tell whether more calls at once would help, and how many."""
-    address, cpu, computes = load.address, case.status.cpu_cores, computing(case, load)
+    address, cpu, computes = load.address, case.status.cpu_cores, _computing(case, load)
     if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
         text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
         if computes:
             return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
-    if is_held(case, load):
+    if _is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
         return Diagnosis(address, f"{text}; {why}", cure)
     growth = case.growth(load.host)
     if growth is not None:
         return Diagnosis(address, text, _in_turn(load, growth))
-    value = wanted_concurrency(case, load, knob)
+    value = _wanted_concurrency(case, load, knob)
     if computes is not False and value > case.cores:
         if knob.value >= case.cores:
             return Diagnosis(address, text, _enough(case, load, knob, value, sure=computes is True))
@@ -208,7 +208,7 @@ def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> st
     return f"where its calls wait, try concurrency {value}; where they compute, {cure}"
 
 
-def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
+def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
     """Return the concurrency that would bring a stage level with what limits next.
 
     One more at least, twice as much at most.
@@ -219,7 +219,7 @@ def wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
     return min(max(value, knob.value + 1), 2 * knob.value, knob.maximum)
 
 
-def computing(case: Case, load: Load) -> bool | None:
+def _computing(case: Case, load: Load) -> bool | None:
     """Tell whether the calls of a stage compute, or wait; None where both may be.
 
     The processor time is known of the whole process alone: calls surely compute where nobody
@@ -253,7 +253,7 @@ _HELD = {  # by executor: why, and what helps
 }
 
 
-def is_held(case: Case, load: Load) -> bool:
+def _is_held(case: Case, load: Load) -> bool:
     """Tell whether calls of a stage take turns on one core that nothing else explains."""
     executor = case.stages[load.host].executor
     cpu = case.status.cpu_cores

@@ -200,10 +200,10 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "total": status.total,
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
         "items_per_s": rounded(loop.items_per_s),
-        "elapsed_s": rounded_s(status.elapsed_s),
+        "elapsed_s": _rounded_s(status.elapsed_s),
         "left_s": None if hangs else _left_s(status, loop.items_per_s),
-        "waited_s": rounded_s(status.waited_s),
-        "waited_share": rounded_share(loop.starved),
+        "waited_s": _rounded_s(status.waited_s),
+        "waited_share": _rounded_share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
         "error": line(status.error),
@@ -216,7 +216,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "diagnosis": _diagnosis(diagnosis),
         "undo": None,
         "actions": [],
-        "changes": change_parts(watched.events[-CHANGES:]) if changes else None,
+        "changes": _change_parts(watched.events[-CHANGES:]) if changes else None,
         "failures": _failures(watched.failures()[-FAILURES:]) if failures else None,
         "export": _export(stages),
     }
@@ -233,7 +233,7 @@ def regions(stages: Mapping[str, Stage]) -> list[list[str]]:
     return [[next(addresses) for _ in region] for region in regions_of(tuple(stages.values()))]
 
 
-def change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
+def _change_parts(events: Sequence[KnobChange]) -> list[ChangePart]:
     """Return knob changes as JSON-ready values."""
     return [
         {
@@ -258,7 +258,7 @@ def _left_s(status: Status, items_per_s: float) -> float | None:
     per_s = items_per_s if recent >= _ENOUGH else mean_per_s
     if not per_s > 0:
         return None
-    return rounded_s(max(0, status.total - status.delivered) / per_s)
+    return _rounded_s(max(0, status.total - status.delivered) / per_s)
 
 
 def _memory(status: Status) -> MemoryPart | None:
@@ -275,7 +275,7 @@ def _stage(
     stats: Mapping[str, StageStats],
 ) -> StagePart:
     row, is_first, is_last = stats[address], address == region[0], address == region[-1]
-    busy, starved, blocked = map(rounded_share, (row.busy, row.starved, row.blocked))
+    busy, starved, blocked = map(_rounded_share, (row.busy, row.starved, row.blocked))
     known = row.bytes_out > 0 and row.items_out > 0
     before = status.state == "ready"  # no time has passed that could go anywhere
     bytes_per_s = row.bytes_out / row.items_out * row.items_per_s if known else None
@@ -411,7 +411,7 @@ def history(watched: Watched, points: int = POINTS) -> HistoryPart:
     return {
         "time_s": [round(zero_s + time_of(tick), 3) for tick in chosen],
         "stages": {label(name): column for name, column in columns.items()},
-        "changes": change_parts(watched.events[-CHANGES:]),
+        "changes": _change_parts(watched.events[-CHANGES:]),
     }
 
 
@@ -432,12 +432,12 @@ def rounded(number: float) -> float:
     return float(f"{number:.4g}") if -_MOST < number < _MOST else 0.0
 
 
-def rounded_s(time_s: float) -> float:
+def _rounded_s(time_s: float) -> float:
     """Return a finite time in hundredths of a second."""
     return round(time_s, 2) if math.isfinite(time_s) else 0.0
 
 
-def rounded_share(number: float) -> float:
+def _rounded_share(number: float) -> float:
     """Return a share of 1 with three digits."""
     return round(min(1.0, max(0.0, number)), 3) if math.isfinite(number) else 0.0
 

@@ -30,7 +30,7 @@ _GOING = ("running", "paused")
 def picture_text(snapshot: Snapshot) -> str:
     """Draw a snapshot as plain text, for a terminal."""
     rows = [_cells(stage) for stage in snapshot["stages"]]
-    rows.append(loop_cells(snapshot))
+    rows.append(_loop_cells(snapshot))
     workers = [worker_words(stage) for stage in snapshot["stages"]]
     head = [*HEAD[:-1], WORKERS] if any(workers) else HEAD[:-1]
     if any(workers):
@@ -121,7 +121,7 @@ def has_begun(snapshot: Snapshot) -> bool:
     return snapshot["state"] != "ready" and snapshot["elapsed_s"] > 0
 
 
-def loop_cells(snapshot: Snapshot) -> list[str]:
+def _loop_cells(snapshot: Snapshot) -> list[str]:
     """Return the row of the training loop."""
     rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
     return [LOOP, rate, loop_words(snapshot), *[""] * 4]
