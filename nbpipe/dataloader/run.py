@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..export.exporting import Exported
     from ..show.rules import Diagnosis
 
-_SETTABLE = ("hears_of", "between_waits", "shown")
+_SETTABLE = ("on_run", "between_waits", "shown")
 _ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
 _ELSEWHERE = {  # what a pipeline's run has
     "train": "write the loop over the loader, in a thread of your own where it is not to wait",
@@ -388,13 +388,13 @@ class LoaderRun:
         in_batches: the loader gives batches, not samples.
 
     Attributes:
-        hears_of: called with every run that makes batches for this one, or None.
+        on_run: called with every run that makes batches for this one, or None.
         between_waits: called before a batch is made in the calling thread, or None.
         shown: what shows this run, and hears of the end of each epoch.
     """
 
     def __init__(self, loader: Loader, *, in_batches: bool) -> None:
-        self.hears_of: Callable[[AttendedRun], object] | None = None
+        self.on_run: Callable[[AttendedRun], object] | None = None
         self.between_waits: Callable[[], object] | None = None
         self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
         self._loader = weakref.ref(loader)
@@ -475,8 +475,8 @@ class LoaderRun:
             if known is run:
                 return numbers
         self._runs.append((run, {}))
-        if self.hears_of is not None:
-            self.hears_of(run)
+        if self.on_run is not None:
+            self.on_run(run)
         return self._runs[-1][1]
 
     def _let_go(self) -> None:

@@ -195,7 +195,7 @@ class CellRules:
         Workers that it keeps stay when the cell that trains is run again.
         """
         self._loaders.add(run)
-        run.hears_of = self._leave_to_loader
+        run.on_run = self._leave_to_loader
         if self._pump is not None:
             run.between_waits = self._pump.poll
 

@@ -115,11 +115,11 @@ class AttendedLoader(Attended, Protocol):
     """All epochs of a loader; its workers stay when the cell that trains is run again.
 
     Attributes:
-        hears_of: called with every run that makes batches for it, or None.
+        on_run: called with every run that makes batches for it, or None.
         shown: what shows it.
     """
 
-    hears_of: Callable[[AttendedRun], object] | None
+    on_run: Callable[[AttendedRun], object] | None
     shown: weakref.WeakSet[Shown]
 
 
