@@ -12,9 +12,9 @@ import nbpipe  # noqa: E402
 from nbpipe.jupyter.display import WIDGET_VIEW, RunDisplay  # noqa: E402
 from nbpipe.show.messages import Remote  # noqa: E402
 from nbpipe.show.snapshot import snapshot  # noqa: E402
+from tests.jupyter.test_display import Outputs  # noqa: E402
 from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Made, Numbers  # noqa: E402
-from tests.test_display import Outputs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 THREADS = WAYS["thread"]

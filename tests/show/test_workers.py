@@ -12,8 +12,8 @@ from nbpipe.show.html import picture_html
 from nbpipe.show.snapshot import snapshot
 from nbpipe.show.words import picture_text, worker_words
 from tests.gates import finished
-from tests.view.fakes import FakeWatched, photographs
-from tests.view.test_picture import Reader
+from tests.show.fakes import FakeWatched, photographs
+from tests.show.test_picture import Reader
 
 PAGE = "http://127.0.0.1:8787/status"
 

@@ -16,7 +16,7 @@ from nbpipe.show.html import picture_html
 from nbpipe.show.snapshot import snapshot
 from nbpipe.show.words import picture_text
 from tests.gates import Gate, drained, finished, held, stage
-from tests.view.fakes import photographs
+from tests.show.fakes import photographs
 
 
 def watched(state="running", **changes):

@@ -31,7 +31,7 @@ from nbpipe.show.snapshot import (
     snapshot_key,
 )
 from tests.gates import finished
-from tests.view.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
+from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, FakeWatched, photographs
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 
@@ -52,7 +52,7 @@ def test_file_for_the_front_end(at_now):
         DATA.parent.mkdir(exist_ok=True)
         DATA.write_text(text, encoding="utf-8")
     stored = DATA.read_text(encoding="utf-8") if DATA.exists() else ""
-    hint = "the snapshot changed: NBPIPE_WRITE_DATA=1 pytest tests/view/test_snapshot.py"
+    hint = "the snapshot changed: NBPIPE_WRITE_DATA=1 pytest tests/show/test_snapshot.py"
     assert stored == text, hint
 
 

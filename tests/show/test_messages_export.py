@@ -11,7 +11,7 @@ import nbpipe
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.show.messages import Remote
 from tests.gates import HANG_S, still_alive
-from tests.view.fakes import Report, photographs
+from tests.show.fakes import Report, photographs
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_mistake_shows_no_value(run, remote, told):
     run.exporting = refusing(KeyError("hunter2"))
     remote.handle(asking(), told.put)
     error = told.get(timeout=HANG_S)["error"]
-    expected = "export failed by a mistake of nbpipe, a KeyError in test_remote_export.py, line "
+    expected = "export failed by a mistake of nbpipe, a KeyError in test_messages_export.py, line "
     assert error.rstrip("0123456789") == expected
 
 

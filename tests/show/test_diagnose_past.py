@@ -15,7 +15,7 @@ from nbpipe.show import case
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import Raise, gain_of, last_raise, last_stretch, proportional, span_s
 from tests.gates import HANG_S, HangError, stacks
-from tests.view.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
+from tests.show.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 
 
 @pytest.fixture

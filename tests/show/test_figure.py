@@ -8,7 +8,7 @@ import pytest
 import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.show.figure import figure, filled_area, labels_of
-from tests.view.fakes import BEGUN_S, FakeWatched, past_of, photographs
+from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
 

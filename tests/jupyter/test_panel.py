@@ -15,7 +15,7 @@ from nbpipe.jupyter import panel_of
 from nbpipe.jupyter.publisher import Publisher
 from nbpipe.show.exported import note_export
 from tests.gates import HANG_S, still_alive
-from tests.view.fakes import Report
+from tests.show.fakes import Report
 
 
 @pytest.fixture

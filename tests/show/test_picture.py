@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nbpipe.show.html import averaged, picture_html
 from nbpipe.show.snapshot import history, snapshot
 from nbpipe.show.words import export_line, loop_shares, picture_text, shares_of
-from tests.view.fakes import FAILURE, HOSTILE, FakeWatched, photographs
+from tests.show.fakes import FAILURE, HOSTILE, FakeWatched, photographs
 
 TAGS = {
     *("div", "style", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),

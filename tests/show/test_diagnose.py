@@ -13,7 +13,7 @@ from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.case import Case, loads_of
 from nbpipe.show.diagnose import diagnose, patient
 from nbpipe.show.rules import Diagnosis, decide
-from tests.view.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
+from tests.show.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
 

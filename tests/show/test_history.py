@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nbpipe.ops.stage import CONSUMER
 from nbpipe.show.snapshot import history, spread
-from tests.view.fakes import BEGUN_S, NOW_S, FakeWatched, past_of, photographs
+from tests.show.fakes import BEGUN_S, NOW_S, FakeWatched, past_of, photographs
 
 
 def test_columns():

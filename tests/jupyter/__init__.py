@@ -1,0 +1,1 @@
+"""The room `jupyter`, without a browser."""

@@ -1,1 +1,0 @@
-"""Widgets without a browser."""
