@@ -10,7 +10,6 @@ import pickle
 import socket
 import struct
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from multiprocessing.connection import Connection
@@ -18,12 +17,12 @@ from typing import Any, NamedTuple, final
 
 from ..base.format import format_bytes
 from .memory import (
-    ALIGNED,
     HEADER_BYTES,
     LINUX,
     Blocks,
     Lease,
     Slab,
+    aligned,
     bytes_of,
     copy_bytes,
     empty,
@@ -32,306 +31,237 @@ from .memory import (
 )
 from .pickling import Classes, Pickled, dumps_message, loader
 
-# -- Bytes and file descriptors over a connection of `multiprocessing`, as few calls as can be -----
-Piece = bytes | bytearray | memoryview
-
-_JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
-_MOST_PIECES = 512  # of one system call; the limit is 1024
-
-
-class Wire(ABC):
-    """A stream of bytes in both directions; one thread writes, one thread reads at a time.
-
-    Attributes:
-        shares: file descriptors can be sent too.
-    """
-
-    shares = False
-
-    @abstractmethod
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Write all pieces.
-
-        Raises:
-            OSError: the other end is gone.
-        """
-
-    @abstractmethod
-    def fill(self, views: Sequence[Any]) -> None:
-        """Read until each of these writable buffers is full; the last one is not empty.
-
-        Raises:
-            EOFError: the other end is gone.
-        """
-
-    @abstractmethod
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait until something can be read, or the other end is gone."""
-
-    def send_fd(self, fd: int) -> None:
-        """Send a file descriptor; only where `shares`."""
-        raise TypeError(f"{type(self).__name__} carries no file descriptors")
-
-    def recv_fd(self) -> int | None:
-        """Read a file descriptor, where `shares`; None where this process may open no more."""
-        raise TypeError(f"{type(self).__name__} carries no file descriptors")
-
-    @abstractmethod
-    def hang_up(self) -> None:
-        """End both directions; a socket wakes whoever waits on either end."""
-
-
-@final
-class SocketWire(Wire):
-    """A Unix socket."""
-
-    shares = True
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Write all pieces, in one call where they fit."""
-        fd = self._connection.fileno()
-        if sum(map(len, pieces)) <= _JOINED_BYTES:
-            pieces = (b"".join(pieces),)
-        count = os.writev(fd, pieces[:_MOST_PIECES])
-        while rest := _rest(pieces, count):
-            pieces, count = rest, os.writev(fd, rest[:_MOST_PIECES])
-
-    def fill(self, views: Sequence[Any]) -> None:
-        """Read until each buffer is full."""
-        fd = self._connection.fileno()
-        rest: Sequence[Any] = views
-        while rest:
-            count = os.readv(fd, rest[:_MOST_PIECES])
-            if not count:
-                raise EOFError("the other end of the channel is gone")
-            rest = _rest(rest, count)
-
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait until something can be read."""
-        return self._connection.poll(timeout_s)
-
-    def send_fd(self, fd: int) -> None:
-        """Send a file descriptor, with the one byte it needs."""
-        with self._socket() as sock:
-            sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
-
-    def recv_fd(self) -> int | None:
-        """Read a file descriptor."""
-        space = socket.CMSG_SPACE(array.array("i").itemsize)
-        with self._socket() as sock:
-            byte, extra, _, _ = sock.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        if not byte:
-            raise EOFError("the other end of the channel is gone")
-        fds = array.array("i", extra[0][2]) if extra and extra[0][2] else None
-        return fds[0] if fds else None
-
-    def hang_up(self) -> None:
-        """End both directions."""
-        with contextlib.suppress(OSError), self._socket() as sock:
-            sock.shutdown(socket.SHUT_RDWR)
-
-    @contextlib.contextmanager
-    def _socket(self) -> Iterator[socket.socket]:
-        """Return the connection as a socket, which does not own it."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._connection.fileno())
-        try:
-            yield sock
-        finally:
-            sock.detach()
-
-
-@final
-class PipeWire(Wire):
-    """Any other connection: a named pipe of Windows."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._rest = memoryview(b"")
-
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Write all pieces, each as a message."""
-        if sum(map(len, pieces)) <= _JOINED_BYTES:
-            pieces = (b"".join(pieces),)
-        for piece in pieces:
-            if len(piece):
-                self._connection.send_bytes(piece)
-
-    def fill(self, views: Sequence[Any]) -> None:
-        """Read until each buffer is full; messages need not end with one."""
-        for each in views:
-            view = memoryview(each).cast("B")
-            while view.nbytes:
-                if not self._rest:
-                    self._rest = memoryview(self._connection.recv_bytes())
-                count = min(len(view), len(self._rest))
-                view[:count] = self._rest[:count]
-                view, self._rest = view[count:], self._rest[count:]
-
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait until something can be read."""
-        return bool(self._rest) or self._connection.poll(timeout_s)
-
-    def hang_up(self) -> None:
-        """End both directions."""
-        self._connection.close()
-
-
-def wire_over(connection: Connection) -> Wire:
-    """Choose what suits a connection."""
-    return SocketWire(connection) if _is_unix_socket(connection) else PipeWire(connection)
-
-
-def _is_unix_socket(connection: Connection) -> bool:
-    if os.name != "posix" or not hasattr(socket, "SCM_RIGHTS"):
-        return False
-    try:
-        sock = socket.socket(fileno=connection.fileno())
-    except OSError:  # a pipe
-        return False
-    try:
-        return sock.family == socket.AF_UNIX and sock.type == socket.SOCK_STREAM
-    finally:
-        sock.detach()
-
-
-def _rest(pieces: Sequence[Piece], count: int) -> list[Piece]:
-    """Leave out the first `count` bytes of some buffers."""
-    for number, piece in enumerate(pieces):
-        if count < len(piece):
-            return [memoryview(piece)[count:], *pieces[number + 1 :]]
-        count -= len(piece)
-    return []
-
-
-# -- Frames: how a message lies on the wire and in a slab ------------------------------------------
-# A frame begins with a block of fixed size, which one call reads. It holds what comes in it, and
-# then the table of sizes and the pickled head of a piped message, as far as they fit; the rest and
-# the buffers follow. Everything of a shared message but its block lies in a slab.
-PIPED, SHARED, OPENED, DROPPED = range(1, 5)  # a block that was read begins with no zero
-BLOCK_BYTES = 1024
-
-# kind, whether classes are defined in it, number of buffers, number of a slab, and a size: of
-# the pickled head, or of the slab [bytes]
-_PREFIX = struct.Struct("<B?xxIqq")
-_ROOM_BYTES = BLOCK_BYTES - _PREFIX.size
-_SIZE_BYTES = 8
-
-
-class Frame(NamedTuple):
-    """What a block says."""
-
-    kind: int
-    defines: bool
-    buffers: int
-    number: int
-    size_bytes: int
-
-
-class Body(NamedTuple):
-    """A message that was read: its pickled head, and its buffers."""
-
-    head: memoryview
-    buffers: list[memoryview]
-
-
-def read_block(block: bytearray) -> Frame:
-    """Read what a block says."""
-    return Frame(*_PREFIX.unpack_from(block))
-
-
-def notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
-    """Return the block that says what became of a slab."""
-    return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(BLOCK_BYTES, b"\0")
-
-
-# -- in the pipe --------------------------------------------------------------------------
-
-
-def piped(pickled: Pickled) -> list[Piece]:
-    """Return the pieces of a message that goes through the pipe."""
-    sizes = [len(buffer) for buffer in pickled.buffers]
-    head_bytes = sum(map(len, pickled.parts))
-    prefix = _PREFIX.pack(PIPED, pickled.defines, len(sizes), 0, head_bytes)
-    table = struct.pack(f"<{len(sizes)}q", *sizes)
-    if len(table) + head_bytes > _ROOM_BYTES:
-        return [prefix, table, *pickled.parts, *pickled.buffers]
-    block = b"".join((prefix, table, *pickled.parts))
-    return [block.ljust(BLOCK_BYTES, b"\0"), *pickled.buffers]
-
-
-def read_piped(block: bytearray, frame: Frame, fill: Callable[[Sequence[Any]], None]) -> Body:
-    """Read what follows a block, by `fill`, straight to where it is to stay."""
-    body = memoryview(block)[_PREFIX.size :]
-    table_bytes = frame.buffers * _SIZE_BYTES
-    if table_bytes > _ROOM_BYTES:
-        missing = bytearray(table_bytes - _ROOM_BYTES)
-        fill((missing,))
-        body = memoryview(bytes(body) + missing)
-    buffers = [empty(size) for size in struct.unpack_from(f"<{frame.buffers}q", body)]
-    head, rest = body[table_bytes : table_bytes + frame.size_bytes], buffers
-    if len(head) < frame.size_bytes:
-        start, head = head, empty(frame.size_bytes)
-        head[: len(start)] = start
-        rest = [head[len(start) :], *buffers]
-    if rest:
-        fill(rest)
-    return Body(head, buffers)
-
-
-# -- in a slab ----------------------------------------------------------------------------
-
-
-def shared(pickled: Pickled, slab: Slab) -> bytes:
-    """Return the block of a message that lies in a slab."""
-    head_bytes = sum(map(len, pickled.parts))
-    count = len(pickled.buffers)
-    prefix = _PREFIX.pack(SHARED, pickled.defines, count, slab.number, head_bytes)
-    return prefix.ljust(BLOCK_BYTES, b"\0")
-
-
-def starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
-    """Return where in a slab the head begins, then each buffer, and where the last one ends."""
-    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
-    return list(accumulate([-(-length // ALIGNED) * ALIGNED for length in lengths]))
-
-
-def fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> None:
-    """Copy a message to a slab."""
-    sizes = [len(buffer) for buffer in pickled.buffers]
-    struct.pack_into(f"<{len(sizes)}q", memory, HEADER_BYTES, *sizes)
-    at = starts[0]
-    for part in pickled.parts:
-        copy_bytes(memory[at : at + len(part)], part)
-        at += len(part)
-    for start, buffer in zip(starts[1:], pickled.buffers, strict=False):
-        copy_bytes(memory[start : start + len(buffer)], buffer)
-
-
-def read_slab(memory: memoryview, frame: Frame) -> Body:
-    """Return views of a message in a slab."""
-    sizes = struct.unpack_from(f"<{frame.buffers}q", memory, HEADER_BYTES)
-    at, *starts, _ = starts_in_slab(frame.size_bytes, sizes)
-    buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    return Body(memory[at : at + frame.size_bytes], buffers)
-
-
-# -- The ring of slabs that one end of a channel writes: sizes learned from the messages -----------
 LOG = logging.getLogger("nbpipe")
-
+BUDGET_BYTES = 1 << 29
 IDLE_MESSAGES = 256  # a slab unused for so long is dropped
 
+_SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
+_GONE = "the other end of the channel is gone, or this one broke off in a message"
 _LOOK_MESSAGES = 32  # how often that is looked at
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _CLOSE = 2  # times what a message needs: the next ones may be as large as the largest
 _FORGET = 0.99  # what remains of the largest size with each message
 _RETRY_MESSAGES = 64  # after no memory was to be had
-
 _warned: set[str] = set()
 
+_Piece = bytes | bytearray | memoryview
+_JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
+_MOST_PIECES = 512  # of one system call; the limit is 1024
 
+_PIPED, _SHARED, _OPENED, _DROPPED = range(1, 5)  # a block that was read begins with no zero
+_BLOCK_BYTES = 1024
+# kind, whether classes are defined in it, number of buffers, number of a slab, and a size: of
+# the pickled head, or of the slab [bytes]
+_PREFIX = struct.Struct("<B?xxIqq")
+_ROOM_BYTES = _BLOCK_BYTES - _PREFIX.size
+_SIZE_BYTES = 8
+
+
+@final
+class Channel:
+    """One end of a duplex connection between two processes.
+
+    Buffers of arrays, tensors, `bytes` and whatever else pickles out of band lie in shared memory
+    while a message is under way: in slabs, used again for later messages as soon as nobody at
+    the other end holds a view of them. Nothing of it has a name, and all of it is gone with the
+    two processes, however they end. Where there is no shared memory, messages go through the
+    connection.
+
+    Both ends may send at the same time only as long as each reads what it is sent.
+
+    Args:
+        connection: this end of the connection; closed with the channel.
+        copy: give what is received memory of its own. Without, arrays are views of shared memory,
+            which counts against the sender's budget as long as one of them lives.
+        budget_bytes: most shared memory for what this end sends [bytes].
+        blocks: private memory to copy to, perhaps shared with other channels.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        copy: bool = True,
+        budget_bytes: int = BUDGET_BYTES,
+        blocks: Blocks | None = None,
+    ) -> None:
+        self.copy = copy
+        self._connection = connection
+        self._wire = _Wire(connection)
+        self._ring = Ring(budget_bytes)
+        self._blocks = Blocks() if blocks is None else blocks
+        self._classes = Classes()
+        self._others: dict[int, Slab] = {}  # slabs that the other end writes
+        self._sending = threading.RLock()  # a finalizer may close the channel anywhere
+        self._receiving = threading.RLock()
+        self._closed = self._broken_in = self._broken_out = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Shared memory that this end has mapped for messages to come [bytes]."""
+        others = sum(slab.size_bytes for slab in list(self._others.values()))
+        return self._ring.held_bytes + others
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the connection, to wait for."""
+        return self._connection.fileno()
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until a message can be received, or the other end is gone.
+
+        Args:
+            timeout_s: how long at most [s]; None: for ever.
+        """
+        return self._wire.poll(timeout_s)
+
+    def send(self, message: object) -> None:
+        """Send a message; any thread may.
+
+        Raises:
+            ArgumentTypeError: a tensor in it is not on the CPU.
+            OSError: the other end is gone, or the channel was closed.
+            Exception: whatever the pickling raised; nothing was sent then.
+        """
+        pickled = dumps_message(message, self._classes)
+        with self._sending:
+            if self._broken_out:
+                raise BrokenPipeError(_GONE)
+            slab = self._share(pickled)
+            try:
+                if self._ring.opened or self._ring.dropped:
+                    self._tell()
+                self._wire.write(_piped(pickled) if slab is None else (_shared(pickled, slab),))
+            except BaseException:
+                self._broken_out = True  # what comes next would be taken for the rest
+                self._wire.hang_up()
+                raise
+
+    def carries(self, value: object) -> bool:
+        """Tell whether a value could be sent."""
+        try:
+            dumps_message(value, self._classes)
+        except BaseException:
+            return False
+        return True
+
+    def recv(self, *, copy: bool | None = None) -> Any:
+        """Receive the next message, waiting for it.
+
+        Args:
+            copy: as of the channel; None: the channel's own.
+
+        Raises:
+            EOFError: the other end is gone.
+            OSError: the other end is gone, the channel was closed, or this process could not
+                map the message, which is lost then.
+            Exception: whatever the loading of this message raised; the next can be received.
+        """
+        (head, buffers), defines = self._receive(copy=self.copy if copy is None else copy)
+        try:
+            if defines:
+                return loader(head, buffers, self._classes).load()
+            return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
+        finally:
+            del head, buffers  # a traceback would keep them
+
+    def renew(self) -> None:
+        """Called when cells were run: classes of the notebook are sent anew where they are used."""
+        self._classes.renew()
+
+    def close(self) -> None:
+        """Close the connection and let go of all memory; views of it that live keep theirs."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wire.hang_up()
+        with self._sending, self._receiving:  # nobody waits any more
+            self._connection.close()
+        self._ring.forget()
+        self._others.clear()
+
+    # -- sending --------------------------------------------------------------------------
+
+    def _share(self, pickled: Pickled) -> Slab | None:
+        """Write a message to shared memory; None: it is small, or there is none for it."""
+        head_bytes = sum(map(len, pickled.parts))
+        sizes = [len(buffer) for buffer in pickled.buffers]
+        if not self._ring.budget_bytes or head_bytes + sum(sizes) < _SHARED_FROM_BYTES:
+            return None
+        starts = _starts_in_slab(head_bytes, sizes)
+        slab = self._ring.take(starts[-1])
+        if slab is not None:
+            try:
+                _fill_slab(slab.memory, pickled, starts)
+            except BaseException:
+                slab.flag[0] = 0
+                raise
+        return slab
+
+    def _tell(self) -> None:
+        """Tell the other end which slabs are new, and which are gone."""
+        for slab, fd in self._ring.opened:
+            self._wire.write((_notice(_OPENED, slab.number, slab.size_bytes),))
+            self._wire.send_fd(fd)
+        for number in self._ring.dropped:
+            self._wire.write((_notice(_DROPPED, number),))
+        self._ring.sent()
+
+    # -- receiving ------------------------------------------------------------------------
+
+    def _receive(self, *, copy: bool) -> tuple[_Body, bool]:
+        with self._receiving:
+            if self._broken_in:
+                raise EOFError(_GONE)
+            block = bytearray(_BLOCK_BYTES)
+            try:
+                while True:
+                    self._wire.fill((block,))
+                    header = _read_block(block)
+                    if header.kind == _PIPED:
+                        return _read_piped(block, header, self._wire.fill), header.defines
+                    if header.kind == _SHARED:
+                        return self._read_shared(header, copy=copy), header.defines
+                    self._hear(header)
+                    block[0] = 0
+            except _LostError:
+                raise
+            except BaseException:
+                if block[0]:  # some of a message was read, the rest was not
+                    self._broken_in = True
+                    self._wire.hang_up()
+                raise
+
+    def _hear(self, header: _Header) -> None:
+        """Note that the other end has a new slab, or one less."""
+        if header.kind == _DROPPED:
+            self._others.pop(header.number, None)
+            return
+        fd = self._wire.recv_fd()
+        if fd is None:
+            return
+        try:
+            self._others[header.number] = Slab(header.number, fd, header.size_bytes)
+        except OSError:  # no address space: the messages in it are lost, others are not
+            pass
+        finally:
+            os.close(fd)
+
+    def _read_shared(self, header: _Header, *, copy: bool) -> _Body:
+        slab = self._others.get(header.number)
+        if slab is None:
+            raise _LostError(
+                "a message in shared memory is lost: this process could not map it; "
+                "its limit of open files or of memory is reached"
+            )
+        head, buffers = _read_slab(bytes_of(Lease(slab)), header)
+        return _Body(head, list(map(self._blocks.copy, buffers)) if copy else buffers)
+
+
+class _LostError(OSError):
+    """A message cannot be read; the next one can."""
+
+
+# -- The slabs that one end writes: sizes learned from the messages --------------------------------
 @final
 class Ring:
     """Slabs of one writer, within a budget.
@@ -423,7 +353,7 @@ class Ring:
             slab, fd = self._new(size_bytes)
         except OSError as error:
             self._retry = self._messages + _RETRY_MESSAGES
-            warn_once(
+            _warn_once(
                 "memory",
                 f"no shared memory for a message of {format_bytes(need_bytes)} ({error}): it goes "
                 "through a pipe, which is slower; give the machine or the container more memory, "
@@ -448,7 +378,7 @@ class Ring:
         """Drop free slabs, those unused for longest first, until another one fits."""
         busy_bytes = self._busy_bytes
         if busy_bytes + size_bytes > self.budget_bytes:
-            warn_once(
+            _warn_once(
                 "budget",
                 f"shared memory is used up: {format_bytes(busy_bytes)} of "
                 f"{format_bytes(self.budget_bytes)} are held by arrays that the other process "
@@ -478,220 +408,184 @@ class Ring:
             os.close(self._kept.pop(slab.number))
 
 
-def warn_once(kind: str, text: str) -> None:
+def _warn_once(kind: str, text: str) -> None:
     """Log a warning, once for each kind and process."""
     if kind not in _warned:
         _warned.add(kind)
         LOG.warning("%s", text)
 
 
-# -- Channel: messages between two processes, what is large in them through shared memory ----------
-BUDGET_BYTES = 1 << 29
+# -- How a message lies on the wire and in a slab --------------------------------------------------
+# A frame begins with a block of fixed size, which one call reads. It holds what comes in it, and
+# then the table of sizes and the pickled head of a piped message, as far as they fit; the rest and
+# the buffers follow. Everything of a shared message but its block lies in a slab.
+class _Header(NamedTuple):
+    """What the first bytes of a block say."""
 
-_SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
-_GONE = "the other end of the channel is gone, or this one broke off in a message"
+    kind: int
+    defines: bool
+    buffers: int
+    number: int
+    size_bytes: int
 
 
+class _Body(NamedTuple):
+    """A message that was read: its pickled head, and its buffers."""
+
+    head: memoryview
+    buffers: list[memoryview]
+
+
+def _read_block(block: bytearray) -> _Header:
+    """Read what a block says."""
+    return _Header(*_PREFIX.unpack_from(block))
+
+
+def _notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
+    """Return the block that says what became of a slab."""
+    return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(_BLOCK_BYTES, b"\0")
+
+
+# -- in the pipe --------------------------------------------------------------------------
+def _piped(pickled: Pickled) -> list[_Piece]:
+    """Return the pieces of a message that goes through the pipe."""
+    sizes = [len(buffer) for buffer in pickled.buffers]
+    head_bytes = sum(map(len, pickled.parts))
+    prefix = _PREFIX.pack(_PIPED, pickled.defines, len(sizes), 0, head_bytes)
+    table = struct.pack(f"<{len(sizes)}q", *sizes)
+    if len(table) + head_bytes > _ROOM_BYTES:
+        return [prefix, table, *pickled.parts, *pickled.buffers]
+    block = b"".join((prefix, table, *pickled.parts))
+    return [block.ljust(_BLOCK_BYTES, b"\0"), *pickled.buffers]
+
+
+def _read_piped(block: bytearray, header: _Header, fill: Callable[[Sequence[Any]], None]) -> _Body:
+    """Read what follows a block, by `fill`, straight to where it is to stay."""
+    body = memoryview(block)[_PREFIX.size :]
+    table_bytes = header.buffers * _SIZE_BYTES
+    if table_bytes > _ROOM_BYTES:
+        missing = bytearray(table_bytes - _ROOM_BYTES)
+        fill((missing,))
+        body = memoryview(bytes(body) + missing)
+    buffers = [empty(size) for size in struct.unpack_from(f"<{header.buffers}q", body)]
+    head, rest = body[table_bytes : table_bytes + header.size_bytes], buffers
+    if len(head) < header.size_bytes:
+        start, head = head, empty(header.size_bytes)
+        head[: len(start)] = start
+        rest = [head[len(start) :], *buffers]
+    if rest:
+        fill(rest)
+    return _Body(head, buffers)
+
+
+# -- in a slab ----------------------------------------------------------------------------
+def _shared(pickled: Pickled, slab: Slab) -> bytes:
+    """Return the block of a message that lies in a slab."""
+    head_bytes = sum(map(len, pickled.parts))
+    count = len(pickled.buffers)
+    prefix = _PREFIX.pack(_SHARED, pickled.defines, count, slab.number, head_bytes)
+    return prefix.ljust(_BLOCK_BYTES, b"\0")
+
+
+def _starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
+    """Return where in a slab the head begins, then each buffer, and where the last one ends."""
+    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
+    return list(accumulate(map(aligned, lengths)))
+
+
+def _fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> None:
+    """Copy a message to a slab."""
+    sizes = [len(buffer) for buffer in pickled.buffers]
+    struct.pack_into(f"<{len(sizes)}q", memory, HEADER_BYTES, *sizes)
+    at = starts[0]
+    for part in pickled.parts:
+        copy_bytes(memory[at : at + len(part)], part)
+        at += len(part)
+    for start, buffer in zip(starts[1:], pickled.buffers, strict=False):
+        copy_bytes(memory[start : start + len(buffer)], buffer)
+
+
+def _read_slab(memory: memoryview, header: _Header) -> _Body:
+    """Return views of a message in a slab."""
+    sizes = struct.unpack_from(f"<{header.buffers}q", memory, HEADER_BYTES)
+    at, *starts, _ = _starts_in_slab(header.size_bytes, sizes)
+    buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return _Body(memory[at : at + header.size_bytes], buffers)
+
+
+# -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------
 @final
-class Channel:
-    """One end of a duplex connection between two processes.
+class _Wire:
+    """A Unix socket: bytes in both directions; one thread writes, one thread reads at a time."""
 
-    Buffers of arrays, tensors, `bytes` and whatever else pickles out of band lie in shared memory
-    while a message is under way: in slabs, used again for later messages as soon as nobody at
-    the other end holds a view of them. Nothing of it has a name, and all of it is gone with the
-    two processes, however they end. Where there is no shared memory, messages go through the
-    connection.
-
-    Both ends may send at the same time only as long as each reads what it is sent.
-
-    Args:
-        connection: this end of the connection; closed with the channel.
-        copy: give what is received memory of its own. Without, arrays are views of shared memory,
-            which counts against the sender's budget as long as one of them lives.
-        budget_bytes: most shared memory for what this end sends [bytes].
-        blocks: private memory to copy to, perhaps shared with other channels.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        copy: bool = True,
-        budget_bytes: int = BUDGET_BYTES,
-        blocks: Blocks | None = None,
-    ) -> None:
-        self.copy = copy
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._wire = wire_over(connection)
-        self._ring = Ring(budget_bytes if self._wire.shares else 0)
-        self._blocks = Blocks() if blocks is None else blocks
-        self._classes = Classes()
-        self._others: dict[int, Slab] = {}  # slabs that the other end writes
-        self._sending = threading.RLock()  # a finalizer may close the channel anywhere
-        self._receiving = threading.RLock()
-        self._closed = self._broken_in = self._broken_out = False
 
-    @property
-    def held_bytes(self) -> int:
-        """Shared memory that this end has mapped for messages to come [bytes]."""
-        others = sum(slab.size_bytes for slab in list(self._others.values()))
-        return self._ring.held_bytes + others
-
-    def fileno(self) -> int:
-        """Return the file descriptor of the connection, to wait for."""
-        return self._connection.fileno()
-
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait until a message can be received, or the other end is gone.
-
-        Args:
-            timeout_s: how long at most [s]; None: for ever.
-        """
-        return self._wire.poll(timeout_s)
-
-    def send(self, message: object) -> None:
-        """Send a message; any thread may.
+    def write(self, pieces: Sequence[_Piece]) -> None:
+        """Write all pieces, in one call where they fit.
 
         Raises:
-            ArgumentTypeError: a tensor in it is not on the CPU.
-            OSError: the other end is gone, or the channel was closed.
-            Exception: whatever the pickling raised; nothing was sent then.
+            OSError: the other end is gone.
         """
-        pickled = dumps_message(message, self._classes)
-        with self._sending:
-            if self._broken_out:
-                raise BrokenPipeError(_GONE)
-            slab = self._share(pickled)
-            try:
-                if self._ring.opened or self._ring.dropped:
-                    self._tell()
-                self._wire.write(piped(pickled) if slab is None else (shared(pickled, slab),))
-            except BaseException:
-                self._broken_out = True  # what comes next would be taken for the rest
-                self._wire.hang_up()
-                raise
+        fd = self._connection.fileno()
+        if sum(map(len, pieces)) <= _JOINED_BYTES:
+            pieces = (b"".join(pieces),)
+        count = os.writev(fd, pieces[:_MOST_PIECES])
+        while rest := _rest(pieces, count):
+            pieces, count = rest, os.writev(fd, rest[:_MOST_PIECES])
 
-    def carries(self, value: object) -> bool:
-        """Tell whether a value could be sent."""
-        try:
-            dumps_message(value, self._classes)
-        except BaseException:
-            return False
-        return True
-
-    def recv(self, *, copy: bool | None = None) -> Any:
-        """Receive the next message, waiting for it.
-
-        Args:
-            copy: as of the channel; None: the channel's own.
+    def fill(self, views: Sequence[Any]) -> None:
+        """Read until each of these writable buffers is full; the last one is not empty.
 
         Raises:
             EOFError: the other end is gone.
-            OSError: the other end is gone, the channel was closed, or this process could not
-                map the message, which is lost then.
-            Exception: whatever the loading of this message raised; the next can be received.
         """
-        (head, buffers), defines = self._receive(copy=self.copy if copy is None else copy)
+        fd = self._connection.fileno()
+        rest: Sequence[Any] = views
+        while rest:
+            count = os.readv(fd, rest[:_MOST_PIECES])
+            if not count:
+                raise EOFError("the other end of the channel is gone")
+            rest = _rest(rest, count)
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until something can be read, or the other end is gone."""
+        return self._connection.poll(timeout_s)
+
+    def send_fd(self, fd: int) -> None:
+        """Send a file descriptor, with the one byte it needs."""
+        with self._socket() as sock:
+            sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+
+    def recv_fd(self) -> int | None:
+        """Read a file descriptor; None where this process may open no more."""
+        space = socket.CMSG_SPACE(array.array("i").itemsize)
+        with self._socket() as sock:
+            byte, extra, _, _ = sock.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        if not byte:
+            raise EOFError("the other end of the channel is gone")
+        fds = array.array("i", extra[0][2]) if extra and extra[0][2] else None
+        return fds[0] if fds else None
+
+    def hang_up(self) -> None:
+        """End both directions; whoever waits on either end is woken."""
+        with contextlib.suppress(OSError), self._socket() as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _socket(self) -> Iterator[socket.socket]:
+        """Return the connection as a socket, which does not own it."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._connection.fileno())
         try:
-            if defines:
-                return loader(head, buffers, self._classes).load()
-            return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
+            yield sock
         finally:
-            del head, buffers  # a traceback would keep them
-
-    def renew(self) -> None:
-        """Called when cells were run: classes of the notebook are sent anew where they are used."""
-        self._classes.renew()
-
-    def close(self) -> None:
-        """Close the connection and let go of all memory; views of it that live keep theirs."""
-        if self._closed:
-            return
-        self._closed = True
-        self._wire.hang_up()
-        if self._wire.shares:  # nobody waits any more
-            with self._sending, self._receiving:
-                self._connection.close()
-        self._ring.forget()
-        self._others.clear()
-
-    # -- sending --------------------------------------------------------------------------
-
-    def _share(self, pickled: Pickled) -> Slab | None:
-        """Write a message to shared memory; None: it is small, or there is none for it."""
-        head_bytes = sum(map(len, pickled.parts))
-        sizes = [len(buffer) for buffer in pickled.buffers]
-        if not self._ring.budget_bytes or head_bytes + sum(sizes) < _SHARED_FROM_BYTES:
-            return None
-        starts = starts_in_slab(head_bytes, sizes)
-        slab = self._ring.take(starts[-1])
-        if slab is not None:
-            try:
-                fill_slab(slab.memory, pickled, starts)
-            except BaseException:
-                slab.flag[0] = 0
-                raise
-        return slab
-
-    def _tell(self) -> None:
-        """Tell the other end which slabs are new, and which are gone."""
-        for slab, fd in self._ring.opened:
-            self._wire.write((notice(OPENED, slab.number, slab.size_bytes),))
-            self._wire.send_fd(fd)
-        for number in self._ring.dropped:
-            self._wire.write((notice(DROPPED, number),))
-        self._ring.sent()
-
-    # -- receiving ------------------------------------------------------------------------
-
-    def _receive(self, *, copy: bool) -> tuple[Body, bool]:
-        with self._receiving:
-            if self._broken_in:
-                raise EOFError(_GONE)
-            block = bytearray(BLOCK_BYTES)
-            try:
-                while True:
-                    self._wire.fill((block,))
-                    frame = read_block(block)
-                    if frame.kind == PIPED:
-                        return read_piped(block, frame, self._wire.fill), frame.defines
-                    if frame.kind == SHARED:
-                        return self._read_shared(frame, copy=copy), frame.defines
-                    self._hear(frame)
-                    block[0] = 0
-            except _LostError:
-                raise
-            except BaseException:
-                if block[0]:  # some of a message was read, the rest was not
-                    self._broken_in = True
-                    self._wire.hang_up()
-                raise
-
-    def _hear(self, frame: Frame) -> None:
-        """Note that the other end has a new slab, or one less."""
-        if frame.kind == DROPPED:
-            self._others.pop(frame.number, None)
-            return
-        fd = self._wire.recv_fd()
-        if fd is None:
-            return
-        try:
-            self._others[frame.number] = Slab(frame.number, fd, frame.size_bytes)
-        except OSError:  # no address space: the messages in it are lost, others are not
-            pass
-        finally:
-            os.close(fd)
-
-    def _read_shared(self, frame: Frame, *, copy: bool) -> Body:
-        slab = self._others.get(frame.number)
-        if slab is None:
-            raise _LostError(
-                "a message in shared memory is lost: this process could not map it; "
-                "its limit of open files or of memory is reached"
-            )
-        head, buffers = read_slab(bytes_of(Lease(slab)), frame)
-        return Body(head, list(map(self._blocks.copy, buffers)) if copy else buffers)
+            sock.detach()
 
 
-class _LostError(OSError):
-    """A message cannot be read; the next one can."""
+def _rest(pieces: Sequence[_Piece], count: int) -> list[_Piece]:
+    """Leave out the first `count` bytes of some buffers."""
+    for number, piece in enumerate(pieces):
+        if count < len(piece):
+            return [memoryview(piece)[count:], *pieces[number + 1 :]]
+        count -= len(piece)
+    return []

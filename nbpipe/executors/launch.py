@@ -62,6 +62,11 @@ def launch(entry: str, argument: bytes) -> Worker:
         WorkerStartError: the process could not be started.
         ArgumentError: NBPIPE_START_METHOD names no way to start one.
     """
+    if sys.platform == "win32":
+        raise WorkerStartError(
+            "worker processes must run on Linux or macOS, got Windows, where they were never "
+            "tried; use executor='thread' and no isolate=True, or work in WSL"
+        )
     start = _start_method()
     key = bytes(current_process().authkey)
     order = pickle.dumps((entry, argument, capture_environment(), key, pickling.tracker()))
@@ -123,7 +128,7 @@ class Worker:
             self._waiting += 1
         ended = False
         try:
-            ended = bool(wait([self._sentinel()], timeout_s))
+            ended = bool(wait([self._status], timeout_s))
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -132,12 +137,6 @@ class Worker:
                 if self._code is not None and not self._waiting:
                     self._status.close()
         return self._code
-
-    def _sentinel(self) -> Any:
-        if sys.platform == "win32":
-            assert self._process is not None
-            return int(self._process._handle)
-        return self._status
 
     def _read_code(self) -> int:
         if self._process is not None:
@@ -247,8 +246,7 @@ def _fork(server: ForkServer) -> Worker:
 
 def _start_fresh() -> Worker:
     with _pipes() as (connection, theirs, status, end), _own.lock:
-        handles = [theirs.fileno(), end.fileno(), _handle_of(_own.open_lifeline())]
-        process = _start_interpreter("work", *handles, handles=handles)
+        process = _start_interpreter("work", theirs.fileno(), end.fileno(), _own.open_lifeline())
         return Worker(process.pid, connection, status, process)
 
 
@@ -279,10 +277,11 @@ class ForkServer:
     def __init__(self, lifeline: int, *, with_torch: bool) -> None:
         self.with_torch = with_torch
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        handles = [theirs.fileno(), lifeline]
         with contextlib.ExitStack() as opened, theirs:
             opened.enter_context(self._control)
-            self._process = _start_interpreter("serve", *handles, with_torch, handles=handles)
+            self._process = _start_interpreter(
+                "serve", theirs.fileno(), lifeline, options=(with_torch,)
+            )
             opened.pop_all()
 
     @property
@@ -403,25 +402,27 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- Interpreters that run one function of this file: the fork server, or one worker ---------------
-# They never run the user's script. Handles are file descriptors; on Windows, where nothing here
-# could be tried yet, they are the system's.
+# They never run the user's script.
 def _start_interpreter(
-    function: str, *arguments: int, handles: list[int]
+    function: str, *fds: int, options: tuple[bool, ...] = ()
 ) -> subprocess.Popen[bytes]:
     """Start an interpreter that calls a function of this file; its standard input is empty.
 
     Interrupts wait until that function ignores them.
 
+    Args:
+        function: its name.
+        fds: file descriptors that it gets, its first arguments.
+        options: its other arguments.
+
     Raises:
         OSError: it could not be started.
     """
-    command = [_executable(), *_flags(), "-c", _code(function, arguments)]
+    command = [sys.executable or "python", *_flags(), "-c", _code(function, (*fds, *options))]
     environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
-    if sys.platform == "win32":
-        environment["__PYVENV_LAUNCHER__"] = sys.executable  # it finds its venv by this
     with _interrupts_held():
         return subprocess.Popen(  # noqa: S603  it runs nbpipe
-            command, stdin=subprocess.DEVNULL, env=environment, **_handing_over(handles)
+            command, stdin=subprocess.DEVNULL, env=environment, pass_fds=fds
         )
 
 
@@ -437,41 +438,15 @@ def _code(function: str, arguments: tuple[int, ...]) -> str:
     return "; ".join(lines)
 
 
-def _executable() -> str:
-    if sys.platform == "win32":  # a venv's python.exe only starts this one, as its child
-        return str(getattr(sys, "_base_executable", sys.executable))
-    return sys.executable or "python"  # an embedded interpreter does not know
-
-
 def _flags() -> list[str]:
     """Return the options that this interpreter was started with, as multiprocessing does."""
     private: Any = subprocess
     return list(private._args_from_interpreter_flags())
 
 
-def _handle_of(fd: int) -> int:
-    """Return what an interpreter can be handed for a file descriptor."""
-    if sys.platform != "win32":
-        return fd
-    import msvcrt
-
-    return msvcrt.get_osfhandle(fd)
-
-
-def _handing_over(handles: list[int]) -> dict[str, Any]:
-    if sys.platform != "win32":
-        return {"pass_fds": handles}
-    for handle in handles:
-        os.set_handle_inheritable(handle, True)  # noqa: FBT003
-    return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": handles})}
-
-
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Have a process start with interrupts blocked: the stop button must not end it."""
-    if sys.platform == "win32":
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -668,14 +643,9 @@ def _tell(end: Connection, number: int) -> None:
 
 # -- A worker process before its work begins -------------------------------------------------------
 def work(connection: int, end: int, lifeline: int) -> NoReturn:
-    """Be a worker in an interpreter of its own; on Windows the numbers are system handles."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        lifeline = msvcrt.open_osfhandle(lifeline, os.O_RDONLY)
-    else:
-        for fd in (connection, end, lifeline):
-            os.set_inheritable(fd, False)  # noqa: FBT003
+    """Be a worker in an interpreter of its own."""
+    for fd in (connection, end, lifeline):
+        os.set_inheritable(fd, False)  # noqa: FBT003
     _work(connection, end, lifeline)
 
 
@@ -731,10 +701,6 @@ def _function(entry: str) -> Callable[[Any, bytes], object]:
 
 def _connection(handle: int, end: int) -> Any:
     """Open the connection; a process that user code forks here lets go of both."""
-    if sys.platform == "win32":
-        from multiprocessing.connection import PipeConnection
-
-        return PipeConnection(handle)
     connection, ending = Connection(handle), Connection(end, readable=False)
     os.register_at_fork(after_in_child=connection.close)
     os.register_at_fork(after_in_child=ending.close)
@@ -750,9 +716,8 @@ def _hear_no_interrupts() -> None:
     """Leave the stop button to the parent; other signals act as in any new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform != "win32":
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _flush() -> None:

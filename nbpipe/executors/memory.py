@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from os import getpid
 from pathlib import Path
-from pickle import PickleBuffer
 from typing import Any, NamedTuple, cast, final
 from weakref import WeakValueDictionary
 
@@ -25,17 +24,32 @@ import numpy as np
 
 from ..errors import UnpicklableError
 from . import pickling
-from .pickling import PROTOCOL, Pickler
+from .pickling import PROTOCOL, Buffers, Pickler
 
-# -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
-_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
+ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
+HEADER_BYTES = ALIGNED  # the flag, with a line of its own
+LINUX = sys.platform == "linux"
+POSIX = os.name == "posix"
 KEPT_BYTES = 1 << 26
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _FROM_BYTES = 1 << 19  # smaller ones `malloc` keeps itself
 _CLEARED_BYTES = 1 << 15  # so few are cleared before numpy has made an array
+_SMALLEST_BYTES = 1 << 18
+_STEPS = 3  # sizes between two powers of two, as a power of two
+_ZEROS = bytes(1 << 20)
+_COPIED_BYTES = 1 << 19  # so few are copied sooner than the GIL comes back
+_FAILED = ctypes.c_void_p(-1).value
+_FLAGS = 0 if not POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+_MAPPED_FROM_BYTES = 1 << 20  # smaller arrays go along with the rest
+_CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")
+_DELETED = " (deleted)"
+_FIELDS = 6  # of a line of /proc/<pid>/maps: span, rights, offset, device, inode, path
+_open_storages: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()  # by address
+_tokens = itertools.count()  # a number of a file is used again, a token is not
 
 
+# -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
 @final
 class Blocks:
     """Copies memory into blocks, each used again once nobody holds what was copied into it.
@@ -79,13 +93,6 @@ class Blocks:
         return np.empty(size_bytes, np.uint8) if found is None else found
 
 
-def empty(size_bytes: int) -> memoryview:
-    """Return fresh memory to write to."""
-    if size_bytes < _CLEARED_BYTES:
-        return memoryview(bytearray(size_bytes))
-    return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
-
-
 @final
 class _Loan:
     """Hands a block back when the last array over it is gone."""
@@ -101,21 +108,61 @@ class _Loan:
         self._returned.append(self._block)
 
 
+def empty(size_bytes: int) -> memoryview:
+    """Return fresh memory to write to."""
+    if size_bytes < _CLEARED_BYTES:
+        return memoryview(bytearray(size_bytes))
+    return memoryview(cast(Any, np.empty(size_bytes, np.uint8)))
+
+
 # -- Shared memory without a name ------------------------------------------------------------------
 # A slab belongs to the process that made it. Its first byte says whether a message lies in it: the
 # owner sets it, the other process clears it when the last view of the message is gone. No message
 # is needed to give a slab back, and no lock: the garbage collector may do it anywhere.
-ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
-HEADER_BYTES = ALIGNED  # the flag, with a line of its own
-LINUX = sys.platform == "linux"
-POSIX = os.name == "posix"
+@final
+class Slab:
+    """Shared memory that holds one message at a time.
 
-_SMALLEST_BYTES = 1 << 18
-_STEPS = 3  # sizes between two powers of two, as a power of two
-_ZEROS = bytes(1 << 20)
-_COPIED_BYTES = 1 << 19  # so few are copied sooner than the GIL comes back
-_FAILED = ctypes.c_void_p(-1).value
-_FLAGS = 0 if not POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    Attributes:
+        number: its name between the two processes.
+        memory: all its bytes.
+        interface: where they are, in numpy's words.
+        flag: its first byte: 1 while a message lies in it.
+        size_bytes: its size, flag included [bytes].
+        used: when the owner last wrote it, counted in messages.
+    """
+
+    __slots__ = ("flag", "interface", "memory", "number", "size_bytes", "used")
+
+    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
+        self.number = number
+        mapping = Mapping(fd, size_bytes)
+        self.interface = mapping.__array_interface__
+        self.memory = bytes_of(mapping)
+        self.flag = self.memory[:1]
+        self.size_bytes = size_bytes
+        self.used = 0
+
+
+@final
+class Lease:
+    """Holds a message in its slab as long as any view of it lives.
+
+    `bytes_of(lease)` gives the bytes of the slab; every array, memoryview and tensor made of
+    them keeps the lease alive.
+    """
+
+    __slots__ = ("__array_interface__", "_flag", "_memory", "_pid")
+
+    def __init__(self, slab: Slab) -> None:
+        self._pid = getpid()
+        self._memory = slab.memory
+        self.__array_interface__ = slab.interface
+        self._flag = slab.flag
+
+    def __del__(self, getpid: Callable[[], int] = getpid) -> None:
+        if self._pid == getpid():  # a forked copy of a view says nothing about the view
+            self._flag[0] = 0
 
 
 def _system() -> Any:
@@ -172,52 +219,6 @@ class Mapping:
             system.munmap(self._address, self.size_bytes)
 
 
-@final
-class Slab:
-    """Shared memory that holds one message at a time.
-
-    Attributes:
-        number: its name between the two processes.
-        memory: all its bytes.
-        interface: where they are, in numpy's words.
-        flag: its first byte: 1 while a message lies in it.
-        size_bytes: its size, flag included [bytes].
-        used: when the owner last wrote it, counted in messages.
-    """
-
-    __slots__ = ("flag", "interface", "memory", "number", "size_bytes", "used")
-
-    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
-        self.number = number
-        mapping = Mapping(fd, size_bytes)
-        self.interface = mapping.__array_interface__
-        self.memory = bytes_of(mapping)
-        self.flag = self.memory[:1]
-        self.size_bytes = size_bytes
-        self.used = 0
-
-
-@final
-class Lease:
-    """Holds a message in its slab as long as any view of it lives.
-
-    `bytes_of(lease)` gives the bytes of the slab; every array, memoryview and tensor made of
-    them keeps the lease alive.
-    """
-
-    __slots__ = ("__array_interface__", "_flag", "_memory", "_pid")
-
-    def __init__(self, slab: Slab) -> None:
-        self._pid = getpid()
-        self._memory = slab.memory
-        self.__array_interface__ = slab.interface
-        self._flag = slab.flag
-
-    def __del__(self, getpid: Callable[[], int] = getpid) -> None:
-        if self._pid == getpid():  # a forked copy of a view says nothing about the view
-            self._flag[0] = 0
-
-
 def bytes_of(owner: Mapping | Lease) -> memoryview:
     """Return the bytes of shared memory; `owner` lives as long as any view of them."""
     return memoryview(cast(Any, np.asarray(owner)))
@@ -229,6 +230,11 @@ def copy_bytes(target: memoryview, source: bytes | memoryview) -> None:
         target[:] = source
     else:
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+def aligned(size_bytes: int) -> int:
+    """Round a size up to whole cache lines."""
+    return -(-size_bytes // ALIGNED) * ALIGNED
 
 
 def size_class(need_bytes: int) -> int:
@@ -278,27 +284,6 @@ def _fill(fd: int, size_bytes: int) -> None:
 # where it is found: the file that the memory belongs to, which has a name or is held open by this
 # process. Nothing is counted and nothing is named for it, so nothing is left behind, however a
 # worker ends. Where the system does not tell (it is not Linux), torch's own names are used.
-_DELETED = " (deleted)"
-_FIELDS = 6  # of a line of /proc/<pid>/maps: span, rights, offset, device, inode, path
-_open_storages: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()  # by address
-
-
-class Place(NamedTuple):
-    """Where shared memory is found on this machine.
-
-    Attributes:
-        path: of its file, which may be one that only an open descriptor leads to.
-        inode: number of that file: another one may have taken its place.
-        start_bytes: where in the file it begins [bytes].
-        size_bytes: how long it is [bytes].
-    """
-
-    path: str
-    inode: int
-    start_bytes: int
-    size_bytes: int
-
-
 def is_shared(value: Any) -> bool:
     """Tell whether a tensor, or a storage of torch, lies in memory that processes share."""
     torch: Any = sys.modules.get("torch")
@@ -371,6 +356,22 @@ def _storage_of(obj: Any) -> Any:
     return getattr(obj, "_untyped_storage", obj) if isinstance(obj, kinds) else None
 
 
+class _Place(NamedTuple):
+    """Where shared memory is found on this machine.
+
+    Attributes:
+        path: of its file, which may be one that only an open descriptor leads to.
+        inode: number of that file: another one may have taken its place.
+        start_bytes: where in the file it begins [bytes].
+        size_bytes: how long it is [bytes].
+    """
+
+    path: str
+    inode: int
+    start_bytes: int
+    size_bytes: int
+
+
 class _Places:
     """What this process has mapped and opened, read once."""
 
@@ -394,7 +395,7 @@ class _Places:
                 continue
         return found
 
-    def of(self, storage: Any) -> Place | None:
+    def of(self, storage: Any) -> _Place | None:
         """Return where the memory of a storage is found; None: what is written to it stays here.
 
         Raises:
@@ -404,7 +405,7 @@ class _Places:
         for first, last, offset, inode, path in self._mapped:
             if first <= address < last:
                 start_bytes = address - first + offset
-                return Place(self._path(path, inode), inode, start_bytes, storage.nbytes())
+                return _Place(self._path(path, inode), inode, start_bytes, storage.nbytes())
         return None
 
     def _path(self, path: str, inode: int) -> str:
@@ -417,8 +418,6 @@ class _Places:
 
 
 # -- in the other process -----------------------------------------------------------------
-
-
 def _at(kind: Any, path: str, inode: int, start_bytes: int, size_bytes: int) -> Any:
     """Open a storage by its place."""
     torch: Any = sys.modules["torch"]  # loaded: the pickle names the kind of storage
@@ -468,47 +467,56 @@ def _typed(storage: Any, dtype: Any) -> Any:
 # arrays are written once to memory without a name, which workers on this machine open through their
 # parent; nothing is left of it when the parent is gone, however it ends. Each worker may write to
 # its arrays: it then has that page for itself.
-LARGE_BYTES = 1 << 20  # smaller arrays go along with the rest
-_ALIGNED = 64
-_tokens = itertools.count()  # a number of a file is used again, a token is not
+@final
+class Packer:
+    """Packs one object again and again; its large arrays are copied when others take their place.
+
+    What is written into an array that stays where it is goes unnoticed until `release`.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[memoryview] = []  # kept: another array must not get their address
+        self._kept: list[_MappedFile] = []  # the one before, too: a worker may be opening it
+        self._storages: list[Any] = []  # shared with the workers, who look for them here
+
+    def pack(self, value: object) -> tuple[Any, ...]:
+        """Return what `unpack` takes."""
+        sink, buffers = io.BytesIO(), Buffers(_MAPPED_FROM_BYTES)
+        pickler = _MappingPickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
+        pickler.dump(value)
+        self._storages = list(pickler.storages.values())
+        if not buffers.kept:
+            return (sink.getvalue(), None)
+        if not self._kept or _spans(buffers.kept) != _spans(self._buffers):
+            self._kept = [*self._kept[-1:], _MappedFile(buffers.kept)]
+            self._buffers = buffers.kept
+        return (sink.getvalue(), self._kept[-1].where)
+
+    def release(self) -> None:
+        """Let go of the memory: no worker is left that could want it."""
+        self._buffers, self._kept, self._storages = [], [], []
 
 
-class _Pickler(SharingPickler):
+def unpack(head: bytes, where: tuple[Any, ...] | None) -> Any:
+    """Build an object again in a worker."""
+    buffers = None if where is None else _mapped(*where)
+    return pickle.loads(head, buffers=buffers)  # noqa: S301  of the process that started this one
+
+
+class _MappingPickler(SharingPickler):
     """Offers the memory of tensors, as numpy does that of arrays; of a view only what it shows."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Tell how an object is pickled."""
         torch: Any = sys.modules.get("torch")
-        if (
-            torch is not None
-            and type(obj) is torch.Tensor
-            and _is_plain(torch, obj)
-            and not is_shared(obj)
-        ):
-            flat = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
-            return _tensor, (PickleBuffer(flat), obj.dtype, tuple(obj.shape), obj.requires_grad)
+        is_tensor = torch is not None and type(obj) is torch.Tensor
+        if is_tensor and pickling.is_plain(obj) and obj.numel() and not is_shared(obj):
+            return pickling.reduce_tensor(obj)
         return super().reducer_override(obj)
 
 
-def _is_plain(torch: Any, tensor: Any) -> bool:
-    return bool(
-        tensor.layout is torch.strided
-        and not tensor.is_nested
-        and tensor.device.type == "cpu"
-        and tensor.numel()
-        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and tensor.is_leaf
-        and not tensor.__dict__
-    )
-
-
-def _tensor(raw: Any, dtype: Any, shape: tuple[int, ...], wants_grad: bool) -> Any:  # noqa: FBT001
-    torch: Any = sys.modules["torch"]  # loaded: the pickle names its dtype
-    return torch.frombuffer(raw, dtype=dtype).view(shape).requires_grad_(wants_grad)
-
-
 @final
-class Memory:
+class _MappedFile:
     """Memory without a name that holds some buffers; closed when it is collected.
 
     Args:
@@ -517,8 +525,7 @@ class Memory:
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._fd = -1
-        lengths = [-(-len(buffer) // _ALIGNED) * _ALIGNED for buffer in buffers]
-        starts = [0, *itertools.accumulate(lengths)]
+        starts = [0, *itertools.accumulate(aligned(len(buffer)) for buffer in buffers)]
         self._spans = [(at, len(buffer)) for at, buffer in zip(starts, buffers, strict=False)]
         self._size_bytes = starts[-1]
         self._token = next(_tokens)
@@ -529,7 +536,7 @@ class Memory:
 
     @property
     def where(self) -> tuple[Any, ...]:
-        """What `_opened` takes."""
+        """What `_mapped` takes."""
         return os.getpid(), self._fd, self._token, self._size_bytes, self._spans
 
     def __del__(self, close: Callable[[int], object] = os.close) -> None:
@@ -554,57 +561,5 @@ def _mapped(pid: int, fd: int, _: int, size_bytes: int, spans: Any) -> list[memo
     return [mapped[at : at + length] for at, length in spans]
 
 
-@final
-class Packer:
-    """Packs one object again and again; its large arrays are copied when others take their place.
-
-    What is written into an array that stays where it is goes unnoticed until `release`.
-    """
-
-    def __init__(self) -> None:
-        self._buffers: list[memoryview] = []  # kept: another array must not get their address
-        self._kept: list[Memory] = []  # the one before, too: a worker may be opening it
-        self._storages: list[Any] = []  # shared with the workers, who look for them here
-
-    def pack(self, value: object) -> tuple[Any, ...]:
-        """Return what `unpack` takes."""
-        sink, buffers = io.BytesIO(), _Buffers()
-        pickler = _Pickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
-        pickler.dump(value)
-        self._storages = list(pickler.storages.values())
-        if not buffers.kept:
-            return (sink.getvalue(), None)
-        if not self._kept or _places(buffers.kept) != _places(self._buffers):
-            self._kept = [*self._kept[-1:], Memory(buffers.kept)]
-            self._buffers = buffers.kept
-        return (sink.getvalue(), self._kept[-1].where)
-
-    def release(self) -> None:
-        """Let go of the memory: no worker is left that could want it."""
-        self._buffers, self._kept, self._storages = [], [], []
-
-
-class _Buffers:
-    def __init__(self) -> None:
-        self.kept: list[memoryview] = []
-
-    def keep_inside(self, buffer: PickleBuffer) -> bool:
-        """Take a large buffer; leave a small one to the pickler."""
-        raw = buffer.raw()
-        if raw.nbytes < LARGE_BYTES:
-            return True
-        self.kept.append(raw)
-        return False
-
-
-def _places(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
+def _spans(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
     return [(np.frombuffer(buffer, np.uint8).ctypes.data, len(buffer)) for buffer in buffers]
-
-
-def unpack(head: bytes, where: tuple[Any, ...] | None) -> Any:
-    """Build an object again in a worker."""
-    buffers = None if where is None else _mapped(*where)
-    return pickle.loads(head, buffers=buffers)  # noqa: S301  of the process that started this one
-
-
-_CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")

@@ -334,7 +334,7 @@ def dumps_message(message: object, classes: Classes) -> Pickled:
     Raises:
         Exception: whatever the pickling of an object raised.
     """
-    sink, buffers = _Sink(), _Buffers()
+    sink, buffers = _Sink(), Buffers(SMALL_BYTES)
     try:
         _ByName(sink, PROTOCOL, buffer_callback=buffers.keep_inside).dump(message)
     except ArgumentTypeError:
@@ -352,22 +352,27 @@ def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) ->
 
 
 def _dumps_by_value(message: object, classes: Classes) -> Pickled:
-    sink, buffers = _Sink(), _Buffers()
+    sink, buffers = _Sink(), Buffers(SMALL_BYTES)
     pickler = _ByValue(sink, classes, buffers.keep_inside)
     pickler.dump(message)
     return Pickled(sink.parts, buffers.kept, pickler.defines)
 
 
-class _Buffers:
-    """Collects the memory that is not pickled with the rest."""
+class Buffers:
+    """Collects the memory that is not pickled with the rest.
 
-    def __init__(self) -> None:
+    Args:
+        from_bytes: smaller buffers are left to the pickler.
+    """
+
+    def __init__(self, from_bytes: int) -> None:
         self.kept: list[memoryview] = []
+        self._from_bytes = from_bytes
 
     def keep_inside(self, buffer: PickleBuffer) -> bool:
         """Take a buffer, unless it is small."""
         raw = buffer.raw()
-        if raw.nbytes < SMALL_BYTES:
+        if raw.nbytes < self._from_bytes:
             return True
         self.kept.append(raw)
         return False
@@ -395,7 +400,7 @@ def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
     reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not while it is being imported
     if tensor is not None:
-        reducers[tensor] = _reduce_tensor
+        reducers[tensor] = reduce_tensor
     return reducers
 
 
@@ -436,14 +441,14 @@ def _restore_memoryview(raw: Any, kind: str, shape: tuple[int, ...]) -> memoryvi
     return memoryview(raw).cast("B").cast(cast(Any, kind), shape)
 
 
-def _reduce_tensor(tensor: Any) -> _Reduced:
+def reduce_tensor(tensor: Any) -> _Reduced:
     """Take a dense tensor on the CPU apart as its memory; others as torch does."""
     if tensor.device.type not in ("cpu", "meta"):
         raise ArgumentTypeError(
             f"a tensor that goes to or from another process must be on the cpu, got one on "
             f"{str(tensor.device)!r}; return tensor.cpu(), and let to_device() move batches"
         )
-    if not _is_plain(tensor):
+    if not is_plain(tensor):
         reduced: _Reduced = tensor.__reduce_ex__(PROTOCOL)
         return reduced
     grad, tensor = [True] * tensor.requires_grad, tensor.detach()
@@ -455,7 +460,8 @@ def _reduce_tensor(tensor: Any) -> _Reduced:
     return _restore_tensor, (raw, tensor.dtype, tuple(tensor.shape), axes, *grad)
 
 
-def _is_plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
+    """Tell whether a tensor is its memory, type and shape, and nothing else."""
     torch: Any = sys.modules["torch"]
     return bool(
         tensor.layout is torch.strided
@@ -615,8 +621,6 @@ class _Started:
 
     def duplicate_for_child(self, number: int) -> int:
         """Return the handle that the process will know."""
-        if sys.platform == "win32":
-            raise pickle.PicklingError("no other process can open what it holds")
         return number
 
     def DupFd(self, number: int) -> Handle:  # noqa: N802  multiprocessing's name

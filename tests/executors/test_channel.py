@@ -249,7 +249,7 @@ def test_tensor_elsewhere_is_refused():
         def __reduce__(self):
             from nbpipe.executors import pickling
 
-            return pickling._reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
+            return pickling.reduce_tensor(types.SimpleNamespace(device=torch.device("cuda:0")))
 
     with two_ends() as (one, other):
         with pytest.raises(ArgumentTypeError, match=r"must be on the cpu.*tensor\.cpu\(\)"):

@@ -271,6 +271,13 @@ def test_process_forked_in_a_worker_holds_nothing(forked):
             child.kill()
 
 
+def test_windows_is_refused(monkeypatch):
+    """Where worker processes were never tried they are refused, with what to use there."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(WorkerStartError, match=r"got Windows.* use executor='thread'"):
+        launch(EVALUATE, b"")
+
+
 ORPHANS = """
     import os, signal, sys
     from nbpipe.executors import launch

@@ -46,10 +46,6 @@ def handed_over(worker: Worker) -> Connection:
 def taken_over(connection: Connection) -> Any:
     """Return the other end; a process that user code starts here does not get it."""
     handle = recv_handle(connection)
-    if sys.platform == "win32":
-        from multiprocessing.connection import PipeConnection
-
-        return PipeConnection(handle)
     os.set_inheritable(handle, False)  # noqa: FBT003
     second = Connection(handle)
     os.register_at_fork(after_in_child=second.close)
