@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 def whole(
     what: str, value: object, *, minimum: int, maximum: int | None = None, unit: str = ""
 ) -> int:
-    """Check that `value` is an integer in a range, and give it as an int.
+    """Check that `value` is an integer in a range, and return it as an int.
 
     Raises:
         ArgumentError: it is not; the message starts with `what`.

@@ -1,4 +1,7 @@
-"""Widgets: a run's panel and controls in a notebook. They need the extra `jupyter`."""
+"""A run in a notebook: its panel and controls, the rules of cells, the pump of the kernel.
+
+It knows a run by the protocol in `show/watch.py` alone. Widgets need the extra `jupyter`.
+"""
 
 from __future__ import annotations
 
