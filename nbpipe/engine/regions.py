@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import inspect
 from collections.abc import (
     AsyncIterator,
@@ -97,7 +98,7 @@ def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
     """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
     device = device_of(stage)
     spec = part_of(stage.spec, device)
-    spec = dataclasses.replace(spec, fn=_Direct(spec.fn, device))
+    spec = dataclasses.replace(spec, fn=functools.partial(device.run, spec.fn))
     return MapNode(runtime, epoch, step_of(runtime.address, spec, epoch.context, stage.executor))
 
 
@@ -113,33 +114,6 @@ class Reading:
     def __call__(self, value: Any, **options: Any) -> Any:
         """Open, then call."""
         return self._fn(self._read(value), **options)
-
-
-@final
-class _Direct:
-    """A function that is called on a device, and waited for."""
-
-    def __init__(self, fn: Function, device: Device) -> None:
-        self._fn = fn
-        self._device = device
-
-    def __call__(self, value: Any, **options: Any) -> Any:
-        """Call the function on the device's stream; wait until nothing is under way."""
-        device = self._device
-        try:
-            with device.active():
-                try:
-                    made = device.finish(self._fn(value, **options))
-                finally:
-                    device.settle()
-            return replaced(made, _waited)
-        finally:
-            device.close()
-
-
-def _waited(flight: InFlight) -> Any:
-    flight.wait()
-    return flight.open()
 
 
 @final

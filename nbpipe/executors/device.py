@@ -1,4 +1,10 @@
-"""Devices: batches copied to a device and worked on there, without a wait."""
+"""Devices: batches copied to a device and worked on there, without a wait.
+
+Host memory is pinned in the thread that copies. An event is recorded for each batch: until it has
+come, the host memory stays alive; readers wait for it on their own streams.
+
+Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
+"""
 
 from __future__ import annotations
 
@@ -26,483 +32,279 @@ from .base import Answer, Caller, Job
 if TYPE_CHECKING:
     from types import ModuleType
 
-
-# -- Holdings: what a device of a run still needs or has not given away yet ------------------------
-class Event(Protocol):
-    """A point in the work of a stream."""
-
-    def query(self) -> bool:
-        """Tell whether the stream has passed it."""
-
-    def synchronize(self) -> None:
-        """Wait in this thread until the stream has passed it."""
-
-
-class Counts(NamedTuple):
-    """What is held.
-
-    Attributes:
-        sources: tensors on the host that a copy may still read.
-        source_bytes: their size [bytes].
-        events: events that these copies, or batches that nobody opened, wait for.
-        batches: batches that nobody opened yet, and that are not lost either.
-    """
-
-    sources: int
-    source_bytes: int
-    events: int
-    batches: tuple[Any, ...]
-
-
-@final
-class Holdings:
-    """Sources of copies under way, and batches on their way to their readers; from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sources: deque[tuple[Event, list[Any]]] = deque()
-        self._flights: dict[int, weakref.ref[Any]] = {}
-
-    def hold(self, event: Event, sources: list[Any]) -> None:
-        """Keep sources alive until their event has come."""
-        with self._lock:
-            self._sources.append((event, sources))
-
-    def sweep(self) -> None:
-        """Let go of the sources whose event has come."""
-        done: list[list[Any]] = []  # what their end does is done outside the lock
-        with self._lock:
-            while self._sources and self._sources[0][0].query():
-                done.append(self._sources.popleft()[1])
-
-    def wait(self) -> None:
-        """Wait in this thread for all events, and let go of everything."""
-        while True:
-            with self._lock:
-                if not self._sources:
-                    return
-                event, sources = self._sources[0]
-            try:
-                event.synchronize()
-            finally:  # after an error of the device nothing reads them any more
-                with self._lock:
-                    if self._sources and self._sources[0][1] is sources:
-                        self._sources.popleft()
-
-    def add(self, flight: Any) -> None:
-        """Count a batch until it is opened, or lost."""
-        key, flights = id(flight), self._flights  # no lock: a collection may run in its middle
-        flights[key] = weakref.ref(flight, lambda _: flights.pop(key, None))
-
-    def opened(self, flight: Any) -> None:
-        """Called when a batch has a reader."""
-        self._flights.pop(id(flight), None)
-        self.sweep()
-
-    def counts(self) -> Counts:
-        """Count what is held now."""
-        self.sweep()
-        with self._lock:
-            held = [source for _, sources in self._sources for source in sources]
-            events = [event for event, _ in self._sources]
-        batches = [one for one in (ref() for ref in list(self._flights.values())) if one]
-        events += [mark.event for one in batches for mark in one.marks]
-        sizes = (int(getattr(source, "nbytes", 0)) for source in held)
-        return Counts(
-            len(held),
-            sum(sizes),
-            len({id(event) for event in events}),
-            tuple(one.batch for one in batches),
-        )
-
-
-# -- InFlight: a batch whose copy to a device, or whose computation there, may not be done yet -----
-# Between the stages of a run it travels as a value. Whoever reads it opens it, in the thread that
-# reads: the streams of that thread wait for what is under way, without a wait of the thread, and
-# the memory of its tensors is kept from others until they, too, have passed.
+BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
+_HOST = ("cpu", "meta")  # always there, and without streams
+_NUMERIC = frozenset("biufc")
 _DEEPEST = 8  # levels of rows and windows around a batch
-
-
-class Backend(ABC):
-    """What one kind of device does: streams, events, memory.
-
-    `stream`, below, is whatever object this kind of device has for one.
-    """
-
-    @abstractmethod
-    def resolve(self, device: str) -> str:
-        """Return the full name of a device, as "cuda:0" for "cuda".
-
-        Raises:
-            ArgumentError: this machine has no such device.
-        """
-
-    @abstractmethod
-    def new_stream(self, device: str) -> Any:
-        """Make a stream."""
-
-    @abstractmethod
-    def current_stream(self, device: str) -> Any:
-        """Return the stream that this thread's work on a device goes to."""
-
-    @abstractmethod
-    def default_stream(self, device: str) -> Any:
-        """Return the stream that work goes to where nobody chose another."""
-
-    @abstractmethod
-    def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
-        """Let this thread's work on a device go to a stream, inside a `with` block."""
-
-    @abstractmethod
-    def record_event(self, stream: Any) -> Event:
-        """Note the present end of a stream's work."""
-
-    @abstractmethod
-    def wait_event(self, stream: Any, event: Event) -> None:
-        """Let what a stream does from now on wait for an event; this thread does not."""
-
-    @abstractmethod
-    def device_of(self, leaf: Any) -> str | None:
-        """Return the device of this kind that a leaf lies on, or None."""
-
-    @abstractmethod
-    def record_stream(self, leaf: Any, stream: Any) -> None:
-        """Keep the memory of a leaf from others until `stream` has passed what it does now."""
-
-    @abstractmethod
-    def pinned(self, leaf: Any) -> Any:
-        """Return a copy of a leaf in pinned memory; the leaf itself where it is, or cannot be."""
-
-    @abstractmethod
-    def copy(self, leaf: Any, device: str) -> Any:
-        """Begin to copy a leaf to a device, on the current stream."""
-
-    @abstractmethod
-    def copy_back(self, leaf: Any) -> Any:
-        """Begin to copy a leaf to pinned memory, on the current stream."""
-
-
-class Mark:
-    """An event, and the stream it was recorded on."""
-
-    __slots__ = ("backend", "device", "event", "stream")
-
-    def __init__(self, backend: Backend, device: str, stream: Any) -> None:
-        self.backend = backend
-        self.device = device
-        self.stream = stream
-        self.event = backend.record_event(stream)
-
-    def let_wait(self, stream: Any) -> None:
-        """Let a stream wait for the event, unless it is behind it anyhow."""
-        if stream != self.stream and not self.event.query():
-            self.backend.wait_event(stream, self.event)
-
-
-@final
-class InFlight:
-    """A batch, and the events after which it may be read.
-
-    Args:
-        batch: nested tensors.
-        marks: one for each device that still works on it; at least one.
-        holdings: count it.
-        arrives: it is on its way to the host, where nobody but the thread can wait for it.
-    """
-
-    __slots__ = ("__weakref__", "arrives", "batch", "holdings", "marks")
-
-    def __init__(
-        self,
-        batch: Any,
-        marks: tuple[Mark, ...],
-        holdings: Holdings,
-        *,
-        arrives: bool = False,
-    ) -> None:
-        self.batch = batch
-        self.marks = marks
-        self.holdings = holdings
-        self.arrives = arrives
-        holdings.add(self)
-
-    def open(self) -> Any:
-        """Return the batch to this thread: what it does with it now comes after the events."""
-        if self.arrives:
-            self.wait()
-        else:
-            self._join()
-        self.holdings.opened(self)
-        return self.batch
-
-    def _join(self) -> None:
-        """Let this thread's streams wait, and keep the memory from others until they passed."""
-        streams = {}
-        for mark in self.marks:
-            streams[mark.device] = stream = mark.backend.current_stream(mark.device)
-            mark.let_wait(stream)
-        backend = self.marks[0].backend
-        for tensor in tensors(self.batch):
-            device = backend.device_of(tensor)
-            if device is not None:
-                stream = streams.get(device) or backend.current_stream(device)
-                backend.record_stream(tensor, stream)
-
-    def wait(self) -> None:
-        """Wait in this thread until the batch is there."""
-        for mark in self.marks:
-            mark.event.synchronize()
-
-    @property
-    def nbytes(self) -> int:
-        """Estimated size of the batch [bytes]."""
-        return size_bytes(self.batch)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leave as the plain batch."""
-        self.wait()
-        return _same, (self.batch,)
-
-
-def opened(value: Any) -> Any:
-    """Return a value with all batches in it opened, those in rows and windows, too."""
-    return _replaced(value, InFlight.open, 0)
-
-
-def seen(value: Any) -> Any:
-    """Return a value as it would be opened, to look at; nothing waits for it."""
-    return _replaced(value, _batch, 0)
-
-
-def replaced(value: Any, fn: Callable[[InFlight], Any]) -> Any:
-    """Return a value with `fn(flight)` in place of each batch in flight."""
-    return _replaced(value, fn, 0)
-
-
-def _replaced(value: Any, fn: Callable[[InFlight], Any], depth: int) -> Any:
-    kind = type(value)
-    if kind is InFlight:
-        return fn(value)
-    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
-        return value
-    if kind is list and _first(value, depth) is None:  # a window holds nothing else
-        return value
-    parts = [_replaced(part, fn, depth + 1) for part in value]
-    same = all(new is old for new, old in zip(parts, value, strict=True))
-    return value if same else kind(parts)
-
-
-def _first(value: Any, depth: int) -> InFlight | None:
-    kind = type(value)
-    if kind is InFlight:
-        found: InFlight = value
-        return found
-    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
-        return None
-    parts = value[:1] if kind is list else value
-    return next(filter(None, (_first(part, depth + 1) for part in parts)), None)
-
-
-def seal_with(like: Any, value: Any) -> Any:
-    """Return a value that this thread has made of `like` as one that others may open."""
-    flight = _first(like, 0)
-    if flight is None:
-        return value
-    return sealed(value, flight.marks[0].backend, flight.holdings)
-
-
-def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
-    """Return a value that this thread has made, as one that others may open.
-
-    What lies on no device of this kind is given as it is.
-    """
-    devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(value))))
-    if not devices:
-        return value
-    marks = (Mark(backend, one, backend.current_stream(one)) for one in devices)
-    return InFlight(value, tuple(marks), holdings)
-
-
-def tensors(value: Any) -> Iterator[Any]:
-    """Return what may hold memory of a device: the leaves, and what is inside opaque objects."""
-    for leaf in leaves(value):
-        yield from _inside(leaf)
-
-
-def _inside(leaf: Any) -> Iterable[Any]:
-    held = getattr(leaf, "__dict__", None)
-    if not held or hasattr(leaf, "record_stream") or not callable(getattr(leaf, "to", None)):
-        return (leaf,)
-    parts = (part for part in held.values() if not callable(part))
-    return itertools.chain((leaf,), itertools.chain.from_iterable(map(leaves, parts)))
-
-
-def _batch(flight: InFlight) -> Any:
-    return flight.batch
-
-
-def _same(batch: Any) -> Any:
-    return batch
-
-
-# -- TorchBackend: streams, events and pinned memory as torch has them; torch itself is given ------
-@final
-class TorchBackend(Backend):
-    """Devices of one kind that torch gives streams: CUDA, ROCm, XPU, ...
-
-    Args:
-        torch: the package.
-        kind: as in "cuda:0".
-    """
-
-    def __init__(self, torch: Any, kind: str) -> None:
-        self._torch = torch
-        self._kind = kind
-        self._module: Any = getattr(torch, kind)
-
-    def resolve(self, device: str) -> str:
-        """Return the full name; without a number, that of this thread's device."""
-        index = self._torch.device(device).index
-        count = self._module.device_count()
-        if index is None:
-            index = self._module.current_device()
-        if index >= count:
-            raise ArgumentError(
-                f"device must be one of this machine, got {device!r}: this machine has {count} "
-                f"{self._kind.upper()} device(s)"
-            )
-        return f"{self._kind}:{index}"
-
-    def new_stream(self, device: str) -> Any:
-        """Take a stream of torch's pool."""
-        return self._module.Stream(device=device)
-
-    def current_stream(self, device: str) -> Any:
-        """Return this thread's stream."""
-        return self._module.current_stream(device)
-
-    def default_stream(self, device: str) -> Any:
-        """Return the device's default stream."""
-        default = getattr(self._module, "default_stream", self._module.current_stream)
-        return default(device)
-
-    def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
-        """Set device and stream of this thread."""
-        stack = contextlib.ExitStack()
-        stack.enter_context(self._module.device(device))
-        stack.enter_context(self._module.stream(stream))
-        return stack
-
-    def record_event(self, stream: Any) -> Event:
-        """Record an event, without its time."""
-        event = self._module.Event()
-        event.record(stream)
-        found: Event = event
-        return found
-
-    def wait_event(self, stream: Any, event: Event) -> None:
-        """Let the stream wait."""
-        stream.wait_event(event)
-
-    def device_of(self, leaf: Any) -> str | None:
-        """Return the device of a tensor."""
-        if not isinstance(leaf, self._torch.Tensor):
-            return None
-        device = leaf.device
-        return f"{device.type}:{device.index}" if device.type == self._kind else None
-
-    def record_stream(self, leaf: Any, stream: Any) -> None:
-        """Tell torch's allocator that a stream reads the tensor, or its parts."""
-        for part in self._parts(leaf):
-            part.record_stream(stream)
-
-    def _parts(self, leaf: Any) -> tuple[Any, ...]:
-        layout, torch = leaf.layout, self._torch
-        if layout == torch.strided:
-            return (leaf.values(),) if leaf.is_nested else (leaf,)
-        if layout == torch.sparse_coo:
-            return (leaf._indices(), leaf._values())
-        if layout in (torch.sparse_csr, torch.sparse_bsr):
-            return (leaf.crow_indices(), leaf.col_indices(), leaf.values())
-        if layout in (torch.sparse_csc, torch.sparse_bsc):
-            return (leaf.ccol_indices(), leaf.row_indices(), leaf.values())
-        return (leaf.values(), leaf.offsets())  # jagged
-
-    def pinned(self, leaf: Any) -> Any:
-        """Copy a plain tensor on the host to pinned memory, keeping its order of dimensions."""
-        torch = self._torch
-        if not self._is_plain(leaf) or leaf.device.type != "cpu" or leaf.is_pinned():
-            return leaf
-        return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
-
-    def _is_plain(self, leaf: Any) -> bool:
-        """Tell whether memory for a tensor is one block, and its class will not get lost."""
-        torch = self._torch
-        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
-            return False
-        return not (leaf.is_nested or leaf.is_quantized)
-
-    def copy(self, leaf: Any, device: str) -> Any:
-        """Begin to copy."""
-        if isinstance(leaf, self._torch.Tensor):
-            return leaf.to(device, non_blocking=True)
-        try:
-            return leaf.to(device, non_blocking=True)
-        except TypeError:  # not every `to` knows it
-            return leaf.to(device)
-
-    def copy_back(self, leaf: Any) -> Any:
-        """Begin to copy to pinned memory; a tensor of a class of its own is waited for."""
-        torch = self._torch
-        if not self._is_plain(leaf):
-            return leaf.to("cpu")
-        target = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
-        return target.copy_(leaf, non_blocking=True)
-
-
-# -- DeviceCaller ----------------------------------------------------------------------------------
 _PATIENCE_NS = 25_000_000  # a batch waits no longer for those that are handed over with it
 _numbers = itertools.count()
+
+
+# -- Devices of a run ------------------------------------------------------------------------------
+def device_named(stage: str, wanted: str, stream: object = None) -> Device:
+    """Return a device of this machine, ready for one run.
+
+    Args:
+        stage: name of the stage that wants it, for errors.
+        wanted: as torch names it: "cuda", "cuda:1", "cpu".
+        stream: what to use instead of a stream of its own.
+
+    Raises:
+        ArgumentError: there is no such device, or the stream is another device's.
+        MissingExtraError: torch is not installed.
+    """
+    kind = wanted.partition(":")[0]
+    backend = BACKENDS.get(kind)
+    if backend is None:
+        torch = _torch(stage)
+        device = _checked(torch, stage, wanted)
+        if device.type in _HOST or not hasattr(_module(torch, kind), "Stream"):
+            if stream is not None:
+                raise ArgumentError(
+                    f"{stage} stream must be left out for device {wanted!r}, which has no "
+                    f"streams, got {stream!r}"
+                )
+            return HostDevice(wanted) if device.type == "cpu" else DirectDevice(wanted)
+        backend = BACKENDS[kind] = TorchBackend(torch, kind)
+    try:
+        name = backend.resolve(wanted)
+    except ArgumentError as error:
+        raise ArgumentError(f"{stage} {error}") from None
+    where = str(getattr(stream, "device", name))
+    if where != name:
+        raise ArgumentError(
+            f"{stage} stream must be one of {name}, got one of {where}; make it there"
+        )
+    return StreamDevice(backend, name, stream)
+
+
+def _torch(stage: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError.of("torch", "torch", f"stage {stage!r}") from error
+    return torch
+
+
+def _checked(torch: Any, stage: str, wanted: str) -> Any:
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"{stage} device must be a torch device, got {wanted!r}: {error}"
+        ) from None
+    if device.type not in _HOST and not _is_there(torch, device.type):
+        raise ArgumentError(
+            f"{stage} device must be one of this machine, got {wanted!r}: torch finds no "
+            f"{device.type.upper()} device here; use 'cpu', or a torch built for it"
+        )
+    return device
+
+
+def _is_there(torch: Any, kind: str) -> bool:
+    known = getattr(torch.backends, kind, None)  # it knows of devices without a module, as mps
+    for one in (_module(torch, kind), known):
+        is_available = getattr(one, "is_available", None)
+        if is_available is not None:
+            return bool(is_available())
+    return False
+
+
+def _module(torch: Any, kind: str) -> ModuleType | None:
+    """Return torch's module for a kind of device: `torch.cuda`."""
+    module: ModuleType | None = getattr(torch, kind, None)
+    return module
 
 
 class Device(ABC):
     """A device as one run uses it. One thread at a time, but for `held` and `close`.
 
+    As it stands here it has no streams: what a call returns is there.
+
     Attributes:
         name: its full name, as "cuda:0".
     """
 
-    name: str
-
-    @abstractmethod
-    def active(self) -> AbstractContextManager[Any]:
-        """Make it this thread's device, and the run's stream the one its work goes to."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._holdings = Holdings()
 
     @abstractmethod
     def copy(self, value: Any) -> Any:
         """Begin to copy a batch to the device."""
 
-    @abstractmethod
+    def active(self) -> AbstractContextManager[Any]:
+        """Make it this thread's device, and the run's stream the one its work goes to."""
+        return contextlib.nullcontext()
+
     def read(self, value: Any) -> Any:
         """Open what an earlier stage made, for work on the device."""
+        return opened(value)
 
-    @abstractmethod
     def finish(self, value: Any) -> Any:
         """Return what was made as a value that every thread may read."""
+        return value
 
-    @abstractmethod
     def settle(self) -> None:
         """Take care of what was begun since the last call, also where it failed."""
 
-    @abstractmethod
+    def run(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Call a function on the device, and wait until nothing is under way."""
+        try:
+            with self.active():
+                try:
+                    made = self.finish(fn(value, **options))
+                finally:
+                    self.settle()
+            return replaced(made, _arrived)
+        finally:
+            self.close()
+
     def held(self) -> Counts:
         """Count what is held."""
+        return self._holdings.counts()
 
-    @abstractmethod
     def close(self) -> None:
         """Wait until nothing is under way, and let go of everything."""
+        self._holdings.wait()
 
 
+def _arrived(flight: InFlight) -> Any:
+    flight.wait()
+    return flight.open()
+
+
+@final
+class StreamDevice(Device):
+    """A device with streams: everything is begun on one of them, and nothing is waited for.
+
+    Args:
+        backend: what its kind of device does.
+        name: its full name.
+        stream: what to use; None makes one, for the life of this object.
+    """
+
+    def __init__(self, backend: Backend, name: str, stream: object = None) -> None:
+        super().__init__(name)
+        self._backend = backend
+        self._given = stream
+        self._begun: list[Any] = []  # what copies since the last event read
+        self._event: Event | None = None
+        self._fresh = True  # the next value was not made on the stream itself
+
+    @functools.cached_property
+    def _stream(self) -> Any:
+        return self._backend.new_stream(self.name) if self._given is None else self._given
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Make the stream this thread's."""
+        return self._backend.active(self.name, self._stream)
+
+    def copy(self, value: Any) -> Any:
+        """Begin to copy a batch; its sources are kept until the next event has come."""
+        self._holdings.sweep()
+        known: dict[int, tuple[Any, Any]] = {}  # a tensor that occurs twice is copied once
+
+        def move(leaf: Any) -> Any:
+            if id(leaf) not in known:
+                known[id(leaf)] = leaf, self._copied(leaf)
+            return known[id(leaf)][1]
+
+        return _moved(self.read(value), move)
+
+    def read(self, value: Any) -> Any:
+        """Open a batch for the stream; what a stage made on a device by itself is waited for."""
+        batch = opened(value)
+        if batch is value and self._fresh:
+            for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
+                device = self._backend.device_of(leaf)
+                if device is not None:
+                    self._follow(leaf, device)
+        self._fresh = False
+        return batch
+
+    def _follow(self, leaf: Any, device: str) -> None:
+        """Wait on the stream for the default one: nobody knows where else a leaf was made."""
+        backend, stream = self._backend, self._backend.current_stream(device)
+        backend.wait_event(stream, backend.record_event(backend.default_stream(device)))
+        backend.record_stream(leaf, stream)
+
+    def _copied(self, leaf: Any) -> Any:
+        backend = self._backend
+        if backend.device_of(leaf) == self.name:
+            return leaf
+        source = backend.pinned(_as_tensor(leaf))
+        self._begun.append(source)
+        return backend.copy(source, self.name)
+
+    def finish(self, value: Any) -> Any:
+        """Record the event of a batch."""
+        flight = sealed(value, self._backend, self._holdings)
+        if isinstance(flight, InFlight):
+            mine = (mark.event for mark in flight.marks if mark.device == self.name)
+            self._event = next(mine, None)
+        return flight
+
+    def settle(self) -> None:
+        """Keep the sources of what was begun until it is done."""
+        begun, self._begun = self._begun, []
+        event, self._event = self._event, None
+        self._fresh = True
+        if begun:
+            self._holdings.hold(event or self._backend.record_event(self._stream), begun)
+
+
+@final
+class DirectDevice(Device):
+    """A device without streams: a batch is there when the call returns."""
+
+    def copy(self, value: Any) -> Any:
+        """Copy a batch."""
+        return _moved(opened(value), lambda leaf: _as_tensor(leaf).to(self.name))
+
+
+@final
+class HostDevice(Device):
+    """The host: what lies there passes; what lies on a device is copied back to pinned memory.
+
+    A copy back goes to the stream on which the batch was made, and the reader waits for it.
+    """
+
+    def copy(self, value: Any) -> Any:
+        """Begin to copy a batch back."""
+        self._holdings.sweep()
+        return _moved(replaced(value, self._returned), _on_host)
+
+    def _returned(self, flight: InFlight) -> InFlight:
+        marks = {mark.device: mark for mark in flight.marks}
+        sources: list[Any] = []
+        after: list[Mark] = []
+
+        def move(leaf: Any) -> Any:
+            for device, mark in marks.items():
+                if mark.backend.device_of(leaf) == device:
+                    sources.append(leaf)
+                    with mark.backend.active(device, mark.stream):
+                        return mark.backend.copy_back(leaf)
+            return _on_host(leaf)
+
+        try:
+            batch = _moved(flight.batch, move)
+        finally:
+            after += [Mark(mark.backend, name, mark.stream) for name, mark in marks.items()]
+            for mark in after:
+                self._holdings.hold(mark.event, sources)
+            flight.holdings.opened(flight)
+        return InFlight(batch, tuple(after), self._holdings, arrives=True)
+
+
+def _on_host(leaf: Any) -> Any:
+    tensor = _as_tensor(leaf)
+    device = getattr(tensor, "device", None)
+    return tensor if getattr(device, "type", "") == "cpu" else tensor.to("cpu")
+
+
+# -- The thread of a device ------------------------------------------------------------------------
 @final
 class DeviceCaller(Caller):
     """Has the jobs of all stages on one device done in one thread, which starts with the first.
@@ -643,93 +445,253 @@ def _together(made: Answer, answer: Answer) -> Answer:
     return Answer([*made.results, *answer.results], tally, made.retried + answer.retried)
 
 
-# -- Transfer: copy nested batches to a device and back, on one stream, without a wait -------------
-# Host memory is pinned in the thread that copies. An event is recorded for each batch: until it has
-# come, the host memory stays alive; readers wait for it on their own streams.
-#
-# Source: PyTorch "CUDA semantics", asynchronous copies; `torch.Tensor.record_stream`.
-_NUMERIC = frozenset("biufc")
-_HOST = ("cpu", "meta")  # always there, and without streams
-
-BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
-
-
-def device_named(stage: str, wanted: str, stream: object = None) -> Device:
-    """Return a device of this machine, ready for one run.
+# -- Batches in flight: their copy or computation may not be done yet ------------------------------
+# Between the stages of a run they travel as values. Whoever reads one opens it, in the thread that
+# reads: the streams of that thread wait for what is under way, without a wait of the thread, and
+# the memory of its tensors is kept from others until they, too, have passed.
+@final
+class InFlight:
+    """A batch, and the events after which it may be read.
 
     Args:
-        stage: name of the stage that wants it, for errors.
-        wanted: as torch names it: "cuda", "cuda:1", "cpu".
-        stream: what to use instead of a stream of its own.
-
-    Raises:
-        ArgumentError: there is no such device, or the stream is another device's.
-        MissingExtraError: torch is not installed.
+        batch: nested tensors.
+        marks: one for each device that still works on it; at least one.
+        holdings: count it.
+        arrives: it is on its way to the host, where nobody but the thread can wait for it.
     """
-    kind = wanted.partition(":")[0]
-    backend = BACKENDS.get(kind)
-    if backend is None:
-        torch = _torch(stage)
-        device = _checked(torch, stage, wanted)
-        if device.type in _HOST or not hasattr(_module(torch, kind), "Stream"):
-            if stream is not None:
-                raise ArgumentError(
-                    f"{stage} stream must be left out for device {wanted!r}, which has no "
-                    f"streams, got {stream!r}"
-                )
-            return HostDevice(wanted) if device.type == "cpu" else DirectDevice(wanted)
-        backend = BACKENDS[kind] = TorchBackend(torch, kind)
-    try:
-        name = backend.resolve(wanted)
-    except ArgumentError as error:
-        raise ArgumentError(f"{stage} {error}") from None
-    where = str(getattr(stream, "device", name))
-    if where != name:
-        raise ArgumentError(
-            f"{stage} stream must be one of {name}, got one of {where}; make it there"
+
+    __slots__ = ("__weakref__", "arrives", "batch", "holdings", "marks")
+
+    def __init__(
+        self,
+        batch: Any,
+        marks: tuple[Mark, ...],
+        holdings: Holdings,
+        *,
+        arrives: bool = False,
+    ) -> None:
+        self.batch = batch
+        self.marks = marks
+        self.holdings = holdings
+        self.arrives = arrives
+        holdings.add(self)
+
+    def open(self) -> Any:
+        """Return the batch to this thread: what it does with it now comes after the events."""
+        if self.arrives:
+            self.wait()
+        else:
+            self._join()
+        self.holdings.opened(self)
+        return self.batch
+
+    def _join(self) -> None:
+        """Let this thread's streams wait, and keep the memory from others until they passed."""
+        streams = {}
+        for mark in self.marks:
+            streams[mark.device] = stream = mark.backend.current_stream(mark.device)
+            mark.let_wait(stream)
+        backend = self.marks[0].backend
+        for tensor in tensors(self.batch):
+            device = backend.device_of(tensor)
+            if device is not None:
+                stream = streams.get(device) or backend.current_stream(device)
+                backend.record_stream(tensor, stream)
+
+    def wait(self) -> None:
+        """Wait in this thread until the batch is there."""
+        for mark in self.marks:
+            mark.event.synchronize()
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated size of the batch [bytes]."""
+        return size_bytes(self.batch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave as the plain batch."""
+        self.wait()
+        return _same, (self.batch,)
+
+
+class Mark:
+    """An event, and the stream it was recorded on."""
+
+    __slots__ = ("backend", "device", "event", "stream")
+
+    def __init__(self, backend: Backend, device: str, stream: Any) -> None:
+        self.backend = backend
+        self.device = device
+        self.stream = stream
+        self.event = backend.record_event(stream)
+
+    def let_wait(self, stream: Any) -> None:
+        """Let a stream wait for the event, unless it is behind it anyhow."""
+        if stream != self.stream and not self.event.query():
+            self.backend.wait_event(stream, self.event)
+
+
+def opened(value: Any) -> Any:
+    """Return a value with all batches in it opened, those in rows and windows, too."""
+    return _replaced(value, InFlight.open, 0)
+
+
+def seen(value: Any) -> Any:
+    """Return a value as it would be opened, to look at; nothing waits for it."""
+    return _replaced(value, _batch, 0)
+
+
+def replaced(value: Any, fn: Callable[[InFlight], Any]) -> Any:
+    """Return a value with `fn(flight)` in place of each batch in flight."""
+    return _replaced(value, fn, 0)
+
+
+def _replaced(value: Any, fn: Callable[[InFlight], Any], depth: int) -> Any:
+    kind = type(value)
+    if kind is InFlight:
+        return fn(value)
+    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
+        return value
+    if kind is list and _first(value, depth) is None:  # a window holds nothing else
+        return value
+    parts = [_replaced(part, fn, depth + 1) for part in value]
+    same = all(new is old for new, old in zip(parts, value, strict=True))
+    return value if same else kind(parts)
+
+
+def _first(value: Any, depth: int) -> InFlight | None:
+    kind = type(value)
+    if kind is InFlight:
+        found: InFlight = value
+        return found
+    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
+        return None
+    parts = value[:1] if kind is list else value
+    return next(filter(None, (_first(part, depth + 1) for part in parts)), None)
+
+
+def seal_with(like: Any, value: Any) -> Any:
+    """Return a value that this thread has made of `like` as one that others may open."""
+    flight = _first(like, 0)
+    if flight is None:
+        return value
+    return sealed(value, flight.marks[0].backend, flight.holdings)
+
+
+def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
+    """Return a value that this thread has made, as one that others may open.
+
+    What lies on no device of this kind is given as it is.
+    """
+    devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(value))))
+    if not devices:
+        return value
+    marks = (Mark(backend, one, backend.current_stream(one)) for one in devices)
+    return InFlight(value, tuple(marks), holdings)
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """Return what may hold memory of a device: the leaves, and what is inside opaque objects."""
+    for leaf in leaves(value):
+        yield from _inside(leaf)
+
+
+def _inside(leaf: Any) -> Iterable[Any]:
+    held = getattr(leaf, "__dict__", None)
+    if not held or hasattr(leaf, "record_stream") or not callable(getattr(leaf, "to", None)):
+        return (leaf,)
+    parts = (part for part in held.values() if not callable(part))
+    return itertools.chain((leaf,), itertools.chain.from_iterable(map(leaves, parts)))
+
+
+def _batch(flight: InFlight) -> Any:
+    return flight.batch
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+# -- What is held: sources of copies under way, batches that nobody opened -------------------------
+@final
+class Holdings:
+    """Sources of copies under way, and batches on their way to their readers; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: deque[tuple[Event, list[Any]]] = deque()
+        self._flights: dict[int, weakref.ref[Any]] = {}
+
+    def hold(self, event: Event, sources: list[Any]) -> None:
+        """Keep sources alive until their event has come."""
+        with self._lock:
+            self._sources.append((event, sources))
+
+    def sweep(self) -> None:
+        """Let go of the sources whose event has come."""
+        done: list[list[Any]] = []  # what their end does is done outside the lock
+        with self._lock:
+            while self._sources and self._sources[0][0].query():
+                done.append(self._sources.popleft()[1])
+
+    def wait(self) -> None:
+        """Wait in this thread for all events, and let go of everything."""
+        while True:
+            with self._lock:
+                if not self._sources:
+                    return
+                event, sources = self._sources[0]
+            try:
+                event.synchronize()
+            finally:  # after an error of the device nothing reads them any more
+                with self._lock:
+                    if self._sources and self._sources[0][1] is sources:
+                        self._sources.popleft()
+
+    def add(self, flight: Any) -> None:
+        """Count a batch until it is opened, or lost."""
+        key, flights = id(flight), self._flights  # no lock: a collection may run in its middle
+        flights[key] = weakref.ref(flight, lambda _: flights.pop(key, None))
+
+    def opened(self, flight: Any) -> None:
+        """Called when a batch has a reader."""
+        self._flights.pop(id(flight), None)
+        self.sweep()
+
+    def counts(self) -> Counts:
+        """Count what is held now."""
+        self.sweep()
+        with self._lock:
+            held = [source for _, sources in self._sources for source in sources]
+            events = [event for event, _ in self._sources]
+        batches = [one for one in (ref() for ref in list(self._flights.values())) if one]
+        events += [mark.event for one in batches for mark in one.marks]
+        sizes = (int(getattr(source, "nbytes", 0)) for source in held)
+        return Counts(
+            len(held),
+            sum(sizes),
+            len({id(event) for event in events}),
+            tuple(one.batch for one in batches),
         )
-    return StreamDevice(backend, name, stream)
 
 
-def _torch(stage: str) -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError.of("torch", "torch", f"stage {stage!r}") from error
-    return torch
+class Counts(NamedTuple):
+    """What is held.
+
+    Attributes:
+        sources: tensors on the host that a copy may still read.
+        source_bytes: their size [bytes].
+        events: events that these copies, or batches that nobody opened, wait for.
+        batches: batches that nobody opened yet, and that are not lost either.
+    """
+
+    sources: int
+    source_bytes: int
+    events: int
+    batches: tuple[Any, ...]
 
 
-def _checked(torch: Any, stage: str, wanted: str) -> Any:
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise ArgumentError(
-            f"{stage} device must be a torch device, got {wanted!r}: {error}"
-        ) from None
-    if device.type not in _HOST and not _is_there(torch, device.type):
-        raise ArgumentError(
-            f"{stage} device must be one of this machine, got {wanted!r}: torch finds no "
-            f"{device.type.upper()} device here; use 'cpu', or a torch built for it"
-        )
-    return device
-
-
-def _is_there(torch: Any, kind: str) -> bool:
-    known = getattr(torch.backends, kind, None)  # it knows of devices without a module, as mps
-    for one in (_module(torch, kind), known):
-        is_available = getattr(one, "is_available", None)
-        if is_available is not None:
-            return bool(is_available())
-    return False
-
-
-def _module(torch: Any, kind: str) -> ModuleType | None:
-    """Return torch's module for a kind of device: `torch.cuda`."""
-    module: ModuleType | None = getattr(torch, kind, None)
-    return module
-
-
-# -- nested batches -----------------------------------------------------------------------
+# -- Nested batches: each leaf copied --------------------------------------------------------------
 def _moved(batch: Any, move: Callable[[Any], Any], depth: int = 0) -> Any:
     """Build the same nesting with `move(leaf)` for each leaf that can be moved.
 
@@ -777,194 +739,185 @@ def _as_tensor(leaf: Any) -> Any:
     return torch.from_numpy(array if plain else array.copy())
 
 
-# -- devices ------------------------------------------------------------------------------
+# -- Streams, events and pinned memory of one kind of device ---------------------------------------
+class Event(Protocol):
+    """A point in the work of a stream."""
+
+    def query(self) -> bool:
+        """Tell whether the stream has passed it."""
+
+    def synchronize(self) -> None:
+        """Wait in this thread until the stream has passed it."""
+
+
+class Backend(ABC):
+    """What one kind of device does: streams, events, memory.
+
+    `stream`, below, is whatever object this kind of device has for one.
+    """
+
+    @abstractmethod
+    def resolve(self, device: str) -> str:
+        """Return the full name of a device, as "cuda:0" for "cuda".
+
+        Raises:
+            ArgumentError: this machine has no such device.
+        """
+
+    @abstractmethod
+    def new_stream(self, device: str) -> Any:
+        """Make a stream."""
+
+    @abstractmethod
+    def current_stream(self, device: str) -> Any:
+        """Return the stream that this thread's work on a device goes to."""
+
+    @abstractmethod
+    def default_stream(self, device: str) -> Any:
+        """Return the stream that work goes to where nobody chose another."""
+
+    @abstractmethod
+    def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
+        """Let this thread's work on a device go to a stream, inside a `with` block."""
+
+    @abstractmethod
+    def record_event(self, stream: Any) -> Event:
+        """Note the present end of a stream's work."""
+
+    @abstractmethod
+    def wait_event(self, stream: Any, event: Event) -> None:
+        """Let what a stream does from now on wait for an event; this thread does not."""
+
+    @abstractmethod
+    def device_of(self, leaf: Any) -> str | None:
+        """Return the device of this kind that a leaf lies on, or None."""
+
+    @abstractmethod
+    def record_stream(self, leaf: Any, stream: Any) -> None:
+        """Keep the memory of a leaf from others until `stream` has passed what it does now."""
+
+    @abstractmethod
+    def pinned(self, leaf: Any) -> Any:
+        """Return a copy of a leaf in pinned memory; the leaf itself where it is, or cannot be."""
+
+    @abstractmethod
+    def copy(self, leaf: Any, device: str) -> Any:
+        """Begin to copy a leaf to a device, on the current stream."""
+
+    @abstractmethod
+    def copy_back(self, leaf: Any) -> Any:
+        """Begin to copy a leaf to pinned memory, on the current stream."""
+
+
 @final
-class StreamDevice(Device):
-    """A device with streams: everything is begun on one of them, and nothing is waited for.
+class TorchBackend(Backend):
+    """Devices of one kind that torch gives streams: CUDA, ROCm, XPU, ...
 
     Args:
-        backend: what its kind of device does.
-        name: its full name.
-        stream: what to use; None makes one, for the life of this object.
+        torch: the package.
+        kind: as in "cuda:0".
     """
 
-    def __init__(self, backend: Backend, name: str, stream: object = None) -> None:
-        self.name = name
-        self._backend = backend
-        self._given = stream
-        self._holdings = Holdings()
-        self._begun: list[Any] = []  # what copies since the last event read
-        self._event: Event | None = None
-        self._fresh = True  # the next value was not made on the stream itself
+    def __init__(self, torch: Any, kind: str) -> None:
+        self._torch = torch
+        self._kind = kind
+        self._module: Any = getattr(torch, kind)
 
-    @functools.cached_property
-    def _stream(self) -> Any:
-        return self._backend.new_stream(self.name) if self._given is None else self._given
+    def resolve(self, device: str) -> str:
+        """Return the full name; without a number, that of this thread's device."""
+        index = self._torch.device(device).index
+        count = self._module.device_count()
+        if index is None:
+            index = self._module.current_device()
+        if index >= count:
+            raise ArgumentError(
+                f"device must be one of this machine, got {device!r}: this machine has {count} "
+                f"{self._kind.upper()} device(s)"
+            )
+        return f"{self._kind}:{index}"
 
-    def active(self) -> AbstractContextManager[Any]:
-        """Make the stream this thread's."""
-        return self._backend.active(self.name, self._stream)
+    def new_stream(self, device: str) -> Any:
+        """Take a stream of torch's pool."""
+        return self._module.Stream(device=device)
 
-    def copy(self, value: Any) -> Any:
-        """Begin to copy a batch; its sources are kept until the next event has come."""
-        self._holdings.sweep()
-        known: dict[int, tuple[Any, Any]] = {}  # a tensor that occurs twice is copied once
+    def current_stream(self, device: str) -> Any:
+        """Return this thread's stream."""
+        return self._module.current_stream(device)
 
-        def move(leaf: Any) -> Any:
-            if id(leaf) not in known:
-                known[id(leaf)] = leaf, self._copied(leaf)
-            return known[id(leaf)][1]
+    def default_stream(self, device: str) -> Any:
+        """Return the device's default stream."""
+        default = getattr(self._module, "default_stream", self._module.current_stream)
+        return default(device)
 
-        return _moved(self.read(value), move)
+    def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
+        """Set device and stream of this thread."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(self._module.device(device))
+        stack.enter_context(self._module.stream(stream))
+        return stack
 
-    def read(self, value: Any) -> Any:
-        """Open a batch for the stream; what a stage made on a device by itself is waited for."""
-        batch = opened(value)
-        if batch is value and self._fresh:
-            for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
-                device = self._backend.device_of(leaf)
-                if device is not None:
-                    self._follow(leaf, device)
-        self._fresh = False
-        return batch
+    def record_event(self, stream: Any) -> Event:
+        """Record an event, without its time."""
+        event = self._module.Event()
+        event.record(stream)
+        found: Event = event
+        return found
 
-    def _follow(self, leaf: Any, device: str) -> None:
-        """Wait on the stream for the default one: nobody knows where else a leaf was made."""
-        backend, stream = self._backend, self._backend.current_stream(device)
-        backend.wait_event(stream, backend.record_event(backend.default_stream(device)))
-        backend.record_stream(leaf, stream)
+    def wait_event(self, stream: Any, event: Event) -> None:
+        """Let the stream wait."""
+        stream.wait_event(event)
 
-    def _copied(self, leaf: Any) -> Any:
-        backend = self._backend
-        if backend.device_of(leaf) == self.name:
+    def device_of(self, leaf: Any) -> str | None:
+        """Return the device of a tensor."""
+        if not isinstance(leaf, self._torch.Tensor):
+            return None
+        device = leaf.device
+        return f"{device.type}:{device.index}" if device.type == self._kind else None
+
+    def record_stream(self, leaf: Any, stream: Any) -> None:
+        """Tell torch's allocator that a stream reads the tensor, or its parts."""
+        for part in self._parts(leaf):
+            part.record_stream(stream)
+
+    def _parts(self, leaf: Any) -> tuple[Any, ...]:
+        layout, torch = leaf.layout, self._torch
+        if layout == torch.strided:
+            return (leaf.values(),) if leaf.is_nested else (leaf,)
+        if layout == torch.sparse_coo:
+            return (leaf._indices(), leaf._values())
+        if layout in (torch.sparse_csr, torch.sparse_bsr):
+            return (leaf.crow_indices(), leaf.col_indices(), leaf.values())
+        if layout in (torch.sparse_csc, torch.sparse_bsc):
+            return (leaf.ccol_indices(), leaf.row_indices(), leaf.values())
+        return (leaf.values(), leaf.offsets())  # jagged
+
+    def pinned(self, leaf: Any) -> Any:
+        """Copy a plain tensor on the host to pinned memory, keeping its order of dimensions."""
+        torch = self._torch
+        if not self._is_plain(leaf) or leaf.device.type != "cpu" or leaf.is_pinned():
             return leaf
-        source = backend.pinned(_as_tensor(leaf))
-        self._begun.append(source)
-        return backend.copy(source, self.name)
+        return torch.empty_like(leaf, pin_memory=True, requires_grad=False).copy_(leaf)
 
-    def finish(self, value: Any) -> Any:
-        """Record the event of a batch."""
-        flight = sealed(value, self._backend, self._holdings)
-        if isinstance(flight, InFlight):
-            mine = (mark.event for mark in flight.marks if mark.device == self.name)
-            self._event = next(mine, None)
-        return flight
+    def _is_plain(self, leaf: Any) -> bool:
+        """Tell whether memory for a tensor is one block, and its class will not get lost."""
+        torch = self._torch
+        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided:
+            return False
+        return not (leaf.is_nested or leaf.is_quantized)
 
-    def settle(self) -> None:
-        """Keep the sources of what was begun until it is done."""
-        begun, self._begun = self._begun, []
-        event, self._event = self._event, None
-        self._fresh = True
-        if begun:
-            self._holdings.hold(event or self._backend.record_event(self._stream), begun)
-
-    def held(self) -> Counts:
-        """Count what is held."""
-        return self._holdings.counts()
-
-    def close(self) -> None:
-        """Wait for the copies under way."""
-        self._holdings.wait()
-
-
-@final
-class DirectDevice(Device):
-    """A device without streams: a batch is there when the call returns."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._holdings = Holdings()
-
-    def active(self) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def copy(self, value: Any) -> Any:
-        """Copy a batch."""
-        return _moved(opened(value), lambda leaf: _as_tensor(leaf).to(self.name))
-
-    def read(self, value: Any) -> Any:
-        """Open a batch."""
-        return opened(value)
-
-    def finish(self, value: Any) -> Any:
-        """Return the value as it is."""
-        return value
-
-    def settle(self) -> None:
-        """Do nothing."""
-
-    def held(self) -> Counts:
-        """Count nothing."""
-        return self._holdings.counts()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-@final
-class HostDevice(Device):
-    """The host: what lies there passes; what lies on a device is copied back to pinned memory.
-
-    A copy back goes to the stream on which the batch was made, and the reader waits for it.
-    """
-
-    def __init__(self, name: str = "cpu") -> None:
-        self.name = name
-        self._holdings = Holdings()
-
-    def active(self) -> AbstractContextManager[Any]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def copy(self, value: Any) -> Any:
-        """Begin to copy a batch back."""
-        self._holdings.sweep()
-        return _moved(replaced(value, self._returned), _on_host)
-
-    def read(self, value: Any) -> Any:
-        """Open a batch."""
-        return opened(value)
-
-    def _returned(self, flight: InFlight) -> InFlight:
-        marks = {mark.device: mark for mark in flight.marks}
-        sources: list[Any] = []
-        after: list[Mark] = []
-
-        def move(leaf: Any) -> Any:
-            for device, mark in marks.items():
-                if mark.backend.device_of(leaf) == device:
-                    sources.append(leaf)
-                    with mark.backend.active(device, mark.stream):
-                        return mark.backend.copy_back(leaf)
-            return _on_host(leaf)
-
+    def copy(self, leaf: Any, device: str) -> Any:
+        """Begin to copy."""
+        if isinstance(leaf, self._torch.Tensor):
+            return leaf.to(device, non_blocking=True)
         try:
-            batch = _moved(flight.batch, move)
-        finally:
-            after += [Mark(mark.backend, name, mark.stream) for name, mark in marks.items()]
-            for mark in after:
-                self._holdings.hold(mark.event, sources)
-            flight.holdings.opened(flight)
-        return InFlight(batch, tuple(after), self._holdings, arrives=True)
+            return leaf.to(device, non_blocking=True)
+        except TypeError:  # not every `to` knows it
+            return leaf.to(device)
 
-    def finish(self, value: Any) -> Any:
-        """Return the value as it is."""
-        return value
-
-    def settle(self) -> None:
-        """Do nothing: each copy back looks after itself."""
-
-    def held(self) -> Counts:
-        """Count what is held."""
-        return self._holdings.counts()
-
-    def close(self) -> None:
-        """Wait for the copies under way."""
-        self._holdings.wait()
-
-
-def _on_host(leaf: Any) -> Any:
-    tensor = _as_tensor(leaf)
-    device = getattr(tensor, "device", None)
-    return tensor if getattr(device, "type", "") == "cpu" else tensor.to("cpu")
+    def copy_back(self, leaf: Any) -> Any:
+        """Begin to copy to pinned memory; a tensor of a class of its own is waited for."""
+        torch = self._torch
+        if not self._is_plain(leaf):
+            return leaf.to("cpu")
+        target = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
+        return target.copy_(leaf, non_blocking=True)
