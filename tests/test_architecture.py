@@ -47,9 +47,8 @@ CIRCLES = {
 }
 # Names of classes that mean more than one thing; none may be added.
 AMBIGUOUS_CLASSES = (
-    "Answer Body Children Claim Concat Draws Enumerate Epoch Failure Handle Items Lines Memory "
-    "Order Part Place Reading Record Repeat Report Sample Scope Shard Shuffle Step Store "
-    "_Buffers _Pass _Search _Writer"
+    "Answer Children Claim Concat Draws Enumerate Epoch Failure Handle Items Lines Order Part "
+    "Place Reading Record Repeat Report Sample Scope Shard Shuffle Step Store _Pass _Search _Writer"
 )
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}

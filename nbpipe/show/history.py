@@ -265,7 +265,7 @@ def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> fl
     items = 0.0
     time_s = 0.0
     for one, two in pairwise(ours):
-        lasted_s = min(2.0, float(two["time_s"]) - float(one["time_s"]))
+        lasted_s = min(_MOST_S, float(two["time_s"]) - float(one["time_s"]))
         items, time_s = items + lasted_s * float(two["items_per_s"]), time_s + lasted_s
     return items / time_s if items > 0 else None
 
@@ -346,7 +346,7 @@ def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
         waits = any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
         taken = 1.0 - float(row["starved"]) - float(row["blocked"])
         if before is not None and time_s - since_s >= SETTLING_S and waits and taken >= _OCCUPIED:
-            lasted_s = min(2.0, time_s - float(before["time_s"]))
+            lasted_s = min(_MOST_S, time_s - float(before["time_s"]))
             parts = sums.setdefault(value, [0.0, 0.0, 0.0])
             parts[0] += lasted_s * taken * value
             parts[1] += lasted_s * float(row["items_per_s"])

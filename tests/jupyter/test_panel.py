@@ -129,17 +129,30 @@ def test_export_is_told_when_it_is_done(run, panel, sent, monkeypatch):
     assert told == {"ack": True, "exported": True}
 
 
-def test_closed_run_shows_its_export(run, panel, sent):
-    """A view of a closed run hears which file its knobs were written to."""
+def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
+    """A view of a closed run is sent the file that its knobs were written to."""
+    done = threading.Event()
+
+    def export(_, path, **options):
+        knobs = {knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}
+        note_export(knobs, Path(path))
+        return Report(Path(path))
+
+    def send(_, content):
+        sent.append(content)
+        if content["type"] == "tick" and "exported" in kinds(sent):
+            done.set()
+
     say(panel, op="view", view="a", open=True)
     run.close()
     panel.publish()
-    note_export(
-        {knob: 9 for stage in run.stages.values() for knob in stage.knobs.values()}, Path("a.py")
-    )
-    panel._send_exported({"type": "exported", "id": 1, "ok": True})
-    files = [message["snapshot"]["export"]["file"] for message in sent[-1:]]
-    assert (sent[-2]["type"], files) == ("exported", ["a.py"])
+    monkeypatch.setattr(type(run), "export", export, raising=False)
+    monkeypatch.setattr(panel_module.Panel, "send", send)
+    say(panel, op="export", path="a.py")
+    assert done.wait(HANG_S)
+    assert not still_alive([one for one in threading.enumerate() if one.name == "nbpipe-export"])
+    last = [message for message in sent if message["type"] == "tick"][-1]
+    assert last["snapshot"]["export"]["file"] == "a.py"
 
 
 def test_nothing_new_nothing_sent(panel, sent):
