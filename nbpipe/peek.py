@@ -23,13 +23,9 @@ from .engine.runtime import StageRuntime
 from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
-from .ops.cache import Cache, Made, MemoryStore, Recorder, Store
+from .ops.cache import Made, MemoryStore, Recorder, Store
 from .ops.chain import absorbed
-from .ops.cut import Enumerate
 from .ops.index import LocalStore
-from .ops.join import Concat
-from .ops.route import Route
-from .ops.sample import Claim
 from .ops.stage import Chain, Stage, address_book, addresses
 
 _HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
@@ -161,15 +157,15 @@ class _Table:
         wrapped = 0
         for stage in reversed(chain[:used]):
             group.append((self._book[place + stage.name], wrapped))
-            wrapped += isinstance(stage.spec, Enumerate)
+            wrapped += stage.spec.numbers
         if used:
             self._together[self._book[place + chain[0].name]] = group
-        if used and isinstance(chain[0].spec, Concat):
+        if used and chain[0].spec.runs == "join":
             self._note_all(chain[0], place, f"read by index, by {chain[0].name!r}")
 
     def _look_for_cached(self, chain: Chain, place: str) -> None:
         kept = [
-            n for n, s in enumerate(chain) if isinstance(s.spec, Cache) and s.spec.store.complete
+            n for n, s in enumerate(chain) if s.spec.kept_in is not None and s.spec.kept_in.complete
         ]
         for stage in chain[: kept[-1]] if kept else ():
             note = f"not run: {chain[kept[-1]].name!r} is complete"
@@ -231,7 +227,7 @@ def _parts(chain: Chain, place: str) -> Iterator[tuple[Chain, str]]:
 
 
 def _inside(stage: Stage, place: str, number: int) -> str:
-    return place if isinstance(stage.spec, Route) else f"{place}{number}/"
+    return place if stage.spec.branches else f"{place}{number}/"
 
 
 def _picture(value: Any) -> bytes | None:
@@ -462,11 +458,11 @@ def _with_private_caches(chain: Chain, known: dict[int, _PrivateStore]) -> Chain
 
 
 def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
-    spec = stage.spec
-    if isinstance(spec, Cache):
-        store = known.setdefault(id(spec.store), _PrivateStore(spec.store))
+    spec: Any = stage.spec
+    if spec.kept_in is not None:
+        store = known.setdefault(id(spec.kept_in), _PrivateStore(spec.kept_in))
         spec = dataclasses.replace(spec, store=store)
-    elif isinstance(spec, Claim):  # the other ranks keep what it would take
+    elif spec.claims:  # the other ranks keep what it would take
         spec = dataclasses.replace(spec, store=LocalStore())
     inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
     if spec is stage.spec and inputs == stage.inputs:

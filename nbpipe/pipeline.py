@@ -15,6 +15,7 @@ from .ops.cache import append_cache
 from .ops.call import OnError, append_call
 from .ops.chain import as_html, as_text, graph, length
 from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
+from .ops.dedupe import append_dedupe
 from .ops.device import append_to_device
 from .ops.index import Store, Tail
 from .ops.route import append_route, grown_branches
@@ -346,6 +347,21 @@ class Chaining:
                 and none known.
         """
         return self._with(append_shard(self.chain, rank, world_size, tail))
+
+    def dedupe(self, key: Callable[[Any], Any] | None = None, last: int = 10_000) -> Self:
+        """Leave out each item whose key one of the items just before it had.
+
+        Args:
+            key: function that gives what is compared, anything that can be hashed, as an item's
+                id; the item itself where not given.
+            last: how far to look back [items], dropped ones among them; so many keys are held.
+                Where an epoch goes on in its middle, so many items are made again for their keys.
+
+        Raises:
+            ArgumentError: `last` below 1.
+            ArgumentTypeError: `key` cannot be called. A key that cannot be hashed ends the epoch.
+        """
+        return self._with(append_dedupe(self.chain, key, last))
 
     def take(self, n: int) -> Self:
         """Keep the first `n` items."""

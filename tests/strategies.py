@@ -280,6 +280,26 @@ def windowed(size, stride):
     )
 
 
+def without_repeats(items, last):
+    """Give the items that none of the `last` before them was equal to."""
+    shown = [repr(item) for item in items]
+    return [
+        item
+        for number, item in enumerate(items)
+        if shown[number] not in shown[max(0, number - last) : number]
+    ]
+
+
+def deduped(last):
+    """Leave out what was there a moment ago."""
+    return simple(
+        f"dedupe {last}",
+        lambda pipe: pipe.dedupe(repr, last),
+        lambda items: without_repeats(items, last),
+        sized=False,
+    )
+
+
 def taken(count):
     """Keep the first items."""
     return simple(f"take {count}", lambda pipe: pipe.take(count), lambda items: items[:count])
@@ -370,6 +390,7 @@ GATHER_STEPS = st.one_of(
     st.builds(batched_by_cost, st.integers(3, 8)),
     st.builds(there_and_back, SIZES),
     st.builds(windowed, SIZES, SIZES),
+    st.builds(deduped, SIZES),
 )
 JOIN_STEPS = st.one_of(
     st.builds(zipped, SMALL), st.builds(joined, SMALL), st.builds(nested), st.builds(cached)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Path, order_generator
-from ..ops.batch import Batch, Unbatch, split_batch
-from ..ops.cache import Cache, Made, Recording, Store
-from ..ops.call import Call, FlatMap
+from ..ops.batch import split_batch
+from ..ops.cache import Made, Recording, Store
 from ..ops.chain import absorbed
-from ..ops.cut import Repeat
-from ..ops.join import Concat, Interleave, Mix, Zip
 from ..ops.remaining import Dropping, Remaining, check_below
-from ..ops.route import Route
-from ..ops.source import Source
-from ..ops.stage import Chain, Fold, Stage, address_book, regions_of
+from ..ops.stage import Chain, Fold, Operation, Stage, address_book, regions_of
 from .expand import (
     CallOpener,
     ExpandNode,
@@ -27,19 +22,17 @@ from .expand import (
 )
 from .external import Feed, GivenItems
 from .failures import Budget
-from .fold import StreamNode, StreamStep, operation_of
+from .fold import StreamNode, StreamStep
 from .join import (
+    MOVERS,
     Chooser,
     ConcatMover,
-    InterleaveMover,
+    Joining,
     MergeMover,
-    MixMover,
-    Mover,
     Outlet,
     PumpNode,
     RepeatMover,
     SplitMover,
-    ZipMover,
     numbers_of,
 )
 from .map import MapNode, Step, step_of
@@ -112,33 +105,9 @@ class Part:
             self._add(stage)
 
     def _add(self, stage: Stage) -> None:
-        spec = stage.spec
-        if isinstance(spec, Source):
-            self.source(stage, spec)
-        elif isinstance(spec, Call):
-            self._call(stage, spec)
-        elif isinstance(spec, Batch):
-            self._batch(stage, spec)
-        elif isinstance(spec, Unbatch):
-            self._batched = False
-            runtime = self._runtime(stage)
-            step = Step(runtime.address, split_batch, self._context)
-            known = self._children(runtime)
-            self._append(ExpandNode(runtime, self._epoch, CallOpener(step), known=known))
-        elif isinstance(spec, Zip | Concat | Mix | Interleave):
-            self._join(stage, spec)
-        elif isinstance(spec, Route):
-            self._route(stage, spec)
-        elif isinstance(spec, Cache):
-            made = self._builder.made(spec.store)
-            if made is None:
-                self._record(stage, spec)
-            else:
-                self._replay(stage, spec, made)
-        else:
-            self._stream(stage)
+        _HOSTS[stage.spec.runs](self, stage, stage.spec)
 
-    def source(self, stage: Stage, spec: Source) -> None:
+    def source(self, stage: Stage, spec: Any) -> None:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
             inner = self._builder.nodes(
@@ -156,17 +125,18 @@ class Part:
         remote = self._builder.once(stage, lambda: is_async_source(spec.items))
         self._append(ExpandNode(runtime, self._epoch, opener, remote=remote, source=True))
 
-    def _call(self, stage: Stage, spec: Call) -> None:
+    def call(self, stage: Stage, spec: Any) -> None:
+        """Add calls of a function."""
         runtime = self._runtime(stage)
         step = step_of(runtime.address, spec, self._context, stage.executor)
         budget = self._budget(runtime, stage)
         previous = self._nodes[-1]
-        flat = isinstance(spec, FlatMap)
+        flat = spec.expands
         if stage.executor == "inline" and not flat and _takes_fused(previous):
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
-            previous.guarded = previous.guarded or spec.policy.max_failures is not None
+            previous.guarded = previous.guarded or spec.max_failures is not None
             return
         if stage.executor == "inline":
             runtime.cost_ns = 0.0  # run by whoever comes next
@@ -180,7 +150,7 @@ class Part:
             )
         else:
             node = MapNode(runtime, self._epoch, step, ordered=spec.ordered, remote=remote)
-        if spec.policy.max_failures is not None:
+        if spec.max_failures is not None:
             node.budget = budget
             node.guarded = True
         self._append(node)
@@ -191,8 +161,7 @@ class Part:
         return {path_in(path): Remaining.read(rest) for path, rest in parts}
 
     def _budget(self, runtime: StageRuntime, stage: Stage) -> Budget:
-        policy = getattr(stage.spec, "policy", None)
-        budget = Budget(runtime.address, policy.max_failures if policy else None)
+        budget = Budget(runtime.address, stage.spec.max_failures)
         budget.failures, budget.seen = self._node_state(runtime).get("failed", (0, 0))
         return budget
 
@@ -202,28 +171,38 @@ class Part:
             runtime.prefetch = 0  # behind an inner stage nothing waits
         region = regions.region(group, [runtime.address for runtime in runtimes], self._context)
         budgets = [self._budget(runtime, runtime.stage) for runtime in runtimes]
-        self._batched = self._batched or any(isinstance(one.spec, Batch) for one in group)
+        self._batched = self._batched or any(one.spec.unit == "batches" for one in group)
         node = node_of(group, runtimes[-1], self._epoch, region, self._children(runtimes[0]))
         node.rest_runtimes, node.rest_budgets = tuple(runtimes[:-1]), tuple(budgets[:-1])
-        if any(_max_failures(stage) is not None for stage in group):
+        if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
             node.guarded = True
         self._append(node)
 
-    def _batch(self, stage: Stage, spec: Batch) -> None:
+    def unbatch(self, stage: Stage, spec: Any) -> None:
+        """Add what takes batches apart again."""
+        self._batched = False
+        runtime = self._runtime(stage)
+        step = Step(runtime.address, split_batch, self._context)
+        known = self._children(runtime)
+        self._append(ExpandNode(runtime, self._epoch, CallOpener(step), known=known))
+
+    def batch(self, stage: Stage, spec: Any) -> None:
+        """Add what makes batches."""
         self._batched = True
         if spec.cost is not None:
-            self._stream(stage)
+            self.fold(stage, spec)
             return
         runtime = self._runtime(stage)
         step = step_of(runtime.address, spec, self._context, stage.executor)
         node = MapNode(runtime, self._epoch, step, gather=int(spec.size), drop_last=spec.drop_last)
         self._append(node)
 
-    def _stream(self, stage: Stage) -> None:
+    def fold(self, stage: Stage, spec: Operation) -> None:
+        """Add what sees the items in order."""
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
-        self._operate(runtime, operation_of(stage, self._context, self._passes, node_state))
+        self._operate(runtime, spec.fold(self._context.epoch, self._passes, node_state))
         self._drop(runtime, node_state)
 
     def _operate(self, runtime: StageRuntime, operation: Fold) -> None:
@@ -235,7 +214,15 @@ class Part:
         if "drop" in node_state:
             self._operate(_unseen(runtime), Dropping(Remaining.read(node_state["drop"])))
 
-    def _record(self, stage: Stage, spec: Cache) -> None:
+    def cache(self, stage: Stage, spec: Any) -> None:
+        """Add a cache: what makes its items, or gives them again."""
+        made = self._builder.made(spec.store)
+        if made is None:
+            self._record(stage, spec)
+        else:
+            self._replay(stage, spec, made)
+
+    def _record(self, stage: Stage, spec: Any) -> None:
         """Add a cache that is not complete; what was replayed before is made again."""
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
@@ -246,7 +233,7 @@ class Part:
         left = remaining_in(again).of_wanted(remaining_in(node_state, "drop"))
         self._drop(runtime, {} if left.is_all else {"drop": left.data})
 
-    def _replay(self, stage: Stage, spec: Cache, made: Made) -> None:
+    def _replay(self, stage: Stage, spec: Any, made: Made) -> None:
         self._nodes.clear()
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
@@ -256,7 +243,8 @@ class Part:
         )
         self._append(ExpandNode(runtime, self._epoch, opener, source=True))
 
-    def _join(self, stage: Stage, spec: Zip | Concat | Mix | Interleave) -> None:
+    def join(self, stage: Stage, spec: Any) -> None:
+        """Add what several pipelines are joined by, and their nodes."""
         inputs = [
             self._builder.nodes(
                 chain, f"{self._place}{number}/", self._passes, context=self._context
@@ -264,7 +252,15 @@ class Part:
             for number, chain in enumerate(stage.inputs)
         ]
         runtime = self._runtime(stage)
-        mover, at_first = self._mover(stage, spec, runtime)
+        mover, at_first = MOVERS[spec.label](
+            Joining(
+                runtime.address,
+                spec,
+                len(inputs),
+                self._node_state(runtime),
+                lambda seed: order_generator(seed, self._context.epoch, self._passes or 0),
+            )
+        )
         opened = [n for n in range(len(inputs)) if n in at_first]
         for number, nodes in enumerate(inputs):
             if number not in at_first:
@@ -275,29 +271,10 @@ class Part:
         connect([nodes[-1] for nodes in inputs], pump)
         self._nodes.append(pump)
 
-    def _mover(
-        self, stage: Stage, spec: Zip | Concat | Mix | Interleave, runtime: StageRuntime
-    ) -> tuple[Mover, Container[int]]:
-        """Return what joins the inputs, and the numbers of those that are open at first."""
-        address, node_state = runtime.address, self._node_state(runtime)
-        every = range(len(stage.inputs))
-        if isinstance(spec, Zip):
-            return ZipMover(strict=spec.strict), every
-        if isinstance(spec, Concat):
-            first = node_state.get("first", 0)
-            check_below(address, "first", (first,), len(every))
-            return ConcatMover(first=first), range(first, first + 2)
-        if isinstance(spec, Interleave):
-            turns = InterleaveMover(address, len(every), spec.cycle, node_state)
-            return turns, turns.at_first
-        rng = order_generator(spec.seed, self._context.epoch, self._passes or 0)
-        shortest = spec.stop == "shortest"
-        return MixMover(address, spec.weights, rng, shortest=shortest, node_state=node_state), every
-
     def repeat(self, chain: Chain, place: int) -> None:
         """Add everything up to a repeat; it is built again for each pass."""
         stage = chain[place]
-        assert isinstance(stage.spec, Repeat)
+        spec: Any = stage.spec
         above = chain[:place]
         builder, here, passes = self._builder, self._place, self._passes
         context = self._context
@@ -308,15 +285,16 @@ class Part:
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         number = node_state.get("pass", 0)
-        if stage.spec.times is not None:
-            check_below(runtime.address, "pass", (number,), stage.spec.times)
+        if spec.times is not None:
+            check_below(runtime.address, "pass", (number,), spec.times)
         self._nodes.extend(build(number)[::-1])
-        self._batched = any(isinstance(s.spec, Batch) for s in above)
-        mover = RepeatMover(stage.spec.times, build, builder.look_again, node_state)
+        self._batched = any(s.spec.unit == "batches" for s in above)
+        mover = RepeatMover(spec.times, build, builder.look_again, node_state)
         self._append(PumpNode(self._runtime(stage), self._epoch, mover))
         self._drop(runtime, node_state)
 
-    def _route(self, stage: Stage, spec: Route) -> None:
+    def route(self, stage: Stage, spec: Any) -> None:
+        """Add what chooses branches, the branches, and what puts their items in order again."""
         epoch, runtime = self._epoch, self._runtime(stage)
         numbers = self._builder.once(stage, lambda: numbers_of(spec))
         step = Step(runtime.address, Chooser(runtime.address, spec, numbers), self._context)
@@ -346,8 +324,16 @@ def _unseen(runtime: StageRuntime) -> StageRuntime:
     return StageRuntime(runtime.address, runtime.stage, prefetch=_AHEAD, now_ns=0)
 
 
-def _max_failures(stage: Stage) -> int | float | None:
-    return stage.spec.policy.max_failures if isinstance(stage.spec, Call) else None
+_HOSTS: Mapping[str, Callable[[Part, Stage, Any], None]] = {  # by `Operation.runs`
+    "source": Part.source,
+    "call": Part.call,
+    "batch": Part.batch,
+    "unbatch": Part.unbatch,
+    "join": Part.join,
+    "route": Part.route,
+    "cache": Part.cache,
+    "fold": Part.fold,
+}
 
 
 def _takes_fused(node: Node) -> bool:
@@ -420,7 +406,7 @@ class Builder:
         if cache is not None:
             part.make_as_of(*cache[1])
         last_repeat = max(
-            (n for n, stage in enumerate(chain) if isinstance(stage.spec, Repeat)), default=-1
+            (n for n, stage in enumerate(chain) if stage.spec.runs == "repeat"), default=-1
         )
         spec, used = absorbed(chain)
         if last_repeat >= used:
@@ -440,11 +426,12 @@ class Builder:
     def _begun_elsewhere(self, chain: Chain, place: str) -> tuple[Stage, Made] | None:
         """Return the last cache of a chain that has to make what another process has begun."""
         for stage in reversed(chain):
-            if isinstance(stage.spec, Repeat):
+            store = stage.spec.kept_in
+            if stage.spec.runs == "repeat":
                 return None
-            if isinstance(stage.spec, Cache) and self.made(stage.spec.store) is None:
+            if store is not None and self.made(store) is None:
                 node_state = self._node_state.get(self._addresses[place + stage.name], {})
-                epoch, passes = node_state.get("made") or stage.spec.store.as_of or (None, ())
+                epoch, passes = node_state.get("made") or store.as_of or (None, ())
                 return None if epoch is None else (stage, (epoch, tuple(passes)))
         return None
 

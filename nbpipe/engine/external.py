@@ -19,9 +19,8 @@ from ..base.format import shortened
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..executors.remote_errors import PackedError, pack_error
-from ..ops.cache import Cache
 from ..ops.chain import absorbed
-from ..ops.cut import Enumerate, Repeat, Skip
+from ..ops.cut import Skip
 from ..ops.remaining import Remaining
 from ..ops.source import Source
 from ..ops.stage import Chain, Stage
@@ -508,7 +507,7 @@ def given_chain(chain: Chain, order: GivenOrder) -> Chain:
     source, used = check_head(chain)
     head = chain[0]
     ahead = [stage.spec for stage in chain[1:used]]
-    ordered = [not isinstance(spec, Enumerate) for spec in ahead]
+    ordered = [not spec.numbers for spec in ahead]
     numbers = tuple(not any(ordered[:place]) for place, orders in enumerate(ordered) if not orders)
     items = GivenItems(head.name, source.items, order, numbers)
     return _with(head, Source(items)), *map(_passed_by, chain[used:])
@@ -516,7 +515,7 @@ def given_chain(chain: Chain, order: GivenOrder) -> Chain:
 
 def _passed_by(stage: Stage) -> Stage:
     """Let a cache neither keep nor give items: it holds those of the chain's own order."""
-    return _with(stage, Skip(0)) if isinstance(stage.spec, Cache) else stage
+    return _with(stage, Skip(0)) if stage.spec.kept_in is not None else stage
 
 
 def _with(stage: Stage, spec: Source | Skip) -> Stage:
@@ -540,7 +539,7 @@ def check_head(chain: Chain) -> tuple[Source, int]:
             f"__getitem__, got {_what_is(head)}; {_way_out(head)}"
         )
     used = absorbed(chain)[1]
-    again = next((stage for stage in chain[used:] if isinstance(stage.spec, Repeat)), None)
+    again = next((stage for stage in chain[used:] if stage.spec.runs == "repeat"), None)
     if again is not None:
         raise ArgumentError(
             f"an order can be given to a pipeline that reads its source once, got {again.name!r} "
@@ -550,15 +549,15 @@ def check_head(chain: Chain) -> tuple[Source, int]:
 
 
 def _what_is(head: Stage) -> str:
-    if not isinstance(head.spec, Source):
+    if head.spec.runs != "source":
         return f"{head.name!r}, which joins {len(head.inputs)} pipelines ({head.op})"
     if head.inputs:
         return f"source {head.name!r}, which is another pipeline"
-    return f"source {head.name!r} ({type(head.spec.items).__name__})"
+    return f"source {head.name!r} ({type(getattr(head.spec, 'items', None)).__name__})"
 
 
 def _way_out(head: Stage) -> str:
-    if not isinstance(head.spec, Source):
+    if head.spec.runs != "source":
         return "join the datasets before, as one source, or start a run for each pipeline"
     if head.inputs:
         return "add the stages to that pipeline itself"

@@ -7,13 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
-from ..ops.batch import Batch, BatchByCost
 from ..ops.call import FailurePolicy
-from ..ops.cut import Enumerate, Enumerating, Skip, Skipping, Take, Taking, Window, Windowing
-from ..ops.remaining import NodeState, Remaining
-from ..ops.shard import Shard, Sharding
-from ..ops.shuffle import Shuffle, Shuffling
-from ..ops.stage import Fold, Stage
+from ..ops.remaining import Remaining
+from ..ops.stage import Fold
 from .failures import Failed, failed
 from .node import Node, Stages, note
 from .runtime import StageRuntime
@@ -208,25 +204,3 @@ class StreamNode(Node):
     def exhausted(self) -> bool:
         """Tell whether everything was pushed and flushed."""
         return not self.inbox and not self.running and self.flushed
-
-
-def operation_of(
-    stage: Stage, context: EpochContext, passes: tuple[int, ...], node_state: NodeState
-) -> Fold:
-    """Make the operation of a stage for one pass, or for what is left of it."""
-    match stage.spec:
-        case Take(count=count):
-            return Taking(count, node_state)
-        case Skip(count=count):
-            return Skipping(count, node_state)
-        case Enumerate():
-            return Enumerating(node_state)
-        case Window(size=size, stride=stride):
-            return Windowing(size, stride, node_state)
-        case Shuffle() as shuffle:
-            return Shuffling(shuffle, context.epoch, passes or 0, node_state)
-        case Shard() as shard:
-            return Sharding(shard, node_state)
-        case Batch() as batch:
-            return BatchByCost(batch, node_state)
-    raise TypeError(f"{stage.op} is no stream operation")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
@@ -763,3 +764,55 @@ class RepeatMover(Mover):
             f"{node.runtime.address} for ever must have items to go on with, got none in "
             f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )
+
+
+# -- What joins pipelines, by the operation's word -------------------------------------------------
+class Joining(NamedTuple):
+    """A join of several pipelines in one pass.
+
+    Attributes:
+        address: of the stage.
+        spec: its operation.
+        inputs: how many pipelines it joins.
+        node_state: where it goes on.
+        generator: returns the generator of a seed, in this epoch and pass.
+    """
+
+    address: str
+    spec: Any
+    inputs: int
+    node_state: dict[str, Any]
+    generator: Callable[[int], Generator]
+
+
+Joined = tuple[Mover, Container[int]]  # a mover, and the inputs that are open at first
+
+
+def _zip(join: Joining) -> Joined:
+    return ZipMover(strict=join.spec.strict), range(join.inputs)
+
+
+def _concat(join: Joining) -> Joined:
+    first = join.node_state.get("first", 0)
+    check_below(join.address, "first", (first,), join.inputs)
+    return ConcatMover(first=first), range(first, first + 2)
+
+
+def _interleave(join: Joining) -> Joined:
+    turns = InterleaveMover(join.address, join.inputs, join.spec.cycle, join.node_state)
+    return turns, turns.at_first
+
+
+def _mix(join: Joining) -> Joined:
+    spec, rng = join.spec, join.generator(join.spec.seed)
+    shortest = spec.stop == "shortest"
+    mover = MixMover(join.address, spec.weights, rng, shortest=shortest, node_state=join.node_state)
+    return mover, range(join.inputs)
+
+
+MOVERS: Mapping[str, Callable[[Joining], Joined]] = {
+    "zip": _zip,
+    "concat": _concat,
+    "interleave": _interleave,
+    "mix": _mix,
+}

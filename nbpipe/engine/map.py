@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.seeding import Entry, generator_for
 from ..errors import StageTimeoutError
-from ..ops.batch import Batch, Collate
-from ..ops.call import Call, FailurePolicy, Filter
+from ..ops.batch import Collate
+from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
@@ -204,9 +204,9 @@ class AsyncStep(Step):
                 error = again
 
 
-def step_of(stage: str, spec: Call | Batch, context: EpochContext, executor: str) -> Step:
+def step_of(stage: str, spec: Any, context: EpochContext, executor: str) -> Step:
     """Make the step of a map, filter, flat_map or batch stage."""
-    if isinstance(spec, Batch):
+    if spec.runs == "batch":
         return Step(stage, Collate(spec), context, executor=executor)
     if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
         return AsyncStep(
@@ -214,7 +214,7 @@ def step_of(stage: str, spec: Call | Batch, context: EpochContext, executor: str
             spec.fn,
             context,
             policy=spec.policy,
-            keeps=isinstance(spec, Filter),
+            keeps=spec.keeps,
             wants_rng=spec.wants_rng,
             executor=executor,
             timeout_s=spec.timeout_s,
@@ -224,7 +224,7 @@ def step_of(stage: str, spec: Call | Batch, context: EpochContext, executor: str
         spec.fn,
         context,
         policy=spec.policy,
-        keeps=isinstance(spec, Filter),
+        keeps=spec.keeps,
         wants_rng=spec.wants_rng,
         executor=executor,
     )

@@ -22,7 +22,7 @@ from ..errors import (
 from ..executors.base import Answer, Caller, Job
 from ..executors.device import opened
 from ..ops.batch import Batch
-from ..ops.call import Call, FlatMap
+from ..ops.call import Call
 from ..ops.remaining import Remaining
 from ..ops.stage import Stage
 from .expand import CallOpener, ExpandNode, children
@@ -78,7 +78,7 @@ class RegionProgram:
     ) -> None:
         self.stages = tuple(part.stage for part in parts)
         self.label = " > ".join(self.stages)
-        self.functions = [(p.stage, p.spec.fn) for p in parts if isinstance(p.spec, Call)]
+        self.functions = [(p.stage, p.spec.function) for p in parts if p.spec.runs == "call"]
         self._parts = tuple(parts)
         self._seed = seed
         self._executor = executor
@@ -147,7 +147,7 @@ class PlacedStep:
     def __init__(
         self, part: Part, number: int, context: EpochContext, executor: str, *, away: bool
     ) -> None:
-        self.batches = isinstance(part.spec, Batch)
+        self.batches = part.spec.runs == "batch"
         self.begun: Begun | None = None
         self.tally = [0, 0, 0]
         self.retried: tuple[str, ...] = ()
@@ -544,13 +544,13 @@ def node_of(
         region: does the work.
         known: of a `flat_map`, the children that are wanted, where those are not all.
     """
-    spec = group[-1].spec
-    if isinstance(spec, FlatMap):
+    specs: list[Any] = [stage.spec for stage in group]
+    if specs[-1].expands:
         (step,) = region.steps.values()
         opener = RegionOpener(step, region, step.epoch)
-        return RegionExpandNode(runtime, epoch, opener, ordered=spec.ordered, known=known)
-    batch = next((stage.spec for stage in group if isinstance(stage.spec, Batch)), None)
+        return RegionExpandNode(runtime, epoch, opener, ordered=specs[-1].ordered, known=known)
+    batch = next((spec for spec in specs if spec.runs == "batch"), None)
     if batch is not None:
         return RegionNode(runtime, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
-    ordered = all(stage.spec.ordered for stage in group if isinstance(stage.spec, Call))
+    ordered = all(spec.ordered for spec in specs if spec.runs == "call")
     return RegionNode(runtime, epoch, region, ordered=ordered)

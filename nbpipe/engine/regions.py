@@ -31,8 +31,8 @@ from ..executors.device import (
 )
 from ..ops.batch import Batch, BatchByCost
 from ..ops.cache import Recording
-from ..ops.call import Call, FailurePolicy, FlatMap, Map
-from ..ops.device import Target, ToDevice
+from ..ops.call import Call, FailurePolicy, Map
+from ..ops.device import Target
 from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode
 from .fold import StreamNode, StreamStep
@@ -88,10 +88,10 @@ def device_of(stage: Stage) -> Device:
 
 def part_of(spec: Operation, device: Device) -> Map:
     """Return what a stage does as a map, run in the device's thread."""
-    if isinstance(spec, ToDevice):
+    if spec.runs == "device":
         return Map(fn=device.copy)
-    assert isinstance(spec, Map)
-    return dataclasses.replace(spec, fn=Reading(spec.fn, device.read))
+    call = cast("Map", spec)
+    return dataclasses.replace(call, fn=Reading(call.fn, device.read))
 
 
 def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
@@ -323,7 +323,8 @@ class Regions:
             address: step_of(address, _spec(stage, caller, whole=True), context, stage.executor)
             for stage, address in zip(group, addresses, strict=True)
         }
-        timeout_s = next((s.spec.timeout_s for s in group if isinstance(s.spec, Call)), None)
+        calls: list[Any] = [stage.spec for stage in group if stage.spec.runs == "call"]
+        timeout_s = calls[0].timeout_s if calls else None
         wears = group[0].placement is not None and group[0].placement.max_items_per_worker
         singly = timeout_s is not None or bool(wears)
         return Region(self._programs[head], caller, steps, timeout_s, singly)
@@ -412,10 +413,8 @@ class Regions:
 
 def _spec(stage: Stage, caller: Caller, *, whole: bool = False) -> Call | Batch:
     """Return what a stage does; what happens to a failed `flat_map` is decided in the run."""
-    spec = stage.spec
     if isinstance(caller, DeviceCaller):
-        return part_of(spec, caller.device)
-    if isinstance(spec, FlatMap) and not whole:
-        return dataclasses.replace(spec, policy=FailurePolicy())
-    assert isinstance(spec, Call | Batch)
-    return spec
+        return part_of(stage.spec, caller.device)
+    if stage.spec.expands and not whole:
+        return dataclasses.replace(cast("Call", stage.spec), policy=FailurePolicy())
+    return cast("Call | Batch", stage.spec)

@@ -115,6 +115,11 @@ class Call(Operation):
         return self.fn
 
     @property
+    def max_failures(self) -> int | float | None:
+        """How many items may fail in one epoch, or what share of them."""
+        return self.policy.max_failures
+
+    @property
     def may_lose(self) -> bool:
         """Whether failed items are left out, or the order is a matter of time."""
         return self.keeps or self.expands or self.policy.skips or not self.ordered

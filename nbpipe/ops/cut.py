@@ -102,6 +102,7 @@ class Enumerate(Operation):
     """Pairs of a number and an item."""
 
     label: ClassVar[str] = "enumerate"
+    numbers: ClassVar[bool] = True
 
     @property
     def permutes(self) -> bool | None:

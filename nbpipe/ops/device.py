@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ..base.knobs import Knob
 from ..errors import ArgumentError
 from .chain import new_name
-from .stage import DEPTH, Chain, Operation, Placement, Stage, depth_knob, given
+from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, depth_knob, given
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class ToDevice(Operation):
     """Copy batches to a device, or back."""
 
     label: ClassVar[str] = "to_device"
+    runs: ClassVar[Runs] = "device"
     device: str
 
     def detail(self) -> str:

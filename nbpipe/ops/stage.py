@@ -20,10 +20,12 @@ from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_ma
 from .plan import IndexPlan
 from .remaining import NodeState, Remaining
 
-# How the engine runs an operation: items come from a source; a call for each item, or for each
-# batch of them; a batch becomes its items; inputs are joined or branches chosen; what came before
-# is kept, or made again; and all others fold the stream, item after item.
-Runs = Literal["source", "call", "batch", "unbatch", "join", "route", "cache", "repeat", "fold"]
+# How the engine runs an operation: a source, a call for each item or batch of them, a copy to a
+# device, a batch that becomes its items, a join, branches, what is kept and made again, and all
+# others, which fold the stream, item after item.
+Runs = Literal[
+    "source", "call", "device", "batch", "unbatch", "join", "route", "cache", "repeat", "fold"
+]
 
 
 class Operation:
@@ -37,6 +39,7 @@ class Operation:
         branches: its inputs are branches of the chain, not chains of their own.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
+        numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
         permutes: it makes another order of indices (True), or keeps the one before it (False);
             None where it needs the items themselves.
@@ -50,6 +53,7 @@ class Operation:
     branches: ClassVar[bool] = False
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
+    numbers: ClassVar[bool] = False
     claims: ClassVar[bool] = False
 
     @property
@@ -65,6 +69,11 @@ class Operation:
     @property
     def rows(self) -> int | None:
         """How many rows it reads by index now; None where it reads none."""
+        return None
+
+    @property
+    def max_failures(self) -> int | float | None:
+        """How many items may fail in one epoch, or what share of them; None: see its policy."""
         return None
 
     @property

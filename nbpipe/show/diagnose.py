@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from ..base.format import format_count, format_seconds, format_share, shortened
 from ..engine.stats import Row, StageStats, Status, worker_count
-from ..ops.call import Call
 from ..ops.stage import Stage, regions_of
 from .case import Case
 from .history import (
@@ -165,7 +164,7 @@ def _failed(status: Status, watched: Watched) -> Diagnosis:
     text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"
     advice = f"{status.called}.failures() gives inputs and tracebacks"
     stage = watched.stages.get(name or "")
-    if stage is not None and isinstance(stage.spec, Call) and status.called == "run":
+    if stage is not None and stage.spec.runs == "call" and status.called == "run":
         advice += "; on_error='skip' leaves such items out, nbpipe.Retry(2) tries again"
     return Diagnosis(name, text, advice, kind=FAILED)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats
-from ..ops.call import Call
 from ..ops.stage import CONSUMER
 from .case import Case, Load
 from .history import Growth
@@ -319,8 +319,8 @@ def _stragglers(case: Case) -> Diagnosis | None:
     for name, below in zip(names, [*names[1:], CONSUMER], strict=True):
         row = case.rows[name]
         starved = case.starved if below == CONSUMER else case.rows[below].starved
-        spec = case.stages[name].spec
-        if not isinstance(spec, Call) or not spec.ordered or row.concurrency == 1:
+        spec: Any = case.stages[name].spec
+        if spec.runs != "call" or not spec.ordered or row.concurrency == 1:
             continue
         uneven = row.latency_p50_s > 0 and row.latency_p95_s >= STRAGGLING * row.latency_p50_s
         apart = row.blocked + starved > 1 + HELD_UP / 2 or uneven

@@ -315,6 +315,7 @@ STEPS = {
     ),
     "unbatch": lambda pipe, hands: pipe.batch(2, collate=list).unbatch(),
     "window": _plain("window"),
+    "dedupe": lambda pipe, hands, last: pipe.dedupe(repr, last),
     "cache": _plain("cache"),
     "route": _routed,
     "outer": lambda pipe, hands: nbpipe.source(pipe, name=_name(hands, "outer")),

@@ -52,6 +52,7 @@ GATHER_STEPS = st.one_of(
     step("batch_by_cost", st.integers(3, 8), st.booleans()),
     step("unbatch"),
     step("window", SIZES, SIZES),
+    step("dedupe", SIZES),
 )
 BUFFERS = step("shuffle", SEEDS, SIZES)
 ORDERS = st.one_of(step("shuffle", SEEDS), INDEX_STEPS)

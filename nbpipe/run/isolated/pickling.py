@@ -13,8 +13,6 @@ from ...base.knobs import Knob
 from ...errors import ArgumentError
 from ...executors.pickling import pickled_bytes
 from ...executors.shipping import LARGE_BYTES, Shipped, ship, warn_if_large
-from ...ops.call import Call
-from ...ops.source import Source
 from ...ops.stage import Chain, Operation, Placement, Stage, address_book, addresses, has_device
 
 LOG = logging.getLogger("nbpipe")
@@ -104,10 +102,10 @@ def warn_of_size(chain: Chain, freight: Shipped) -> None:
     if freight.size_bytes <= LARGE_BYTES:
         return
     for address, stage in addresses(chain).items():
-        spec = stage.spec
-        if isinstance(spec, Call) and stage.placement is None:
+        spec: Any = stage.spec
+        if spec.runs == "call" and stage.placement is None:
             warn_if_large(spec.fn, address)
-        elif isinstance(spec, Source) and not callable(spec.items) and spec.items is not None:
+        elif spec.runs == "source" and not callable(spec.items) and spec.items is not None:
             _warn_of_source(address, spec.items)
 
 

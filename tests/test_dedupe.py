@@ -1,0 +1,109 @@
+"""dedupe: what was among the last items is left out, exactly, in mid-epoch too."""
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe import ArgumentError, ArgumentTypeError, LengthUnknownError, StageError
+from nbpipe.ops.dedupe import Dedupe, Deduping
+from tests.strategies import without_repeats
+
+ITEMS = st.lists(st.integers(0, 5), max_size=30)
+LAST = st.integers(1, 8)
+
+
+@given(ITEMS, LAST)
+def test_items_that_were_among_the_last_ones_are_left_out(items, last):
+    """Dropped items count, too: a run of equal items leaves its first."""
+    assert list(nbpipe.source(items).dedupe(last=last)) == without_repeats(items, last)
+
+
+def test_the_key_decides():
+    """Items are compared by what the function gives, and handed on as they are."""
+    records = [{"id": 1, "n": 0}, {"id": 2, "n": 1}, {"id": 1, "n": 2}]
+    pipe = nbpipe.source(records).dedupe(key=lambda record: record["id"])
+    assert [record["n"] for record in pipe] == [0, 1]
+
+
+def test_each_epoch_and_each_pass_begins_anew():
+    """Nothing is remembered of the epoch before, nor of the pass before."""
+    with nbpipe.source([1, 1, 2]).dedupe().repeat(2).start() as run:
+        assert [list(run), list(run)] == [[1, 2, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("last", [1, 3, 50])
+@pytest.mark.parametrize("delivered", range(0, 21, 4))
+def test_state_is_exact(delivered, last):
+    """An epoch goes on with the items that would have come, from any place, and again."""
+    items = [n if n % 3 else n % 9 for n in range(60)]
+    pipe = nbpipe.source(lambda: iter(items)).dedupe(last=last).map(str)
+    whole = list(pipe)
+    with pipe.start() as first:
+        got = iter(first)
+        [next(got) for _ in range(delivered)]
+        state = first.state_dict()
+    with pipe.start() as second:
+        second.load_state_dict(state)
+        got = iter(second)
+        more = [next(got) for _ in range(2)]
+        state = second.state_dict()
+    with pipe.start() as third:
+        third.load_state_dict(state)
+        assert (more, list(third)) == (whole[delivered:][:2], whole[delivered + 2 :])
+
+
+def test_no_more_than_the_last_keys_are_made_again():
+    """Where an epoch goes on, the items are made whose keys count, and none before them."""
+    made = []
+    pipe = nbpipe.source(range(100)).map(lambda n: made.append(n) or n, name="make").dedupe(last=5)
+    with pipe.start() as run:
+        items = iter(run)
+        [next(items) for _ in range(50)]
+        state = run.state_dict()
+    del made[:]
+    with pipe.start() as run:
+        run.load_state_dict(state)
+        assert (list(run), made) == ([*range(50, 100)], [*range(45, 100)])
+
+
+def test_keys_are_let_go():
+    """Only the keys of the last items are held."""
+
+    class Key:
+        pass
+
+    fold = Deduping(Dedupe(last=2), {})
+    keys = [Key() for _ in range(4)]
+    held = [weakref.ref(key) for key in keys]
+    for number in range(4):
+        fold.push((number, keys[number]))
+    del keys
+    gc.collect()
+    assert [ref() is None for ref in held] == [True, True, False, False]
+
+
+def test_a_key_that_cannot_be_hashed():
+    """The error says what to give."""
+    with pytest.raises(StageError, match=r"got list; give a function .* as dedupe\(key=") as caught:
+        list(nbpipe.source([[1]]).dedupe())
+    assert (caught.value.stage, type(caught.value.__cause__)) == ("dedupe", ArgumentTypeError)
+
+
+def test_what_is_refused():
+    """No function, or a number that is none."""
+    pipe = nbpipe.source([1])
+    with pytest.raises(ArgumentTypeError, match="dedupe key must be a function, got 'id'"):
+        pipe.dedupe("id")
+    with pytest.raises(ArgumentError, match=r"dedupe last must be an int in .* items, got 0"):
+        pipe.dedupe(last=0)
+    with pytest.raises(LengthUnknownError, match="'dedupe'"):
+        len(pipe.dedupe())
+
+
+def test_how_it_is_shown():
+    """The table of a pipeline says how far it looks back."""
+    assert "last 10,000" in repr(nbpipe.source([1]).dedupe())
