@@ -23,16 +23,12 @@ import numpy as np
 from ..errors import ExportError
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
-from ..ops.cache import Cache
 from ..ops.call import Call, FailurePolicy
-from ..ops.cut import Repeat, Skip, Take, Window
-from ..ops.device import Target, ToDevice
+from ..ops.device import Target
 from ..ops.index import LocalStore
 from ..ops.join import Interleave, Mix, Zip
 from ..ops.route import Route
-from ..ops.sample import Balance, Claim, Sample
-from ..ops.shard import Shard
-from ..ops.shuffle import Shuffle
+from ..ops.sample import Claim
 from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
@@ -334,7 +330,7 @@ def _chains(chain: Stages) -> list[Stages]:
     """Return a chain and all that it joins; branches of routes have no beginning of their own."""
     found = [chain]
     for stage in chain:
-        if not isinstance(stage.spec, Route):
+        if not stage.spec.branches:
             for one in stage.inputs:
                 found += _chains(one)
     return found
@@ -753,10 +749,10 @@ class _Writer:
         return name
 
     def _head(self, stage: Stage) -> Chain:
-        spec = stage.spec
-        if not isinstance(spec, Source):
+        spec: Any = stage.spec
+        if spec.runs != "source":
             inputs = tuple(self.chain(one) for one in stage.inputs)
-            listed = isinstance(spec, Mix | Interleave)
+            listed = stage.op in ("mix", "interleave")
             return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
         tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
@@ -804,12 +800,12 @@ class _Writer:
 
     # -- steps ----------------------------------------------------------------------------
     def _step(self, stage: Stage, number: int, names: set[str]) -> Step:
-        spec = stage.spec
-        if isinstance(spec, Call):
+        spec: Any = stage.spec
+        if spec.runs == "call":
             return Step(stage.op, tuple(self._call(stage, spec, number, names)))
-        if isinstance(spec, Route):
+        if spec.runs == "route":
             return self._route(stage, spec, names)
-        if isinstance(spec, Batch):
+        if spec.runs == "batch":
             return Step("batch", tuple(self._batch(stage, spec, names)))
         return Step(stage.op, tuple(self._plain(stage, spec)))
 
@@ -882,29 +878,26 @@ class _Writer:
         return arguments + self._name(stage, "batch", names)
 
     def _plain(self, stage: Stage, spec: Any) -> list[str]:
-        match spec:
-            case Window(size=size, stride=stride):
-                return [f"{size}", *([] if stride == 1 else [f"stride={stride}"])]
-            case Shuffle(seed=seed, buffer_size=buffer):
-                held = [] if buffer is None else [f"buffer_size={buffer}"]
-                return [f"seed={seed}", *held, *self._knob_arguments(stage)]
-            case Shard(rank=rank, world_size=world, tail=tail):
-                given = [f"{rank}", f"{world}"] if "rank" in stage.given else []
-                return [*given, *([] if tail == "pad" else [f"tail={quoted(tail)}"])]
-            case ToDevice():
-                target = target_of(stage, self._place(stage, None, "").use)
-                return [self._device(stage, target), *self._knob_arguments(stage)]
-            case Sample() | Balance():
-                return self._drawn(stage, spec)
-            case Claim():
-                return claim_arguments(stage, spec, self._place(stage, None, "").use)
-            case Take(count=count) | Skip(count=count):
-                return [f"{count}"]
-            case Repeat(times=times):
-                return [] if times is None else [f"{times}"]
-            case Cache(store=store):
-                return [] if store.place == "memory" else [quoted(store.place)]
-        return []
+        if spec.runs == "device":
+            target = target_of(stage, self._place(stage, None, "").use)
+            return [self._device(stage, target), *self._knob_arguments(stage)]
+        if spec.claims:
+            return claim_arguments(stage, spec, self._place(stage, None, "").use)
+        given = [
+            self._argument(stage, word, value, named=word not in spec.positional)
+            for word, value in spec.arguments(stage.given)
+        ]
+        return given + self._knob_arguments(stage)
+
+    def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
+        if isinstance(value, str):
+            text = quoted(value)
+        elif isinstance(value, int | float):
+            text = repr(value)
+        else:
+            place = self._place(stage, value, f"{stage.name}_{word}", stage.op, word)
+            text = self._expression(value, place)
+        return f"{word}={text}" if named else text
 
     def _device(self, stage: Stage, target: Target) -> str:
         """Return the parameter for a device; stages on one device have one."""
@@ -912,15 +905,6 @@ class _Writer:
             self._devices[target.device] = name = self._parameter(stage, "device")
             self._add(Parameter(name, "str", quoted(target.device)))
         return self._devices[target.device]
-
-    def _drawn(self, stage: Stage, spec: Sample | Balance) -> list[str]:
-        word = "weights" if isinstance(spec, Sample) else "labels"
-        place = self._place(stage, getattr(spec, word), f"{stage.name}_{word}", stage.op, word)
-        arguments = [self._expression(getattr(spec, word), place)]
-        arguments += [] if spec.n is None else [f"n={spec.n}"]
-        if isinstance(spec, Sample) and not spec.replacement:
-            arguments.append("replacement=False")
-        return [*arguments, f"seed={spec.seed}"]
 
     def _route(self, stage: Stage, spec: Route, names: set[str]) -> Step:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")

@@ -28,6 +28,7 @@ class Cache(Operation):
     """Items of the first whole epoch, kept for the later ones."""
 
     label: ClassVar[str] = "cache"
+    positional: ClassVar[tuple[str, ...]] = ("path",)
     runs: ClassVar[Runs] = "cache"
     store: Store
 
@@ -43,6 +44,10 @@ class Cache(Operation):
     def kept_in(self) -> Store:
         """Where the items are kept."""
         return self.store
+
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return the folder, where there is one."""
+        return [] if self.store.place == "memory" else [("path", self.store.place)]
 
 
 def append_cache(chain: Chain, path: str | os.PathLike[str] | None) -> Chain:

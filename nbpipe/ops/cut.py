@@ -22,6 +22,7 @@ class Take(Operation):
     """The first `count` items."""
 
     label: ClassVar[str] = "take"
+    positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
 
     def detail(self) -> str:
@@ -51,6 +52,7 @@ class Skip(Operation):
     """All but the first `count` items."""
 
     label: ClassVar[str] = "skip"
+    positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
 
     def detail(self) -> str:
@@ -80,6 +82,7 @@ class Window(Operation):
     """Lists of `size` neighbours, `stride` apart."""
 
     label: ClassVar[str] = "window"
+    positional: ClassVar[tuple[str, ...]] = ("size",)
     gathers: ClassVar[bool] = True
     size: int
     stride: int = 1
@@ -123,6 +126,7 @@ class Repeat(Operation):
     """`times` passes, or passes for ever."""
 
     label: ClassVar[str] = "repeat"
+    positional: ClassVar[tuple[str, ...]] = ("times",)
     runs: ClassVar[Runs] = "repeat"
     times: int | None = None
 

@@ -27,6 +27,7 @@ class Sample(Operation):
     """Rows drawn by weight: `weights` as they were given, `draw` made of them."""
 
     label: ClassVar[str] = "sample"
+    positional: ClassVar[tuple[str, ...]] = ("weights",)
     weights: Any
     draw: Draw
     n: int | None = None
@@ -52,12 +53,19 @@ class Sample(Operation):
         words = {"draw": self.draw.digest, "weights": None, "labels": None}
         return Operation.state_words(self) | words
 
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return the weights, and the seed, which a reader should see."""
+        count = [] if self.n is None else [("n", self.n)]
+        again = [] if self.replacement else [("replacement", False)]
+        return [("weights", self.weights), *count, *again, ("seed", self.seed)]
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Balance(Operation):
     """Rows drawn so that every label comes equally often."""
 
     label: ClassVar[str] = "balance"
+    positional: ClassVar[tuple[str, ...]] = ("labels",)
     labels: Any
     draw: Draw
     n: int | None = None
@@ -80,6 +88,11 @@ class Balance(Operation):
         """Return a digest of the weights in the place of them."""
         words = {"draw": self.draw.digest, "weights": None, "labels": None}
         return Operation.state_words(self) | words
+
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return the labels, and the seed, which a reader should see."""
+        count = [] if self.n is None else [("n", self.n)]
+        return [("labels", self.labels), *count, ("seed", self.seed)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

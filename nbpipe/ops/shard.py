@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..base.checks import whole
 from ..base.seeding import Entry
@@ -22,6 +22,7 @@ class Shard(Operation):
     """Every `world_size`-th item from `rank` on."""
 
     label: ClassVar[str] = "shard"
+    positional: ClassVar[tuple[str, ...]] = ("rank", "world_size")
     splits: ClassVar[bool] = True
     rank: int
     world_size: int
@@ -60,6 +61,11 @@ class Shard(Operation):
     def part(self) -> tuple[int, int] | None:
         """This rank, and how many there are."""
         return self.rank, self.world_size
+
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return rank and world size only where they were given: else they are those of the job."""
+        known = [("rank", self.rank), ("world_size", self.world_size)] if "rank" in given else []
+        return [*known, *([] if self.tail == "pad" else [("tail", self.tail)])]
 
 
 def append_shard(chain: Chain, rank: int | None, world_size: int | None, tail: Tail) -> Chain:

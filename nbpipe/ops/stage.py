@@ -39,6 +39,7 @@ class Operation:
         branches: its inputs are branches of the chain, not chains of their own.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
+        positional: arguments of its method that are written without their names.
         numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
         permutes: it makes another order of indices (True), or keeps the one before it (False);
@@ -54,6 +55,7 @@ class Operation:
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
+    positional: ClassVar[tuple[str, ...]] = ()
     claims: ClassVar[bool] = False
 
     @property
@@ -94,6 +96,19 @@ class Operation:
     def detail(self) -> str:
         """Return the arguments worth showing in one short text."""
         return ""
+
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return what its method is called with: name and value, without what is the default.
+
+        Args:
+            given: arguments that were given, where their values do not tell.
+        """
+        found = [(part.name, getattr(self, part.name), part.default) for part in _fields(self)]
+        return [
+            (name, value)
+            for name, value, default in found
+            if type(value) is not type(default) or value != default
+        ]
 
     def indexed(self, stage: Stage, plan_of: Callable[[Chain], Any]) -> Any:
         """Return the `Source` that a stage with this operation begins, where it has an index.

@@ -129,7 +129,7 @@ def test_order_and_length(notebook: Notebook):
     """Everything that orders and cuts keeps its arguments."""
     chain = (
         "nbpipe.source(range(30)).shuffle(seed=3).shard(1, 2, tail='drop').skip(1).take(9)"
-        ".repeat(2).enumerate().window(3, stride=2).cache().unbatch()"
+        ".repeat(2).enumerate().dedupe(key=repr, last=50).window(3, stride=2).cache().unbatch()"
     )
     assert exported_chain(notebook, chain) == ("", chain)
 
