@@ -279,8 +279,8 @@ def _wanted_s() -> float | None:
 
 
 _interval = _Interval()
-lower = _interval.lower
-restore = _interval.restore
+lower_switch_interval = _interval.lower
+restore_switch_interval = _interval.restore
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_interval.forget)

@@ -330,7 +330,7 @@ class Life:
         self.number = place.epoch
         self.next_epoch = place.epoch + 1
         self.owner = me
-        threads.lower(self)
+        threads.lower_switch_interval(self)
         try:
             self._begin(perf_counter_ns())
             if self.given is not None:
@@ -341,7 +341,7 @@ class Life:
             self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, node_state)
             epoch.delivered = self._delivered
         except BaseException as error:
-            threads.restore(self)
+            threads.restore_switch_interval(self)
             if isinstance(error, WorkerStartError):  # nothing has begun
                 self.next_epoch, self.following = place.epoch, before
             if place.node_state and isinstance(error, TypeError | ValueError | LookupError):
@@ -449,7 +449,7 @@ class Life:
                 return
             with self.scheduler.lock:
                 self.record.end(self.ended_ns)
-            threads.restore(self)
+            threads.restore_switch_interval(self)
             if ending.given is not None:  # first: whoever waits in `load` is to hear of the end
                 ending.given.close(ending.error)
             self.scheduler.end_epoch(ending.epoch)
@@ -478,7 +478,7 @@ class Life:
         if epoch is not None:
             self.end(epoch)
         self._finish()
-        threads.restore(self)
+        threads.restore_switch_interval(self)
         late = self.machine.close(timeout_s)
         if late:
             LOG.warning(
