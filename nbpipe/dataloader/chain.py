@@ -363,7 +363,7 @@ class Batches(_Sent):
 
 
 def own_copy(dataset: Any) -> Any:
-    """Return a thread a dataset of its own, as far as it can be copied."""
+    """Return a dataset that is a thread's own, as far as it can be copied."""
     try:
         return copy.copy(dataset)
     except TypeError:  # what it holds cannot be
@@ -423,7 +423,7 @@ def listed(
     drop_last: bool,
     at_end: Callable[[], object] = lambda: None,
 ) -> Iterator[Any]:
-    """Gather samples in lists; without a size, give them. After its end none is asked for.
+    """Gather samples in lists, or without a size yield them. After the end none is asked for.
 
     Args:
         samples: from the first on.
@@ -515,7 +515,7 @@ _AHEAD = 2  # lists of indices, or of samples that were read once, ready for the
 
 @final
 class EpochIndices:
-    """Gives the indices of an epoch, in lists where there are batches.
+    """The indices of each epoch, in lists where there are batches.
 
     Attributes:
         prepared: what the next iteration gives; None: what the sampler does.
@@ -540,7 +540,7 @@ class Recipe:
     Attributes:
         dataset: by index, or iterable.
         samples: which samples make which batch.
-        order: gives the indices; None where the dataset is iterable.
+        indices: those of each epoch; None where the dataset is iterable.
         collate_fn: makes a batch.
         plain: that is torch's own.
         pin: copies a batch to pinned memory, or None.
@@ -552,13 +552,12 @@ class Recipe:
         count: workers [calls]; 0: the calling thread.
         prefetch: batches held ready.
         factor: those for each worker.
-        knobs: those of the last chain, or None.
         resumed: where an iterable dataset goes on, or None.
     """
 
     dataset: Any
     samples: Samples
-    order: EpochIndices | None
+    indices: EpochIndices | None
     collate_fn: Callable[[Any], Any]
     plain: bool
     pin: Callable[[Any], Any] | None
@@ -570,16 +569,10 @@ class Recipe:
     count: int
     prefetch: int
     factor: int
-    knobs: Mapping[str, Knob] | None
     resumed: Resumed | None = None
 
-    @property
-    def workers(self) -> LoaderWorkers | None:
-        """Who makes the batches; None: the calling thread."""
-        return self.team(fixed=False)
-
-    def team(self, *, fixed: bool) -> LoaderWorkers | None:
-        """Return who makes the batches; `fixed`: each has a part of its own."""
+    def workers(self, *, fixed: bool = False) -> LoaderWorkers | None:
+        """Return who makes the batches, None for the calling thread; `fixed`: each has a part."""
         if not self.count:
             return None
         kind = self.executor if self.executor in ("process", "thread") else "other"
@@ -622,16 +615,16 @@ class Recipe:
 
     def fetch(self) -> Fetch:
         """Make what reads samples by index."""
-        batched, workers = self.samples.batched, self.workers
+        batched, workers = self.samples.batched, self.workers()
         return Fetch(self.dataset, self.collate(), batched=batched, workers=workers)
 
 
 def chain_of(recipe: Recipe) -> Pipeline:
     """Build the chain of a dataset that is read by index, or once; its stage is "fetch"."""
-    if recipe.order is not None:
-        given = source(recipe.order, name="indices", prefetch=_AHEAD)
+    if recipe.indices is not None:
+        given = source(recipe.indices, name="indices", prefetch=_AHEAD)
         return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
-    return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers)))
+    return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers())))
 
 
 def is_local(pipe: Pipeline) -> bool:
@@ -656,10 +649,10 @@ def _read_once(recipe: Recipe) -> Pipeline:
 
 
 def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:
-    """Add the stage that makes batches, with the knobs that the last one had."""
+    """Add the stage that makes batches."""
     if not recipe.count:
         return given.map(fn, name="fetch", executor="inline")
-    pipe = given.map(
+    return given.map(
         fn,
         name="fetch",
         executor=recipe.executor,
@@ -667,19 +660,6 @@ def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeli
         prefetch=recipe.prefetch,
         ordered=recipe.in_order,
     )
-    if recipe.knobs is None:
-        return pipe
-    *above, last = pipe.chain
-    again = Stage(
-        last.spec,
-        name=last.name,
-        named=True,
-        executor=last.executor,
-        placement=last.placement,
-        shared=recipe.knobs,
-        given=last.given,
-    )
-    return Pipeline((*above, again))
 
 
 def split_chain(recipe: Recipe) -> Pipeline:
@@ -697,7 +677,7 @@ def split_chain(recipe: Recipe) -> Pipeline:
 
 
 def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
-    workers, samples = recipe.team(fixed=True), recipe.samples
+    workers, samples = recipe.workers(fixed=True), recipe.samples
     assert workers is not None
     read = ReadPart(
         recipe.dataset,
@@ -723,7 +703,7 @@ def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
 
 
 def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:
-    """Return the stages of a chain the knobs that those of the same address had before."""
+    """Return a chain whose stages have the knobs that those of the same address had before."""
     book = {id(stage): address for address, stage in addresses(pipe.chain).items()}
     return Pipeline(
         tuple(_with_knobs(stage, known.get(book[id(stage)], {})) for stage in pipe.chain)

@@ -159,7 +159,7 @@ class BatchTimeout:
 
 @final
 class LoaderEpoch(Iterator[Any]):
-    """Gives the batches of one epoch; what a dataset raised is raised here as it was.
+    """The batches of one epoch; what a dataset raised is raised here as it was.
 
     Args:
         loader: whose epoch it is.
@@ -171,7 +171,7 @@ class LoaderEpoch(Iterator[Any]):
     Attributes:
         over: no more batches will come.
         dropped: nobody holds it any more, and it is being closed.
-        local: is told what happens, where the calling thread makes the batches; else None.
+        local: what counts the batches, where the calling thread makes them; else None.
     """
 
     def __init__(
@@ -554,12 +554,12 @@ class DataLoader:
         """The run of this loader, from the start: one for all of its epochs."""
         return self._live
 
-    def _recipe(self, seed: int, order: EpochIndices | None, position: Position | None) -> Recipe:
+    def _recipe(self, seed: int, indices: EpochIndices | None, position: Position | None) -> Recipe:
         data = self._torch.utils.data
         return Recipe(
             dataset=self.dataset,
             samples=self._samples,
-            order=order,
+            indices=indices,
             collate_fn=self.collate_fn,
             plain=self.collate_fn in (data.default_collate, data.default_convert),
             pin=_Pin(self._torch) if self._pins() else None,
@@ -571,15 +571,14 @@ class DataLoader:
             count=self.num_workers,
             prefetch=self._prefetch,
             factor=self._factor,
-            knobs=self._knobs,
             resumed=None if position is None or not self._reads else position.resumed,
         )
 
     def _build(
-        self, seed: int, order: EpochIndices | None, position: Position | None = None
+        self, seed: int, indices: EpochIndices | None, position: Position | None = None
     ) -> None:
         """Build the chain; its knobs are those of the one before."""
-        recipe = self._recipe(seed, order, position)
+        recipe = self._recipe(seed, indices, position)
         if recipe.count and self._splits:
             self._pipeline = split_chain(recipe)
         else:

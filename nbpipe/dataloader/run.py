@@ -216,7 +216,7 @@ class LocalEpochs:
                 runtime.active = 1
 
     def end_call(self, now_ns: int, epoch: int) -> int:
-        """Called when a batch was made; give the time [ns]."""
+        """Called when a batch was made; return the time [ns]."""
         with self._lock:
             spent_ns = self._back(now_ns)
             consumer = self.record.consumer
@@ -266,7 +266,7 @@ class LocalEpochs:
         return next(iter(self._runtimes), _MADE_IN)
 
     def end(self, now_ns: int, epoch: int) -> int:
-        """Called when an epoch is over; give the time [ns]."""
+        """Called when an epoch is over; return the time [ns]."""
         with self._lock:
             self._back(now_ns)
             self._sample(now_ns, epoch, last=True)
@@ -274,7 +274,7 @@ class LocalEpochs:
         return now_ns
 
     def _back(self, now_ns: int) -> int:
-        """Note that the loop is its own again; give the time that it was not [ns]."""
+        """Note that the loop is its own again; return the time that it was not [ns]."""
         consumer = self.record.consumer
         since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
         spent_ns = max(0, now_ns - since_ns) if since_ns else 0
@@ -319,7 +319,7 @@ class LocalEpochs:
         return not self._going.is_set()
 
     def pause(self) -> None:
-        """Let no further batch be made."""
+        """Make no further batch."""
         self._going.clear()
 
     def resume(self) -> None:
@@ -334,7 +334,7 @@ class LocalEpochs:
 
 
 # -- all epochs of a loader ------------------------------------------------------------------------
-class Epoch(Protocol):
+class ClosableEpoch(Protocol):
     """The iterator of an epoch, as far as its run knows it."""
 
     over: bool
@@ -390,7 +390,7 @@ class LoaderRun:
     Attributes:
         on_run: called with every run that makes batches for this one, or None.
         between_waits: called before a batch is made in the calling thread, or None.
-        shown: what shows this run, and hears of the end of each epoch.
+        shown: what shows this run; its `rest` is called at the end of each epoch.
     """
 
     def __init__(self, loader: Loader, *, in_batches: bool) -> None:
@@ -412,8 +412,8 @@ class LoaderRun:
         self._knobs: dict[str, dict[str, Knob]] = {}
         self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
         self._begun_s = time()
-        for hear in tuple(loader_made):
-            hear(self)
+        for made in tuple(loader_made):
+            made(self)
 
     # -- what the loader tells ---------------------------------------------------------------
     def follow(self, pipeline: Pipeline) -> None:
@@ -431,7 +431,7 @@ class LoaderRun:
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def began(self, epoch: Epoch, run: Run | None, before: int) -> LocalEpoch | None:
+    def began(self, epoch: ClosableEpoch, run: Run | None, before: int) -> LocalEpoch | None:
         """Called when an epoch begins.
 
         Args:
@@ -440,7 +440,7 @@ class LoaderRun:
             before: batches of it that the loop had before.
 
         Returns:
-            What is to be told of an epoch in the calling thread.
+            What counts an epoch that is made in the calling thread.
         """
         with self._lock:
             self._number += 1
@@ -676,7 +676,7 @@ class LoaderRun:
         return iter(self._open_loader())
 
     def pause(self) -> None:
-        """Let no further batch be begun until `resume()`, in this epoch."""
+        """Begin no further batch until `resume()`, in this epoch."""
         run = self._run
         if run is None:
             self._local.pause()

@@ -200,7 +200,7 @@ def _counts_epochs(sampler: Any) -> bool:
 
 @final
 class StatefulIndices(Iterator[Any]):
-    """Gives what a sampler gives, and keeps the sampler's own state behind each.
+    """What a sampler yields; the sampler's own state behind each is kept.
 
     Args:
         sampler: has the state.
@@ -605,7 +605,7 @@ class LoaderState:
         return self.pending
 
     def indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
-        """Begin to iterate the sampler; load its own state. A dataset is told its own later."""
+        """Begin to iterate the sampler; load its own state. A dataset loads its own later."""
         if position is not None and position.dataset is not None:
             checked_state(self._dataset)
         if self._reads:
@@ -613,11 +613,11 @@ class LoaderState:
         sampler, start = sources.stateful, 0 if position is None else position.rest.start
         if sampler is None:
             return following(iter(self._samples.indices))
-        told = position is not None and position.sampler is not None
-        if told:
+        goes_on = position is not None and position.sampler is not None
+        if goes_on:
             checked_state(sampler)
             sampler.load_state_dict(position.sampler)  # type: ignore[union-attr]
-        return StatefulIndices(sampler, self._samples.indices, start, retry=told and not start)
+        return StatefulIndices(sampler, self._samples.indices, start, retry=goes_on and not start)
 
     def seeded(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool

@@ -74,7 +74,7 @@ def _info(torch_worker: Any) -> Any:
 
 @contextmanager
 def as_worker(info: Any) -> Iterator[None]:
-    """Let `get_worker_info()` say this in the calling thread."""
+    """Have `get_worker_info()` return this in the calling thread."""
     before, THREAD.info = THREAD.info, info
     try:
         yield
@@ -142,7 +142,7 @@ class LoaderWorkers:
 
     @contextmanager
     def one(self, dataset: object) -> Iterator[None]:
-        """Be one worker, with this dataset, for one call."""
+        """Make this thread one worker, with this dataset, for one call."""
         number = self._take()
         try:
             with self.at(number, dataset):
@@ -153,7 +153,7 @@ class LoaderWorkers:
 
     @contextmanager
     def at(self, number: int, dataset: object) -> Iterator[None]:
-        """Be the worker of this number."""
+        """Make this thread the worker of this number."""
         info = self._infos.get(number)
         with as_worker(info or self._made(number, dataset)):
             if info is None:

@@ -229,21 +229,20 @@ class Feed(GivenOrder):
 
     Args:
         depth: loads that may wait for the source to begin them; None: any number [loads].
+        on_begun: called with the number of loads when the source begins some, with 0 when it
+            wants no more; or None.
 
     Attributes:
         wake: called after there is more to draw, or nothing more comes.
-        hear: called with the number of loads when the source begins some, with 0 when it wants
-            no more.
-        pass_on: takes each load, and None for the end, in place of the source of this process.
     """
 
     count = None
     inner = None
 
-    def __init__(self, depth: int | None) -> None:
+    def __init__(self, depth: int | None, on_begun: Callable[[int], object] | None = None) -> None:
         self.wake: Callable[[], object] = _nothing
-        self.hear: Callable[[int], object] = _nothing
-        self.pass_on: Callable[[Sequence[Index] | None], object] | None = None
+        self._on_begun = on_begun or _nothing
+        self._send: Callable[[Sequence[Index] | None], object] | None = None
         self._depth = depth
         self._lock = threading.RLock()  # garbage may close it below us: reentrant
         self._changed = threading.Condition(self._lock)
@@ -252,6 +251,10 @@ class Feed(GivenOrder):
         self._wanted = True
         self._ended = self._closed = False
         self._error: BaseException | None = None
+
+    def forward(self, send: Callable[[Sequence[Index] | None], object]) -> None:
+        """Have each load, and None for the end, sent away: no source of this process draws them."""
+        self._send = send
 
     # -- pushing --------------------------------------------------------------------------
     def load(
@@ -313,10 +316,10 @@ class Feed(GivenOrder):
             )
 
     def _put(self, indices: Sequence[Index], loads: int) -> None:
-        if self.pass_on is None:
+        if self._send is None:
             self._indices.extend([(indices[0], loads), *((index, 0) for index in indices[1:])])
         else:
-            self.pass_on(indices)
+            self._send(indices)
         self._waiting += loads
 
     def end(self) -> None:
@@ -325,8 +328,8 @@ class Feed(GivenOrder):
             if self._ended or self._closed:
                 return
             self._ended = True
-            if self.pass_on is not None:
-                self.pass_on(None)
+            if self._send is not None:
+                self._send(None)
             self._changed.notify_all()
         self.wake()
 
@@ -375,7 +378,7 @@ class Feed(GivenOrder):
         with self._lock:
             self._waiting = max(0, self._waiting - loads)
             self._changed.notify_all()
-        self.hear(loads)
+        self._on_begun(loads)
 
     def cut(self) -> None:
         """Called when the source wants no more: what is pushed from now on is dropped."""
@@ -387,7 +390,7 @@ class Feed(GivenOrder):
             self._changed.notify_all()
             told = not self._ended
         if told:
-            self.hear(0)
+            self._on_begun(0)
 
 
 def _round_s(until_s: float | None, *, attends: bool) -> float | None:

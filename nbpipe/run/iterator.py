@@ -89,7 +89,7 @@ class EpochIterator(Iterator[Any]):
         return self._next(epoch)[1]
 
     def take(self) -> Entry | None:
-        """Wait for the next item; give it with its path, or None at the end.
+        """Wait for the next item; return it with its path, or None at the end.
 
         Raises:
             StageError: as `__next__` does.
@@ -132,11 +132,11 @@ class EpochIterator(Iterator[Any]):
         raise StopIteration
 
     def _opened(self, entry: Entry) -> Entry:
-        """Let the streams of this thread wait for a batch; one on its way here is waited for."""
+        """Have the streams of this thread wait for a batch; one that is copied is waited for."""
         begun_ns = perf_counter_ns()
         try:
             return (entry[0], opened(entry[1]))
-        except Exception:  # the loop hears of this item, and the next one follows
+        except Exception:  # the loop gets this error, and then the next item
             self._consumer.items += 1
             self._epoch.held = None
             raise
@@ -207,7 +207,7 @@ class EpochIterator(Iterator[Any]):
             return
         try:
             close_dropped(self._life, self.close)
-        except KeyboardInterrupt:  # nobody hears of it here
+        except KeyboardInterrupt:  # nobody could catch it here
             in_new_thread(_thread.interrupt_main)
 
 

@@ -432,7 +432,7 @@ class Run:
         self._life.stop()
 
     def pause(self) -> None:
-        """Let no further call start; `__next__` waits until `resume()`."""
+        """Start no further call; `__next__` waits until `resume()`."""
         self._life.check_open()
         self._machine.pause(paused=True)
 

@@ -28,8 +28,8 @@ class Training:
         epochs: how many epochs [epochs].
 
     Attributes:
-        first: the first epoch, started by whoever asks for the loop, so that they hear why it
-            cannot be.
+        first: the first epoch, started by whoever asks for the loop, who is the one to be
+            told why it cannot be.
         error: what ended the loop before its time, or None.
         begun: epochs that have begun [epochs].
         stopping: no further epoch is wanted.
@@ -63,7 +63,7 @@ class Training:
         return self._ended.is_open
 
     def wait(self, timeout_s: float | None, between: Callable[[], object] | None) -> bool:
-        """Wait for the end of the loop, and say whether it has come.
+        """Wait for the end of the loop; return whether it has come.
 
         Args:
             timeout_s: how long at most [s], or None.

@@ -1,8 +1,10 @@
-"""The process that holds a whole pipeline, and serves the run it belongs to."""
+"""The process that holds a whole pipeline, and serves the run that it belongs to."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import functools
 import io
 import logging
 import pickle
@@ -16,10 +18,16 @@ from typing import Any, final
 from ...base.seeding import Entry
 from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
-from ...engine.external import Feed
+from ...engine.external import MAX_DEPTH, Feed, Index
 from ...engine.node import Stages
 from ...engine.stats import Row
-from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
+from ...errors import (
+    ArgumentTypeError,
+    EpochClosedError,
+    RunClosedError,
+    UnpicklableError,
+    WorkerStartError,
+)
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
@@ -28,64 +36,11 @@ from ...ops.remaining import Remaining
 from ...ops.stage import CONSUMER
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
-from .link import Feeds, taken_over
+from .link import received_connection
 from .pickling import Unpacked, Values, set_values
-from .report import Report, Workers, seen_s
+from .report import ChildReport, Workers, seen_s
 
-
-# -- What the stages of another process print and log ----------------------------------------------
-@final
-class Lines(io.TextIOBase):
-    """Standard output of the stages: whole lines are sent to the parent, which prints them.
-
-    Several threads print here at once: each has a line of its own.
-    """
-
-    def __init__(self, control: Channel, name: str) -> None:
-        self._control = control
-        self._name = name
-        self._lock = threading.RLock()  # garbage that is found below us may come here again
-        self._rests: dict[int, str] = {}
-
-    def writable(self) -> bool:
-        """Tell that it can be written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Send the lines that are complete."""
-        me = threading.get_ident()
-        with self._lock:
-            lines, newline, rest = (self._rests.pop(me, "") + text).rpartition("\n")
-            if rest:
-                self._rests[me] = rest
-        if newline:
-            self._control.send(("text", self._name, lines + newline))
-        return len(text)
-
-    def flush(self) -> None:
-        """Send what is there, also without the end of its line."""
-        with self._lock:
-            rests, self._rests = self._rests, {}
-        for rest in rests.values():
-            self._control.send(("text", self._name, rest))
-
-
-@final
-class Records(logging.Handler):
-    """Has the parent log what is logged here."""
-
-    def __init__(self, control: Channel) -> None:
-        super().__init__()
-        self._control = control
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record's text."""
-        with contextlib.suppress(OSError):
-            self._control.send(("log", record.name, record.levelno, self.format(record)))
-
-
-# -- The process that holds a whole pipeline, and serves the run it belongs to ---------------------
-_SMALL_BYTES = 1 << 18  # items that are larger together cross one by one
+_SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
 
 Answer = tuple[str, Any]
 
@@ -93,15 +48,15 @@ Answer = tuple[str, Any]
 def serve(connection: Connection, argument: bytes) -> None:
     """Run a pipeline until the other end wants no more of it."""
     settings = pickle.loads(argument)  # noqa: S301  our own parent's
-    control = Channel(taken_over(connection))
+    control = Channel(received_connection(connection))
     data = Channel(connection, budget_bytes=settings["budget_bytes"])
-    sys.stdout, sys.stderr = (Lines(control, name) for name in ("stdout", "stderr"))
-    logging.getLogger().addHandler(Records(control))
-    loaded = Loaded()
+    sys.stdout, sys.stderr = (LineSender(control, name) for name in ("stdout", "stderr"))
+    logging.getLogger().addHandler(LogSender(control))
+    loaded = LoadedRun()
     feeds = Feeds(control)
-    gate = ItemServer(loaded, feeds, data)
+    items = ItemServer(loaded, feeds, data)
     try:
-        ControlServer(loaded, gate, feeds, control).serve()
+        ControlServer(loaded, items, feeds, control).serve()
     except (EOFError, OSError):  # the run is gone
         return
     finally:
@@ -119,7 +74,7 @@ def _flush() -> None:
 
 
 @final
-class Loaded:
+class LoadedRun:
     """The run in this process, once it was sent.
 
     Attributes:
@@ -185,7 +140,7 @@ class Loaded:
         return {} if self._unpacked is None else caches(self._unpacked.chain)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
-        """Let no further call start, or let them go on."""
+        """Start no further call, or go on."""
         self.paused = paused
         if self.run is not None:
             (self.run.pause if paused else self.run.resume)()
@@ -212,10 +167,10 @@ class ItemServer:
     Args:
         loaded: gives the run.
         feeds: give the orders of epochs.
-        data: the way out.
+        data: the channel that they go by.
     """
 
-    def __init__(self, loaded: Loaded, feeds: Feeds, data: Channel) -> None:
+    def __init__(self, loaded: LoadedRun, feeds: Feeds, data: Channel) -> None:
         self._loaded = loaded
         self._feeds = feeds
         self._data = data
@@ -273,7 +228,7 @@ class ItemServer:
             epoch.close()
 
     def _with_more(self, first: Entry, most: int) -> tuple[list[Entry], bool]:
-        """Add what else is ready, as long as it is small; say whether there was still more."""
+        """Add what else is ready, as long as it is small; tell whether there was still more."""
         epoch = self._epoch
         assert epoch is not None
         entries = [first]
@@ -298,7 +253,7 @@ class ItemServer:
             self._send(token, self._instead(value[0], error))
 
     def _instead(self, entries: list[Any], error: Exception) -> Answer:
-        """Take items apart of which one cannot be sent; say so where it is the only one."""
+        """Take items apart of which one cannot be sent; refuse it where it is the only one."""
         if len(entries) > 1:
             first, *rest = entries
             self._late.extendleft(("items", ([entry], True)) for entry in reversed(rest))
@@ -321,22 +276,24 @@ class ItemServer:
 
 @final
 class ControlServer:
-    """Does what it is told and answers what it is asked, one after the other."""
+    """Serves the messages of the parent, one after the other."""
 
-    def __init__(self, loaded: Loaded, gate: ItemServer, feeds: Feeds, control: Channel) -> None:
+    def __init__(
+        self, loaded: LoadedRun, items: ItemServer, feeds: Feeds, control: Channel
+    ) -> None:
         self._loaded = loaded
-        self._gate = gate
+        self._items = items
         self._feeds = feeds
         self._control = control
         self._answers: dict[str, Callable[..., Any]] = {
             "load": loaded.load,
             "pause": loaded.pause,
             "close": loaded.close,
-            "look": self._look,
+            "report": self._report,
             "history": self._history,
             "scale": self._scale,
             "node_state": self._node_state,
-            "caches": self._caches,
+            "caches": loaded.caches,
         }
 
     def serve(self) -> None:
@@ -346,7 +303,7 @@ class ControlServer:
             if kind == "turn":
                 self._loaded.turn(*values)
             elif kind == "end":
-                self._gate.end(*values)
+                self._items.end(*values)
             elif kind == "feed":
                 self._feeds.put(*values)
             elif self._answer(*values) == "close":
@@ -360,7 +317,7 @@ class ControlServer:
         self._control.send(answer)
         return what
 
-    def _look(self, seen: float | None) -> Report | None:
+    def _report(self, seen: float | None) -> ChildReport | None:
         run = self._loaded.run
         if run is None:
             return None
@@ -368,7 +325,7 @@ class ControlServer:
         del rows[CONSUMER]
         failures = run.failures()
         status = run.status()
-        return Report(
+        return ChildReport(
             stats=rows,
             failures=failures if seen_s(failures) != seen else None,
             cpu_cores=status.cpu_cores,
@@ -394,5 +351,108 @@ class ControlServer:
         run = self._loaded.run
         return None if run is None else run.node_state(epoch, Remaining.read(rest))
 
-    def _caches(self) -> Stages:
-        return self._loaded.caches()
+
+@final
+class Feeds:
+    """The feeds of this process, by the tickets of the epochs that another one began.
+
+    Args:
+        control: the channel on which it is told what was begun.
+    """
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._feeds: dict[int, Feed] = {}
+        self._first = 1  # tickets before it are of epochs that are over
+        self._lock = threading.Lock()
+
+    def put(self, ticket: int, indices: Sequence[Index] | None, loads: int) -> None:
+        """Take indices in that stand for some loads, or the end."""
+        feed = self._of(ticket)
+        if feed is None:
+            return
+        if indices is None:
+            feed.end()
+            return
+        with contextlib.suppress(EpochClosedError):
+            feed.load(indices, loads=loads)
+
+    def take(self, ticket: int) -> Feed | None:
+        """Return the feed of an epoch that begins, and forget those of earlier ones."""
+        feed = self._of(ticket)
+        with self._lock:
+            self._first = max(self._first, ticket)
+            for past in [one for one in self._feeds if one < self._first]:
+                del self._feeds[past]
+        return feed
+
+    def _of(self, ticket: int) -> Feed | None:
+        with self._lock:
+            if ticket < self._first:
+                return None
+            if ticket not in self._feeds:
+                begun = functools.partial(self._begun, ticket)
+                self._feeds[ticket] = Feed(MAX_DEPTH, begun)  # the other end bounds it
+            return self._feeds[ticket]
+
+    def _begun(self, ticket: int, loads: int) -> None:
+        if loads:
+            self._send(ticket, loads)
+            return
+        # it is called under a lock that must not be held for as long as a pipe is full
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+            _thread.start_new_thread(self._send, (ticket, loads))
+
+    def _send(self, ticket: int, loads: int) -> None:
+        with contextlib.suppress(OSError):  # the run is gone
+            self._control.send(("fed", ticket, loads))
+
+
+@final
+class LineSender(io.TextIOBase):
+    """Standard output of the stages: whole lines are sent to the parent, which prints them.
+
+    Several threads print here at once: each has a line of its own.
+    """
+
+    def __init__(self, control: Channel, name: str) -> None:
+        self._control = control
+        self._name = name
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
+        self._unfinished: dict[int, str] = {}
+
+    def writable(self) -> bool:
+        """Tell that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Send the lines that are complete."""
+        me = threading.get_ident()
+        with self._lock:
+            lines, newline, rest = (self._unfinished.pop(me, "") + text).rpartition("\n")
+            if rest:
+                self._unfinished[me] = rest
+        if newline:
+            self._control.send(("text", self._name, lines + newline))
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there, also without the end of its line."""
+        with self._lock:
+            unfinished, self._unfinished = self._unfinished, {}
+        for rest in unfinished.values():
+            self._control.send(("text", self._name, rest))
+
+
+@final
+class LogSender(logging.Handler):
+    """Has the parent log what is logged here."""
+
+    def __init__(self, control: Channel) -> None:
+        super().__init__()
+        self._control = control
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record's text."""
+        with contextlib.suppress(OSError):
+            self._control.send(("log", record.name, record.levelno, self.format(record)))

@@ -1,4 +1,4 @@
-"""Freight: a chain of stages as plain values that can be pickled, and built again."""
+"""ChainPickle: a chain of stages as plain values that can be pickled, and built again."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def split(chain: Chain) -> tuple[Chain, Chain]:
     return chain[:count], chain[count:]
 
 
-def shipped(chain: Chain) -> Shipped:
+def pickled(chain: Chain) -> Shipped:
     """Make a chain ready to be sent; knobs go with the values that they were made with.
 
     Raises:
@@ -97,9 +97,9 @@ def shipped(chain: Chain) -> Shipped:
     return ship(ChainPickle(packer.chain(chain, "")), stage=next(iter(addresses(chain))))
 
 
-def warn_of_size(chain: Chain, freight: Shipped) -> None:
-    """Tell once what makes a chain large, where it is above 1 MiB."""
-    if freight.size_bytes <= LARGE_BYTES:
+def warn_of_size(chain: Chain, shipped: Shipped) -> None:
+    """Warn once of what makes a chain large, where it is above 1 MiB."""
+    if shipped.size_bytes <= LARGE_BYTES:
         return
     for address, stage in addresses(chain).items():
         spec: Any = stage.spec
@@ -198,11 +198,11 @@ class Unpacked:
         chain: the stages.
     """
 
-    def __init__(self, freight: ChainPickle) -> None:
+    def __init__(self, pickle: ChainPickle) -> None:
         self._knobs: dict[int, Knob] = {}
         self._clients: dict[str, Any] = {}
         self._executors: dict[int, Any] = {}
-        self.chain: Chain = self._built(freight.stages)
+        self.chain: Chain = self._built(pickle.stages)
 
     def _built(self, stages: tuple[PlainStage, ...]) -> Chain:
         return tuple(map(self._stage, stages))
@@ -245,7 +245,7 @@ class Unpacked:
         return client
 
     def close(self) -> None:
-        """Let go of clusters."""
+        """Disconnect from clusters."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()

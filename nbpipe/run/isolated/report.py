@@ -1,11 +1,11 @@
-"""Report: what a process says of the pipeline in it, and how the run's history is put together."""
+"""ChildReport: what a process tells of its pipeline, and how the run's history is put together."""
 
 from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter_ns
 
@@ -14,7 +14,6 @@ from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
 from ...ops.stage import Chain, addresses
 
-_COUNTERS = ("items_in", "items_out", "errors", "retries", "bytes_out")
 _ROWS_KEPT = 50_000
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
 
@@ -30,7 +29,7 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ChildReport:
     """A pipeline at one moment.
 
     Attributes:
@@ -47,7 +46,7 @@ class Report:
     held_bytes: int | None
     workers: dict[str, Workers]
 
-    def following(self, before: Report) -> Report:
+    def following(self, before: ChildReport) -> ChildReport:
         """Return the report with what it left out."""
         if self.failures is not None:
             return self
@@ -59,7 +58,7 @@ def seen_s(failures: tuple[Failure, ...] | None) -> float | None:
     return failures[-1].when_s if failures else None
 
 
-def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Report:
+def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> ChildReport:
     """Return the report of a pipeline that has done nothing yet.
 
     Raises:
@@ -69,46 +68,32 @@ def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Repor
     rows = stats(scheduler, perf_counter_ns())
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
-    return Report(rows, (), None, None, dict.fromkeys(served, Workers()))
+    return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()))
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What processes that died have left.
+    """What processes that died have left; the counts of stages begin anew in the next one.
 
     Attributes:
-        counts: stats whose counters go on, by address.
         failures: the last failed items.
         rows: of the history.
     """
 
-    counts: Mapping[str, StageStats] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     rows: Sequence[Row] = ()
 
-    def after(self, last: Report, rows: Sequence[Row]) -> Past:
+    def after(self, last: ChildReport, rows: Sequence[Row]) -> Past:
         """Return the past once another process has died."""
         return Past(
-            self.with_counts(last.stats),
             (*self.failures, *(last.failures or ()))[-KEPT:],
             [*self.rows, *rows][-_ROWS_KEPT:],
         )
 
-    def with_counts(self, rows: Mapping[str, StageStats]) -> dict[str, StageStats]:
-        """Let counters go on where those before ended."""
-        if not self.counts:
-            return dict(rows)
-        return {name: _added(row, self.counts[name]) for name, row in rows.items()}
-
-
-def _added(row: StageStats, before: StageStats) -> StageStats:
-    sums = {name: getattr(row, name) + getattr(before, name) for name in _COUNTERS}
-    return dataclasses.replace(row, **sums)
-
 
 # -- history ------------------------------------------------------------------------------
 def shifted(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
-    """Return rows with times since the beginning of the run here, not of the one over there."""
+    """Return rows with times since the beginning of this run, not of that in the child."""
     if not rows or not ours:
         return list(rows)
     shift_s = _zero_s(rows[0]) - _zero_s(ours[0])

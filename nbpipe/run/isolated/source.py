@@ -1,32 +1,37 @@
-"""Crossing: the items of a pipeline in another process, as a source in this one."""
+"""RemoteSource: the items of a pipeline in another process, as a source in this one."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from ...base.knobs import Knob
+from ...engine.external import Broken, Feed, GivenOrder, Index, Listed
 from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
-from .link import IndexSender, Link
+from ...errors import EpochClosedError
+from .link import Link
 
-MOST = 64  # items that cross at once, where they are small and the loop waits for them
-_IN_A_ROW = 4  # answers that say the same, before more cross
+MOST = 64  # items that come at once, where they are small and the loop waits for them
+_IN_A_ROW = 4  # answers that say the same, before more come at once
+_AT_ONCE = 256  # indices that are sent at once, where they are there without a wait
+_LOADS_AHEAD = 64  # loads drawn from an iterable and not yet begun over there
 
 
 @final
 class RemoteSource:
     """A source that draws from another process; each epoch opens it afresh.
 
-    One item crosses at a time, and the next one is under way while the loop is busy. Where the
-    loop waits and items are small, more cross together, and as many are kept ready here.
+    One item comes at a time, and the next one is under way while the loop is busy. Where the
+    loop waits and items are small, more come together, and as many are kept ready here.
 
     Args:
         link: gives the process in which the next epoch runs.
-        consumer: the loop, which waits or not.
+        consumer: the loop, which waits or does not.
         ready: knob of the items kept ready here.
         settle: called at the end of an epoch, before the loop hears of it.
     """
@@ -45,45 +50,45 @@ class RemoteSource:
         self._epoch = 0
         self._open: RemoteIterator | None = None
         self.node_state: Stages = {}  # where the stages go on over there
-        self._delivery: IndexSender | None = None
+        self._sender: IndexSender | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
 
-    def begin(self, deliver: Callable[[int], IndexSender] | None) -> int:
-        """Called when an epoch is about to begin; give its ticket.
+    def begin(self, make_sender: Callable[[int], IndexSender] | None) -> int:
+        """Called when an epoch is about to begin; return its ticket.
 
         Args:
-            deliver: sends the order of the epoch with this ticket over there, or None.
+            make_sender: makes what sends the order of the epoch with a ticket, or None.
         """
         self._ticket += 1
-        self._delivery = None if deliver is None else deliver(self._ticket)
+        self._sender = None if make_sender is None else make_sender(self._ticket)
         return self._ticket
 
     def cancel(self, ticket: int) -> None:
         """End an epoch: whoever waits for an item of it gets none."""
         self._cancelled = max(self._cancelled, ticket)
-        passage = self._open
-        if passage is not None and passage.ticket <= ticket:
-            passage.close()
-        delivery = self._delivery
-        if delivery is not None and delivery.ticket <= ticket:
-            delivery.close()
+        iterator = self._open
+        if iterator is not None and iterator.ticket <= ticket:
+            iterator.close()
+        sender = self._sender
+        if sender is not None and sender.ticket <= ticket:
+            sender.close()
 
     def wants(self, ticket: int) -> bool:
         """Tell whether anybody waits for the items of an epoch."""
         return ticket > self._cancelled
 
     def set_epoch(self, number: int) -> None:
-        """Hear the number of the epoch that begins."""
+        """Called with the number of the epoch that begins."""
         self._epoch = number
 
     def __iter__(self) -> RemoteIterator:
         """Begin the epoch over there."""
-        token, delivery = next(self._tokens), self._delivery
-        self._open = passage = RemoteIterator(self, self._ticket, token, self._epoch, delivery)
-        if delivery is not None:
-            delivery.start()
-        return passage
+        token, sender = next(self._tokens), self._sender
+        self._open = iterator = RemoteIterator(self, self._ticket, token, self._epoch, sender)
+        if sender is not None:
+            sender.start()
+        return iterator
 
 
 @final
@@ -91,30 +96,30 @@ class RemoteIterator(Iterator[Any]):
     """The items of one epoch.
 
     Args:
-        crossing: where they come from.
+        source: where they come from.
         ticket: of the epoch.
-        token: tells this passage from all others.
+        token: tells this iterator from all others.
         epoch: number of the epoch.
-        delivery: sends the order of the epoch over there, or None.
+        sender: sends the order of the epoch over there, or None.
     """
 
     def __init__(
         self,
-        crossing: RemoteSource,
+        source: RemoteSource,
         ticket: int,
         token: int,
         epoch: int,
-        delivery: IndexSender | None,
+        sender: IndexSender | None,
     ) -> None:
         self.ticket = ticket
-        self._crossing = crossing
+        self._source = source
         self._token = token
         self._epoch = epoch
-        self._delivery = delivery
+        self._sender = sender
         self._link: Link | None = None
         self._program = 0
-        if delivery is not None:  # its order went there, and nowhere else
-            self._link, self._program = delivery.link, delivery.program
+        if sender is not None:  # its order went there, and nowhere else
+            self._link, self._program = sender.link, sender.program
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
         self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
@@ -133,7 +138,7 @@ class RemoteIterator(Iterator[Any]):
 
     @property
     def _wanted(self) -> bool:
-        return self._crossing.wants(self.ticket)
+        return self._source.wants(self.ticket)
 
     def _fetch(self) -> None:
         kind, value = self._answer()
@@ -147,14 +152,14 @@ class RemoteIterator(Iterator[Any]):
                 self._ask()  # it gets ready while the loop is busy
             return
         self._over = True
-        self._crossing.settle()
+        self._source.settle()
         if kind == "error":
             raise CarriedError(value.unpack())
 
     def _adapt(self, *, more: bool) -> None:
-        """Let more cross at once where the loop waits for it, and fewer where it does not."""
-        knob = self._crossing.ready
-        waits = bool(self._crossing.consumer.waits_since_ns)
+        """Ask for more at once where the loop waits for them, and for fewer where it does not."""
+        knob = self._source.ready
+        waits = bool(self._source.consumer.waits_since_ns)
         self._hungry = self._hungry + 1 if waits and more else 0
         self._sated = 0 if waits else self._sated + 1
         if self._hungry == _IN_A_ROW:
@@ -167,13 +172,13 @@ class RemoteIterator(Iterator[Any]):
     def _ask(self) -> None:
         """Ask for the next items, as many as there is room for."""
         if self._link is None:
-            self._link, self._program = self._crossing.link()
-        link, most = self._link, self._crossing.ready.value + 1
+            self._link, self._program = self._source.link()
+        link, most = self._link, self._source.ready.value + 1
         data = link.ready()
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            given = 0 if self._delivery is None else self.ticket
-            node_state = None if self._begun else self._crossing.node_state
+            given = 0 if self._sender is None else self.ticket
+            node_state = None if self._begun else self._source.node_state
             data.send((self._token, most, self._program, self._epoch, given, node_state))
         if not self._wanted:
             self.close()
@@ -200,13 +205,88 @@ class RemoteIterator(Iterator[Any]):
         link, self._link, self._asked = self._link, None, False
         assert link is not None
         error = link.died()
-        again = link.served and not self._begun and self._delivery is None
+        again = link.served and not self._begun and self._sender is None
         if not again or not self._wanted:
             self._over = True
             raise CarriedError(error)
 
     def close(self) -> None:
-        """Let go of what is left: nothing of it is wanted."""
+        """Give up what is left: nothing of it is wanted."""
         link = self._link
         if link is not None and not self._over:
-            link.tell("end", self._token)
+            link.send("end", self._token)
+
+
+@final
+class IndexSender:
+    """Sends the indices of one epoch, and draws them where they come from an iterable.
+
+    Args:
+        order: the indices, in the order that they are to be read.
+        ticket: of the epoch.
+        link: the process that reads the source.
+        program: number of what it runs.
+    """
+
+    def __init__(self, order: GivenOrder, ticket: int, *, link: Link, program: int) -> None:
+        self.ticket = ticket
+        self.link = link
+        self.program = program
+        self._listed = order if isinstance(order, Listed) else None
+        self._drawn: deque[Sequence[Index]] = deque()
+        self.feed = order if isinstance(order, Feed) else Feed(_LOADS_AHEAD)
+        self.feed.forward(self._send)
+        link.on_begun(ticket, self._begun)
+
+    def _send(self, indices: Sequence[Index] | None) -> None:
+        if self._listed is None or indices is None:
+            self.link.send("feed", self.ticket, indices, 1)
+            return
+        self._drawn.append(indices)
+        if len(self._drawn) == 1:  # else it is under way
+            self.link.send_late(self._all_drawn)
+
+    def _all_drawn(self) -> tuple[Any, ...]:
+        """Return what was drawn while other messages were sent, as one."""
+        indices: list[Index] = []
+        loads = 0
+        with contextlib.suppress(IndexError):  # to the end: what comes later is sent anew
+            while True:
+                indices += self._drawn.popleft()
+                loads += 1
+        return "feed", self.ticket, indices, loads
+
+    def _begun(self, loads: int) -> None:
+        if loads:
+            self.feed.began(loads)
+        else:
+            self.feed.cut()
+
+    def start(self) -> None:
+        """Begin to draw, in a thread of its own: whatever gives the indices may be slow."""
+        if self._listed is not None:
+            threading.Thread(
+                target=self._draw, args=(self._listed,), name="nbpipe-indices", daemon=True
+            ).start()
+
+    def _draw(self, listed: Listed) -> None:
+        try:
+            for load in listed.draw_lots(_AT_ONCE):
+                if not self.feed.wanted:
+                    return
+                self.feed.load(load)
+            self.feed.end()
+        except EpochClosedError:
+            return
+        except BaseException as error:  # noqa: BLE001  the source raises it over there
+            with contextlib.suppress(EpochClosedError):
+                self.feed.load([Broken(error)])
+                self.feed.end()
+        finally:
+            close = getattr(listed.inner, "close", None)
+            if close is not None:
+                close()
+
+    def close(self) -> None:
+        """Draw no more: the epoch is over."""
+        self.feed.close(None)
