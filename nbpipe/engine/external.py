@@ -19,7 +19,7 @@ from ..base.format import shortened
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
 from ..executors.remote_errors import PackedError, pack_error
-from ..ops.chain import absorbed
+from ..ops.chain import absorbed, index_plan
 from ..ops.cut import Skip
 from ..ops.remaining import Remaining
 from ..ops.source import Source
@@ -535,8 +535,8 @@ def check_head(chain: Chain) -> tuple[Source, int]:
         ArgumentError: a `repeat` behind the head passes over the source again.
     """
     head = chain[0]
-    source = head.spec
-    if not isinstance(source, Source) or source.plan is None:
+    source = head.spec.indexed(head, index_plan)
+    if source is None or head.inputs:
         raise ArgumentTypeError(
             "an order can be given to a pipeline that begins with one source with __len__ and "
             f"__getitem__, got {_what_is(head)}; {_way_out(head)}"

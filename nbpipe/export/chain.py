@@ -26,7 +26,6 @@ from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy
 from ..ops.device import Target
 from ..ops.index import LocalStore
-from ..ops.join import Interleave, Mix, Zip
 from ..ops.route import Route
 from ..ops.sample import Claim
 from ..ops.source import Source
@@ -777,16 +776,13 @@ class _Writer:
         return found.text
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
-        match spec:
-            case Zip(strict=False):
-                return ["strict=False"]
-            case Mix(weights=weights, seed=seed, stop=stop):
-                words = [] if len(set(weights)) == 1 else [self._weights(stage, weights)]
-                words.append(f"seed={seed}")
-                return words if stop == "longest" else [*words, f"stop={quoted(stop)}"]
-            case Interleave(cycle=cycle):
-                return [f"cycle={cycle}", *self._knob_arguments(stage)]
-        return []
+        given = [
+            self._weights(stage, value)
+            if word == "weights"
+            else self._argument(stage, word, value, named=True)
+            for word, value in spec.arguments(stage.given)
+        ]
+        return given + self._knob_arguments(stage)
 
     def _weights(self, stage: Stage, weights: tuple[float, ...]) -> str:
         """Write weights as the user did, where they are numbers in the call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import LengthUnknownError
 from .plan import IndexPlan
@@ -62,6 +62,12 @@ class Mix(Operation):
             raise LengthUnknownError(f"{stage.name!r} stops by chance: where the first input ends")
         return sum(lengths)
 
+    def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
+        """Return weights that differ, the seed, which a reader should see, and when it stops."""
+        weights = [] if len(set(self.weights)) == 1 else [("weights", self.weights)]
+        stop = [] if self.stop == "longest" else [("stop", self.stop)]
+        return [*weights, ("seed", self.seed), *stop]
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Interleave(Operation):
@@ -84,8 +90,8 @@ class _Sources:
 
     def set_epoch(self, epoch: int) -> None:
         for chain in self._stage.inputs:
-            spec = chain[0].spec
-            items = spec.items if isinstance(spec, Source) else _Sources(chain[0])
+            spec: Any = chain[0].spec
+            items = spec.items if spec.runs == "source" else _Sources(chain[0])
             set_epoch = getattr(items, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)

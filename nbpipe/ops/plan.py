@@ -41,7 +41,7 @@ _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead o
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class PlanEpoch:
     """What an order depends on beside its plan; `passes` of the nearest repeat first."""
 
     number: int
@@ -49,13 +49,13 @@ class Epoch:
     lengths: Lengths
 
 
-class Step(ABC):
+class PlanStep(ABC):
     """One step of a plan."""
 
     __slots__ = ()
 
     @property
-    def inner(self) -> tuple[Step, ...]:
+    def inner(self) -> tuple[PlanStep, ...]:
         """The steps that this one reads."""
         return ()
 
@@ -75,7 +75,7 @@ class Step(ABC):
         return any(step.sharded for step in self.inner)
 
     @abstractmethod
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Make the order of `epoch`."""
 
     @abstractmethod
@@ -84,12 +84,12 @@ class Step(ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Items(Step):
+class ItemsStep(PlanStep):
     """A source from first to last."""
 
     items: Any
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Read the source."""
         return ItemsOrder(self.items, epoch.lengths.of(self.items))
 
@@ -99,17 +99,17 @@ class Items(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Concat(Step):
+class ConcatStep(PlanStep):
     """One order after the other."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
 
     @property
-    def inner(self) -> tuple[Step, ...]:
+    def inner(self) -> tuple[PlanStep, ...]:
         """The steps that this one reads."""
         return self.steps
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Join the orders."""
         return JoinedOrder([step.open(epoch) for step in self.steps])
 
@@ -119,19 +119,19 @@ class Concat(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OneInner(Step):
+class InnerStep(PlanStep):
     """A step that reads one other."""
 
-    step: Step
+    step: PlanStep
 
     @property
-    def inner(self) -> tuple[Step, ...]:
+    def inner(self) -> tuple[PlanStep, ...]:
         """The steps that this one reads."""
         return (self.step,)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Shuffle(OneInner):
+class ShuffleStep(InnerStep):
     """A permutation of all rows."""
 
     seed: int
@@ -141,7 +141,7 @@ class Shuffle(OneInner):
         """Whether passes differ from one another."""
         return True
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Make the permutation when the first row is picked."""
         child = self.step.open(epoch)
         length = child.length or 0
@@ -159,7 +159,7 @@ class Shuffle(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Shard(OneInner):
+class ShardStep(InnerStep):
     """One rank's part."""
 
     rank: int
@@ -171,7 +171,7 @@ class Shard(OneInner):
         """Whether the rows are part of a global order."""
         return True
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Keep this rank's rows."""
         return ShardOrder(self.step.open(epoch), self.rank, self.world_size, self.tail)
 
@@ -181,7 +181,7 @@ class Shard(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Cut(OneInner):
+class CutStep(InnerStep):
     """Rows from `start` on."""
 
     start: int
@@ -192,7 +192,7 @@ class Cut(OneInner):
         """Whether the rows never end, unless there are none."""
         return self.count is None and self.step.endless
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Cut the order."""
         return CutOrder(self.step.open(epoch), self.start, self.count)
 
@@ -203,7 +203,7 @@ class Cut(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Repeat(OneInner):
+class RepeatStep(InnerStep):
     """Passes over all rows."""
 
     times: int | None
@@ -213,11 +213,11 @@ class Repeat(OneInner):
         """Whether the rows never end, unless there are none."""
         return self.times is None or (self.times > 0 and self.step.endless)
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Open the order anew for each pass."""
 
         def open_pass(number: int) -> Order:
-            return self.step.open(Epoch(epoch.number, (number, *epoch.passes), epoch.lengths))
+            return self.step.open(PlanEpoch(epoch.number, (number, *epoch.passes), epoch.lengths))
 
         return RepeatOrder(open_pass, self.times, shuffles=self.step.shuffles)
 
@@ -227,10 +227,10 @@ class Repeat(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Enumerate(OneInner):
+class EnumerateStep(InnerStep):
     """Items with their numbers."""
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Number the rows."""
         return NumberedOrder(self.step.open(epoch))
 
@@ -240,7 +240,7 @@ class Enumerate(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sample(OneInner):
+class SampleStep(InnerStep):
     """Rows drawn by weight."""
 
     draw: Draw
@@ -252,7 +252,7 @@ class Sample(OneInner):
         """Whether passes differ from one another."""
         return True
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Draw when the first row is picked."""
 
         def generator() -> Generator:
@@ -267,14 +267,14 @@ class Sample(OneInner):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Claim(OneInner):
+class ClaimStep(InnerStep):
     """Chunks of rows, each for the rank that comes first."""
 
     chunk: int
     store: Store | None
     name: str
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Name the cursor by pipeline, epoch and passes."""
         key = f"{self.name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
         return ClaimOrder(self.step.open(epoch), self.chunk, self.store, key)
@@ -313,12 +313,12 @@ def _count(rest: Remaining, length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Left(OneInner):
+class LeftStep(InnerStep):
     """What is left of the rows of the step before."""
 
     rest: Remaining
 
-    def open(self, epoch: Epoch) -> Order:
+    def open(self, epoch: PlanEpoch) -> Order:
         """Leave out what is not wanted."""
         return RestOrder(self.step.open(epoch), self.rest)
 
@@ -357,7 +357,7 @@ class IndexPlan:
         step: the last step of the plan.
     """
 
-    step: Step
+    step: PlanStep
 
     @classmethod
     def of(cls, items: Any) -> IndexPlan:
@@ -371,12 +371,12 @@ class IndexPlan:
                 "items read by index must have __len__ and __getitem__, got "
                 f"{type(items).__name__}; use list(items), or shuffle with buffer_size="
             )
-        return cls(Items(items))
+        return cls(ItemsStep(items))
 
     @staticmethod
     def concat(plans: Iterable[IndexPlan]) -> IndexPlan:
         """Read one plan after the other; the paths go on where those of the plan before end."""
-        return IndexPlan(Concat(tuple(plan.step for plan in plans)))
+        return IndexPlan(ConcatStep(tuple(plan.step for plan in plans)))
 
     def shuffle(self, seed: int = 0) -> IndexPlan:
         """Permute all rows; the permutation depends on (seed, epoch) and the pass alone.
@@ -392,7 +392,7 @@ class IndexPlan:
                 "shuffle must follow rows that end, got repeat(None) before it; shuffle before "
                 "repeat, or give buffer_size="
             )
-        return IndexPlan(Shuffle(self.step, seed))
+        return IndexPlan(ShuffleStep(self.step, seed))
 
     def shard(self, rank: int, world_size: int, tail: Tail = "pad") -> IndexPlan:
         """Keep rows rank, rank + world_size, ... of the global order.
@@ -415,15 +415,15 @@ class IndexPlan:
             )
         if tail not in ("pad", "drop", "uneven"):
             raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-        return IndexPlan(Shard(self.step, rank, world_size, tail))
+        return IndexPlan(ShardStep(self.step, rank, world_size, tail))
 
     def take(self, n: int) -> IndexPlan:
         """Keep the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(Cut(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
+        return IndexPlan(CutStep(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
 
     def skip(self, n: int) -> IndexPlan:
         """Leave out the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(Cut(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
+        return IndexPlan(CutStep(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
 
     def repeat(self, n: int | None = None) -> IndexPlan:
         """Read everything `n` times, or for ever; each pass shuffles anew.
@@ -432,7 +432,7 @@ class IndexPlan:
             ArgumentError: `n` is not None or an int of at least 0.
         """
         times = None if n is None else _whole("repeat n", n, minimum=0)
-        return IndexPlan(Repeat(self.step, times))
+        return IndexPlan(RepeatStep(self.step, times))
 
     def sample(self, draw: Draw, n: int | None = None, seed: int = 0) -> IndexPlan:
         """Draw `n` rows by weight, as many as there are where None; anew in each epoch and pass.
@@ -448,7 +448,7 @@ class IndexPlan:
                 "sample must follow rows that end, got repeat(None) before it; sample before repeat"
             )
         self._check_global("sample")
-        return IndexPlan(Sample(self.step, draw, count, seed))
+        return IndexPlan(SampleStep(self.step, draw, count, seed))
 
     def claim(self, chunk: int, store: Store | None, name: str) -> IndexPlan:
         """Take chunks of the rows from a cursor that all ranks share; nothing may follow.
@@ -463,7 +463,7 @@ class IndexPlan:
         """
         chunk = _whole("claim chunk", chunk, minimum=1, maximum=LONGEST)
         self._check_global("claim")
-        return IndexPlan(Claim(self.step, chunk, store, name))
+        return IndexPlan(ClaimStep(self.step, chunk, store, name))
 
     def _check_global(self, verb: str) -> None:
         if self.step.sharded:
@@ -475,22 +475,22 @@ class IndexPlan:
     @property
     def claimed(self) -> bool:
         """Whether the rows are claimed, and so cannot be read in any order."""
-        return isinstance(self.step, Claim)
+        return isinstance(self.step, ClaimStep)
 
     def enumerate(self) -> IndexPlan:
         """Make each item a pair (number of its row, item)."""
-        return IndexPlan(Enumerate(self.step))
+        return IndexPlan(EnumerateStep(self.step))
 
     def rest(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
-        return self if rest.is_all else IndexPlan(Left(self.step, rest))
+        return self if rest.is_all else IndexPlan(LeftStep(self.step, rest))
 
     def rest_of_world(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
         last = self.step
-        if rest.is_all or not isinstance(last, Shard | Claim):
+        if rest.is_all or not isinstance(last, ShardStep | ClaimStep):
             return self
-        return IndexPlan(replace(last, step=Left(last.step, rest)))
+        return IndexPlan(replace(last, step=LeftStep(last.step, rest)))
 
     def length(self) -> int | None:
         """Count the rows, by the present lengths of the sources; None where they never end.
@@ -514,7 +514,7 @@ class IndexPlan:
                 they change what `shuffle` does as a `repeat` of the plan would, not the paths.
         """
         lengths = Lengths()
-        return ResolvedOrder(self.step.open(Epoch(epoch, passes, lengths)), lengths)
+        return ResolvedOrder(self.step.open(PlanEpoch(epoch, passes, lengths)), lengths)
 
     def __repr__(self) -> str:
         return f"IndexPlan({self.step.words()})"
