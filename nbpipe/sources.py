@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
-from .base.checks import as_float, flag, whole
-from .base.format import shortened
+from .base.checks import flag, whole
 from .errors import ArgumentError, ArgumentTypeError
 from .ops.chain import check_name
-from .ops.join import Concat, Interleave, Mix, Zip
-from .ops.plan import IndexPlan
-from .ops.source import Source
+from .ops.join import Concat, Interleave, Mix, Zip, mix_weights
+from .ops.source import Source, source_of
 from .ops.stage import Chain, Operation, Stage
 from .pipeline import Pipeline
 
@@ -46,108 +39,10 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
     if isinstance(items, Pipeline):
         spec, inputs = Source(items=None), (items.chain,)
     else:
-        _refuse(items)
-        plan = IndexPlan.of(items) if _is_indexed(items) else None
-        spec = Source(items=items, plan=plan)
+        spec = source_of(items)
     words = frozenset() if prefetch == SOURCE_PREFETCH else frozenset({"prefetch"})
     stage = Stage(spec, name=name, named=True, prefetch=prefetch, inputs=inputs, given=words)
     return Pipeline((stage,))
-
-
-def _refuse(items: Any) -> None:
-    if inspect.isclass(items) and not hasattr(type(items), "__iter__"):
-        raise ArgumentTypeError(
-            f"source must be a collection or a function, got the class {items.__name__}; "
-            "give an instance"
-        )
-    if isinstance(items, str | bytes | bytearray):
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got the {type(items).__name__} "
-            f"{_short(items)}; for one path write source([path]), for files "
-            "source(sorted(Path(folder).glob('*.jpg')))"
-        )
-    if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
-        raise ArgumentTypeError(
-            "source must be something that can be read again for every epoch, got an "
-            f"object of type {type(items).__name__}, which is empty the second time; give the "
-            "function that makes it, source(make), or source(list(...))"
-        )
-    if inspect.iscoroutine(items):
-        raise ArgumentTypeError(
-            "source must be a collection or a function, got a coroutine object; give the async "
-            "generator function itself, without calling it"
-        )
-    if isinstance(items, Mapping):
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got a {type(items).__name__}; say which: "
-            "source(list(d.items())), source(list(d)) or source(list(d.values()))"
-        )
-    _refuse_tables(items)
-    if getattr(items, "ndim", 1) == 0:
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got the {type(items).__name__} "
-            f"{_short(items)} without dimensions; give source([...])"
-        )
-    if isinstance(items, set | frozenset):
-        raise ArgumentTypeError(
-            f"source must have an order that stays, got a {type(items).__name__}; "
-            "give source(sorted(items))"
-        )
-    _refuse_what_cannot_be_read(items)
-
-
-def _refuse_tables(items: Any) -> None:
-    """Refuse what reads by column or by label where one expects rows."""
-    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas")):
-        return
-    if hasattr(items, "columns"):
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got a {type(items).__name__}; for its rows "
-            "give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
-            "source(range(len(df)))"
-        )
-    if hasattr(items, "iloc"):
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got a {type(items).__name__}, which is read "
-            "by label; give source(series.tolist())"
-        )
-
-
-def _refuse_what_cannot_be_read(items: Any) -> None:
-    kind = type(items)
-    if any(hasattr(kind, name) for name in ("__iter__", "__aiter__", "__getitem__")):
-        return
-    if not callable(items):
-        raise ArgumentTypeError(
-            f"source must be a collection, a dataset or a function that returns an iterator, "
-            f"got {_short(items)}"
-        )
-    try:
-        parameters = inspect.signature(items).parameters.values()
-    except (TypeError, ValueError):
-        return
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if needed:
-        raise ArgumentTypeError(
-            f"source function must take no arguments, got one that needs {', '.join(needed)}; "
-            "use functools.partial"
-        )
-
-
-def _is_indexed(items: Any) -> bool:
-    kind = type(items)
-    if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
-        return False
-    torch_data = sys.modules.get("torch.utils.data")
-    return torch_data is None or not isinstance(items, torch_data.IterableDataset)
-
-
-def _short(value: object) -> str:
-    return shortened(repr(value))
 
 
 # -- zip, concat, mix, interleave: several pipelines become one ------------------------------------
@@ -200,7 +95,7 @@ def mix(
     if stop not in ("longest", "shortest"):
         raise ArgumentError(f"mix stop must be 'longest' or 'shortest', got {stop!r}")
     seed = whole("mix seed", seed, minimum=-(2**63), maximum=2**64)
-    return _joined(Mix(weights=_weights_of(weights, len(given)), seed=seed, stop=stop), given)
+    return _joined(Mix(weights=mix_weights(weights, len(given)), seed=seed, stop=stop), given)
 
 
 def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PREFETCH) -> Pipeline:
@@ -255,18 +150,3 @@ def _checked(word: str, pipes: Sequence[Any]) -> Sequence[Pipeline]:
                 "wrap it: nbpipe.source(...)"
             )
     return pipes
-
-
-def _weights_of(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    """Check the weights of `mix`, and scale their sum to 1."""
-    given = [1.0] * count if weights is None else weights
-    if not isinstance(given, Sequence | np.ndarray):
-        raise ArgumentTypeError(f"mix weights must be a sequence of numbers, got {weights!r}")
-    if len(given) != count:
-        raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")
-    values = [as_float(weight) for weight in given]
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        raise ArgumentError(f"mix weights must be finite numbers above 0, got {weights!r}")
-    largest = max(values, default=1.0)
-    values = [value / largest for value in values]
-    return tuple(value / sum(values) for value in values)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import LengthUnknownError
+import numpy as np
+
+from ..base.checks import as_float
+from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .plan import IndexPlan
 from .source import Source
 from .stage import Chain, Operation, Runs, Stage
@@ -95,3 +99,18 @@ class _Sources:
             set_epoch = getattr(items, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
+
+
+def mix_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """Check the weights of `mix`, and scale their sum to 1."""
+    given = [1.0] * count if weights is None else weights
+    if not isinstance(given, Sequence | np.ndarray):
+        raise ArgumentTypeError(f"mix weights must be a sequence of numbers, got {weights!r}")
+    if len(given) != count:
+        raise ArgumentError(f"mix weights must be {count} numbers, one a pipeline, got {weights!r}")
+    values = [as_float(weight) for weight in given]
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise ArgumentError(f"mix weights must be finite numbers above 0, got {weights!r}")
+    largest = max(values, default=1.0)
+    values = [value / largest for value in values]
+    return tuple(value / sum(values) for value in values)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.digest import source_digest
-from ..errors import LengthUnknownError
+from ..base.format import shortened
+from ..errors import ArgumentTypeError, LengthUnknownError
+from .plan import IndexPlan
 from .stage import Chain, Operation, Runs, Stage
 
 if TYPE_CHECKING:
@@ -58,3 +62,109 @@ class Source(Operation):
     def rows(self) -> int | None:
         """How many items there are now, where they are read by index."""
         return None if self.plan is None else len(self.items)
+
+
+def source_of(items: Any) -> Source:
+    """Return the source of some items, with an order of indices where they have one.
+
+    Raises:
+        ArgumentTypeError: they cannot be read again for every epoch; the message gives the way out.
+    """
+    _refuse(items)
+    return Source(items=items, plan=IndexPlan.of(items) if _is_indexed(items) else None)
+
+
+def _refuse(items: Any) -> None:
+    if inspect.isclass(items) and not hasattr(type(items), "__iter__"):
+        raise ArgumentTypeError(
+            f"source must be a collection or a function, got the class {items.__name__}; "
+            "give an instance"
+        )
+    if isinstance(items, str | bytes | bytearray):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got the {type(items).__name__} "
+            f"{_short(items)}; for one path write source([path]), for files "
+            "source(sorted(Path(folder).glob('*.jpg')))"
+        )
+    if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
+        raise ArgumentTypeError(
+            "source must be something that can be read again for every epoch, got an "
+            f"object of type {type(items).__name__}, which is empty the second time; give the "
+            "function that makes it, source(make), or source(list(...))"
+        )
+    if inspect.iscoroutine(items):
+        raise ArgumentTypeError(
+            "source must be a collection or a function, got a coroutine object; give the async "
+            "generator function itself, without calling it"
+        )
+    if isinstance(items, Mapping):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}; say which: "
+            "source(list(d.items())), source(list(d)) or source(list(d.values()))"
+        )
+    _refuse_tables(items)
+    if getattr(items, "ndim", 1) == 0:
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got the {type(items).__name__} "
+            f"{_short(items)} without dimensions; give source([...])"
+        )
+    if isinstance(items, set | frozenset):
+        raise ArgumentTypeError(
+            f"source must have an order that stays, got a {type(items).__name__}; "
+            "give source(sorted(items))"
+        )
+    _refuse_what_cannot_be_read(items)
+
+
+def _refuse_tables(items: Any) -> None:
+    """Refuse what reads by column or by label where one expects rows."""
+    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas")):
+        return
+    if hasattr(items, "columns"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}; for its rows "
+            "give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
+            "source(range(len(df)))"
+        )
+    if hasattr(items, "iloc"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {type(items).__name__}, which is read "
+            "by label; give source(series.tolist())"
+        )
+
+
+def _refuse_what_cannot_be_read(items: Any) -> None:
+    kind = type(items)
+    if any(hasattr(kind, name) for name in ("__iter__", "__aiter__", "__getitem__")):
+        return
+    if not callable(items):
+        raise ArgumentTypeError(
+            f"source must be a collection, a dataset or a function that returns an iterator, "
+            f"got {_short(items)}"
+        )
+    try:
+        parameters = inspect.signature(items).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ArgumentTypeError(
+            f"source function must take no arguments, got one that needs {', '.join(needed)}; "
+            "use functools.partial"
+        )
+
+
+def _is_indexed(items: Any) -> bool:
+    kind = type(items)
+    if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        return False
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is None or not isinstance(items, torch_data.IterableDataset)
+
+
+def _short(value: object) -> str:
+    return shortened(repr(value))
