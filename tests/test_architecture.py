@@ -47,7 +47,7 @@ CIRCLES = {
 }
 # Names of classes that mean more than one thing; none may be added.
 AMBIGUOUS_CLASSES = (
-    "Answer Children Draws Epoch Failure Handle Lines Order Part Place Reading Record "
+    "Answer Draws Epoch Failure Lines Part Place Reading Record "
     "Report Sample Scope Step Store _Pass _Search _Writer"
 )
 # They import torch when they need it; all others ask whether it is loaded.

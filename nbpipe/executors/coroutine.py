@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Runner:
+class _Runner:
     """An asyncio task that makes one call after the other.
 
     Attributes:
@@ -45,7 +45,7 @@ class EventLoop(Executor):
         self._inbox: deque[Work] = deque()
         self._called = False
         self._turning = False
-        self._runners: dict[asyncio.Task[None], Runner] = {}
+        self._runners: dict[asyncio.Task[None], _Runner] = {}
         self._last: asyncio.Task[None] | None = None  # a loop does not keep its tasks alive
 
     def submit(self, work: Iterable[Work]) -> None:
@@ -98,12 +98,12 @@ class EventLoop(Executor):
 
     def _start(self, work: Work) -> None:
         assert self._loop is not None
-        runner = Runner(work)
+        runner = _Runner(work)
         task = self._loop.create_task(self._run(runner))
         self._runners[task] = runner
         task.add_done_callback(self._ended)
 
-    async def _run(self, runner: Runner) -> None:
+    async def _run(self, runner: _Runner) -> None:
         work = runner.work
         while work is not None:
             await work.begin()

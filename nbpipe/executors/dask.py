@@ -26,7 +26,7 @@ from ..errors import (
 )
 from .base import Answer, Caller, Job, Program
 from .futures import (
-    Children,
+    DrawnChildren,
     Payload,
     PendingCall,
     PendingCalls,
@@ -39,7 +39,7 @@ from .shipping import Shipped, Shipper
 if TYPE_CHECKING:
     from distributed import Client
 
-SCATTER_FROM_BYTES = 300_000  # from about here on it takes less time
+_SCATTER_FROM_BYTES = 300_000  # from about here on it takes less time
 _TRIES = 4  # a cluster that was restarted, or lost a scattered program, is given the task again
 _FRESH_S = 1.0
 _FIRST_LOOK_S = 0.5
@@ -104,7 +104,7 @@ class DaskExecutor:
     def scatter_from_bytes(self) -> float:
         """Size from which a program is scattered [bytes]."""
         if self.scatter == "auto":
-            return SCATTER_FROM_BYTES
+            return _SCATTER_FROM_BYTES
         return 0 if self.scatter else float("inf")
 
 
@@ -173,8 +173,8 @@ class DaskCaller(Caller):
         self._client = spec.client
         self._calls = PendingCalls("dask")
         self._shipper = Shipper(afar=True)
-        self._sender = Sender(spec.client, spec.scatter_from_bytes)
-        self._view = ClusterView(spec.client)
+        self._sender = _Sender(spec.client, spec.scatter_from_bytes)
+        self._view = _ClusterView(spec.client)
         self.link = _link(spec.client)
 
     def call(self, job: Job) -> Answer:
@@ -192,14 +192,14 @@ class DaskCaller(Caller):
         return answer
 
     def expand(self, job: Job) -> Iterator[Any]:
-        """Have all children of the job's one entry made; then give an iterator over them."""
+        """Have all children of the job's one entry made; then return an iterator over them."""
         children = self._done(job, expands=True)
-        assert isinstance(children, Children)
+        assert isinstance(children, DrawnChildren)
         return children.draw()
 
-    def _done(self, job: Job, *, expands: bool) -> Answer | Children:
+    def _done(self, job: Job, *, expands: bool) -> Answer | DrawnChildren:
         with self._calls.open(job) as call:
-            reply = self._send(self._order(job, call, expands=expands), call)
+            reply = self._send(self._task(job, call, expands=expands), call)
             self._calls.follow(call, reply)
             try:
                 call.wait()
@@ -207,8 +207,8 @@ class DaskCaller(Caller):
                 reply.cancel()  # no harm where it is done; else Dask is told to drop the task
             return answer_of(self._outcome(reply, call), expands=expands)
 
-    def _order(self, job: Job, call: PendingCall, *, expands: bool) -> Order:
-        return Order(
+    def _task(self, job: Job, call: PendingCall, *, expands: bool) -> _Task:
+        return _Task(
             name=job.program.label,
             program=self._shipper.of(job.program),
             entries=packed(job.entries, job.program.label, "item"),
@@ -218,9 +218,9 @@ class DaskCaller(Caller):
             call=None if job.timeout_s is None else call,
         )
 
-    def _send(self, order: Order, call: PendingCall) -> Future[Payload]:
+    def _send(self, task: _Task, call: PendingCall) -> Future[Payload]:
         try:
-            return on_loop(self._client, self._sender.run(order))
+            return _on_loop(self._client, self._sender.run(task))
         except ConnectionError as error:
             raise _error(call, error) from error
 
@@ -310,7 +310,7 @@ def _way_out(error: BaseException) -> str:
 # -- The way to the cluster and back: coroutines that live in the event loop of a client -----------
 # All that is told to Dask is told from there, so that nothing has to be locked; and all that waits
 # there ends with the loop, so that no thread waits for a client that was closed.
-def on_loop(client: Client, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+def _on_loop(client: Client, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
     """Start a coroutine in the client's event loop.
 
     Raises:
@@ -327,7 +327,7 @@ def on_loop(client: Client, work: Coroutine[Any, Any, _Result]) -> Future[_Resul
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class _Task:
     """One task to be done.
 
     Attributes:
@@ -349,8 +349,8 @@ class Order:
     call: PendingCall | None = None
 
 
-class Sender:
-    """Has orders done by the workers; used in the client's event loop only.
+class _Sender:
+    """Has tasks done by the workers; used in the client's event loop only.
 
     Args:
         scatter_from_bytes: programs of this size are put on the workers once; smaller ones
@@ -362,8 +362,8 @@ class Sender:
         self._scatter_from_bytes = scatter_from_bytes
         self._scattered: tuple[str, asyncio.Task[Any]] | None = None
 
-    async def run(self, order: Order) -> Payload:
-        """Have an order done.
+    async def run(self, task: _Task) -> Payload:
+        """Have a task done.
 
         Raises:
             ConnectionError: the client is closed, or has lost its scheduler.
@@ -377,7 +377,7 @@ class Sender:
             if client.status != "running":
                 break
             try:
-                return await self._attempt(order)
+                return await self._attempt(task)
             except CancelledError as error:
                 reason = error
                 self._scattered = None
@@ -389,41 +389,41 @@ class Sender:
             raise ConnectionError(f"Dask cancelled the task {_TRIES} times: {reason}")
         raise ConnectionError(f"the Dask client is {client.status}")
 
-    async def _attempt(self, order: Order) -> Payload:
-        program = await self._on_workers(order)
-        answer = await _fetched(self._submit(order, program))
+    async def _attempt(self, task: _Task) -> Payload:
+        program = await self._on_workers(task)
+        answer = await _fetched(self._submit(task, program))
         if isinstance(answer, UnpicklableError):
             raise answer
         assert isinstance(answer, Payload)
         return answer
 
-    def _submit(self, order: Order, program: Any) -> Any:
+    def _submit(self, task: _Task, program: Any) -> Any:
         return self._client.submit(
             run_task,
-            (order.program.digest, order.entries, order.epoch, order.expands),
+            (task.program.digest, task.entries, task.epoch, task.expands),
             program,
-            None if order.call is None else _listened(self._client, order.call),
-            key=f"{order.name}-{uuid.uuid4().hex}",
+            None if task.call is None else _listened(self._client, task.call),
+            key=f"{task.name}-{uuid.uuid4().hex}",
             pure=False,  # equal items may have different results
-            **order.options,
+            **task.options,
         )
 
-    async def _on_workers(self, order: Order) -> Any:
+    async def _on_workers(self, task: _Task) -> Any:
         """Return the program's bytes, or what stands for them on the workers."""
-        program = order.program
+        program = task.program
         if program.size_bytes < self._scatter_from_bytes:
             return program.data
         if self._scattered is None or self._scattered[0] != program.digest:
-            self._scattered = program.digest, asyncio.ensure_future(self._scatter(order))
+            self._scattered = program.digest, asyncio.ensure_future(self._scatter(task))
         try:
             return await asyncio.shield(self._scattered[1])
         except Exception:  # there are no workers just now, or they are being restarted
             self._scattered = None
             return program.data
 
-    async def _scatter(self, order: Order) -> Any:
-        key = f"{order.name}-program-{uuid.uuid4().hex}"
-        data = {key: order.program.data}
+    async def _scatter(self, task: _Task) -> Any:
+        key = f"{task.name}-program-{uuid.uuid4().hex}"
+        data = {key: task.program.data}
         return (await self._client.scatter(data, broadcast=True, asynchronous=True))[key]
 
 
@@ -480,7 +480,7 @@ def _begun(event: tuple[float, str]) -> None:
         call.begin()
 
 
-class ClusterView:
+class _ClusterView:
     """What the scheduler says about its workers; asked at most once a second, waited for once."""
 
     def __init__(self, client: Client) -> None:
@@ -504,7 +504,7 @@ class ClusterView:
     def _ask(self) -> None:
         self._asked_s = time.monotonic()
         try:
-            answer = on_loop(self._client, self._look())
+            answer = _on_loop(self._client, self._look())
             if not self._looked:
                 answer.exception(_FIRST_LOOK_S)
         except (OSError, TimeoutError, CancelledError):

@@ -64,7 +64,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
                     f"{stage} stream must be left out for device {wanted!r}, which has no "
                     f"streams, got {stream!r}"
                 )
-            return HostDevice(wanted) if device.type == "cpu" else DirectDevice(wanted)
+            return _HostDevice(wanted) if device.type == "cpu" else _DirectDevice(wanted)
         backend = BACKENDS[kind] = TorchBackend(torch, kind)
     try:
         name = backend.resolve(wanted)
@@ -75,7 +75,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
         raise ArgumentError(
             f"{stage} stream must be one of {name}, got one of {where}; make it there"
         )
-    return StreamDevice(backend, name, stream)
+    return _StreamDevice(backend, name, stream)
 
 
 def _torch(stage: str) -> Any:
@@ -175,7 +175,7 @@ def _arrived(flight: InFlight) -> Any:
 
 
 @final
-class StreamDevice(Device):
+class _StreamDevice(Device):
     """A device with streams: everything is begun on one of them, and nothing is waited for.
 
     Args:
@@ -239,7 +239,7 @@ class StreamDevice(Device):
 
     def finish(self, value: Any) -> Any:
         """Record the event of a batch."""
-        flight = sealed(value, self._backend, self._holdings)
+        flight = _sealed(value, self._backend, self._holdings)
         if isinstance(flight, InFlight):
             mine = (mark.event for mark in flight.marks if mark.device == self.name)
             self._event = next(mine, None)
@@ -255,7 +255,7 @@ class StreamDevice(Device):
 
 
 @final
-class DirectDevice(Device):
+class _DirectDevice(Device):
     """A device without streams: a batch is there when the call returns."""
 
     def copy(self, value: Any) -> Any:
@@ -264,7 +264,7 @@ class DirectDevice(Device):
 
 
 @final
-class HostDevice(Device):
+class _HostDevice(Device):
     """The host: what lies there passes; what lies on a device is copied back to pinned memory.
 
     A copy back goes to the stream on which the batch was made, and the reader waits for it.
@@ -575,10 +575,10 @@ def seal_with(like: Any, value: Any) -> Any:
     flight = _first(like, 0)
     if flight is None:
         return value
-    return sealed(value, flight.marks[0].backend, flight.holdings)
+    return _sealed(value, flight.marks[0].backend, flight.holdings)
 
 
-def sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
+def _sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
     """Return a value that this thread has made, as one that others may open.
 
     What lies on no device of this kind is given as it is.

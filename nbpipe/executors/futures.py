@@ -21,7 +21,7 @@ from .pickling import dumps as dumps_by_value
 from .remote_errors import PackedError, pack_error
 from .shipping import Shipper, load
 
-KEPT_PROGRAMS = 4
+_KEPT_PROGRAMS = 4
 # A program up to this size travels with every call; a larger one to who has not got it.
 _SMALL_BYTES = 32_768
 
@@ -61,12 +61,12 @@ class ForeignCaller(Caller):
         return answer
 
     def expand(self, job: Job) -> Iterator[Any]:
-        """Have all children of the job's one entry made; then give an iterator over them."""
+        """Have all children of the job's one entry made; then return an iterator over them."""
         children = self._done(job, expands=True)
-        assert isinstance(children, Children)
+        assert isinstance(children, DrawnChildren)
         return children.draw()
 
-    def _done(self, job: Job, *, expands: bool) -> Answer | Children:
+    def _done(self, job: Job, *, expands: bool) -> Answer | DrawnChildren:
         done = self._deliver(job, self._seen, expands=expands)
         if done is None:  # this worker has not got the program yet
             done = self._deliver(job, seen="", expands=expands)
@@ -75,9 +75,11 @@ class ForeignCaller(Caller):
         assert done is not None
         return done
 
-    def _deliver(self, job: Job, seen: str, *, expands: bool) -> Answer | Children | Payload | None:
+    def _deliver(
+        self, job: Job, seen: str, *, expands: bool
+    ) -> Answer | DrawnChildren | Payload | None:
         with self._calls.open(job) as call:
-            sent = SentJob(call, self._shipper, seen, expands=expands)
+            sent = _SentJob(call, self._shipper, seen, expands=expands)
             future = self._submit(sent, call)
             self._calls.follow(call, future)
             try:
@@ -86,16 +88,16 @@ class ForeignCaller(Caller):
                 future.cancel()
                 raise
             self._seen = sent.digest
-            done: Answer | Children | Payload | None = self._outcome(future, sent, call)
+            done: Answer | DrawnChildren | Payload | None = self._outcome(future, sent, call)
             return done
 
-    def _submit(self, sent: SentJob, call: PendingCall) -> Future[Any]:
+    def _submit(self, sent: _SentJob, call: PendingCall) -> Future[Any]:
         try:
             return self._executor.submit(sent)
         except Exception as error:
             raise sent.problem or self._broken(call, error) from error
 
-    def _outcome(self, future: Future[Any], sent: SentJob, call: PendingCall) -> Any:
+    def _outcome(self, future: Future[Any], sent: _SentJob, call: PendingCall) -> Any:
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             return future.result()
@@ -137,7 +139,7 @@ def _way_out(error: BaseException) -> str:
     return "keep the executor open for as long as the run lasts"
 
 
-class SentJob:
+class _SentJob:
     """A job on its way: run where it is; where it is pickled, the program goes along by value.
 
     Whether an executor has its work done in this process need not be asked: it shows.
@@ -159,9 +161,9 @@ class SentJob:
         self.digest = ""
         self.problem: UnpicklableError | None = None
 
-    def __call__(self) -> Answer | Children:
+    def __call__(self) -> Answer | DrawnChildren:
         """Do the job in this process."""
-        return run_here(self._call.job, lambda _: self._call.begin(), expands=self._expands)
+        return _run_here(self._call.job, lambda _: self._call.begin(), expands=self._expands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: the time of the call counts from now."""
@@ -171,7 +173,7 @@ class SentJob:
             self.problem = error
             raise
         self._call.begin(self._call.functions)
-        return ArrivedJob, parts
+        return _ArrivedJob, parts
 
     def _parts(self) -> tuple[Any, ...]:
         job = self._call.job
@@ -183,7 +185,7 @@ class SentJob:
         return shipped.digest, data, entries, job.epoch, self._expands
 
 
-class ArrivedJob:
+class _ArrivedJob:
     """A job that has arrived in another process; its parts are arguments of `run_shipped`."""
 
     def __init__(self, *parts: Any) -> None:
@@ -247,7 +249,7 @@ class PendingCalls:
                 call.abandon()
 
     def close(self, timeout_s: float) -> list[str]:
-        """Wait for the calls in progress, at most `timeout_s`; give the stages of the others."""
+        """Wait for the calls in progress, at most `timeout_s`; return the stages of the others."""
         with self._lock:
             self._closed = True
             self._changed.wait_for(lambda: not self._calls, timeout_s)
@@ -411,11 +413,11 @@ def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> Unpic
     )
 
 
-def answer_of(payload: Payload, *, expands: bool) -> Answer | Children:
+def answer_of(payload: Payload, *, expands: bool) -> Answer | DrawnChildren:
     """Return what came of a job that was run by `run_shipped`."""
     *results, rest = payload.open()
     if expands:
-        return Children([child for _, child in results], rest)
+        return DrawnChildren([child for _, child in results], rest)
     return Answer(results, *rest)
 
 
@@ -424,13 +426,13 @@ def answer_of(payload: Payload, *, expands: bool) -> Answer | Children:
 class Programs:
     """The programs that this process has done work for last; threads share them."""
 
-    def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
+    def __init__(self, kept: int = _KEPT_PROGRAMS) -> None:
         self._kept = kept
         self._loaded: OrderedDict[str, Program] = OrderedDict()
         self._prepared: weakref.WeakSet[Program] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
-        self._own = ThreadCopies()
+        self._own = _ThreadCopies()
 
     def get(self, digest: str, data: bytes | None) -> Program | None:
         """Return the program; None: it is not here, and `data` was not given."""
@@ -455,7 +457,7 @@ class Programs:
         return self._own.of(program)
 
 
-class ThreadCopies(threading.local):
+class _ThreadCopies(threading.local):
     """A program of its own for each thread: one run of a program keeps its state there."""
 
     def __init__(self) -> None:
@@ -472,7 +474,7 @@ class ThreadCopies(threading.local):
 PROGRAMS = Programs()
 
 
-def run_here(job: Job, begun: Callable[[int], object], *, expands: bool) -> Answer | Children:
+def _run_here(job: Job, begun: Callable[[int], object], *, expands: bool) -> Answer | DrawnChildren:
     """Do a job in the process it comes from."""
     program = PROGRAMS.ready(job.program)
     if expands:
@@ -521,18 +523,18 @@ def run_shipped(
     return packed((*answer.results, (answer.tally, answer.retried)), program.label, "result")
 
 
-def expand(program: Any, entry: Any, epoch: int) -> Children:
+def expand(program: Any, entry: Any, epoch: int) -> DrawnChildren:
     """Call a program's function on one entry, and draw all of its children."""
     path, value = entry
     values: list[Any] = []
     try:
         values.extend(program.open(value, path, epoch))
     except BaseException as error:
-        return Children(values, pack_error(error))
-    return Children(values, None)
+        return DrawnChildren(values, pack_error(error))
+    return DrawnChildren(values, None)
 
 
-class Children:
+class DrawnChildren:
     """What a function made of one item: all of it, in order, and how it ended.
 
     Attributes:

@@ -34,7 +34,7 @@ METHOD_VARIABLE = "NBPIPE_START_METHOD"
 UNKNOWN_EXIT = 255
 LEAVE_S = 2.0  # a worker that is told to leave does so within this time, or is killed
 # Loaded before the first fork, so that workers share their memory and need no time for them.
-PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
+_PRELOADED = ("numpy.random", f"{__package__}.launch", f"{__package__}.worker")
 _THREADS = Path("/proc/self/task")
 _LAST_STANDARD = 2
 # Where this nbpipe lies: `sys.path` may have led to it from another working directory.
@@ -165,7 +165,7 @@ class Worker:
         if code is None:
             self.kill()
             code = self.wait(LEAVE_S)
-        return how_it_ended(code)
+        return _how_it_ended(code)
 
     def disown(self) -> None:
         """Let go of it in a process that was forked from the one that started it."""
@@ -175,7 +175,7 @@ class Worker:
             self._process.returncode = 0  # no warning that it still runs
 
 
-def how_it_ended(code: int | None) -> str:
+def _how_it_ended(code: int | None) -> str:
     """Tell in words how a process ended, from its exit code."""
     if code is None:
         return "in an unknown way"
@@ -230,7 +230,7 @@ def _start_forked() -> Worker:
     )
 
 
-def _fork(server: ForkServer) -> Worker:
+def _fork(server: _ForkServer) -> Worker:
     with _pipes() as (connection, theirs, status, end):
         server.ask(theirs.fileno(), end.fileno())
         end.close()
@@ -267,7 +267,7 @@ def _pipes() -> Iterator[tuple[Connection, Connection, Connection, Connection]]:
 
 
 @final
-class ForkServer:
+class _ForkServer:
     """The process that forks workers, as its parent sees it; Linux only.
 
     Attributes:
@@ -310,7 +310,7 @@ class ForkServer:
         socket.send_fds(self._control, [b"fork"], [connection, end])
 
     def wait(self) -> int:
-        """Wait for its end and give its exit code."""
+        """Wait for its end; return its exit code."""
         return self._process.wait()
 
     def retire(self) -> None:
@@ -337,7 +337,7 @@ class _Own:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lifeline: tuple[int, int] | None = None
-        self.servers: list[ForkServer] = []
+        self.servers: list[_ForkServer] = []
         self.workers: WeakSet[Worker] = WeakSet()
 
     def open_lifeline(self) -> int:
@@ -352,7 +352,7 @@ class _Own:
             os.close(fd)
         self.lifeline = None
 
-    def server(self) -> ForkServer:
+    def server(self) -> _ForkServer:
         """Return the fork server; a new one where it was killed, or torch was loaded since.
 
         Each worker would load torch by itself otherwise: seconds, and 150 MB.
@@ -365,7 +365,7 @@ class _Own:
                     return latest
                 latest.retire()
             self.servers = [server for server in self.servers if server.alive]
-            self.servers.append(ForkServer(self.open_lifeline(), with_torch=with_torch))
+            self.servers.append(_ForkServer(self.open_lifeline(), with_torch=with_torch))
             return self.servers[-1]
 
     def disown_servers(self) -> None:
@@ -534,7 +534,7 @@ def serve(control: int, lifeline: int, with_torch: int) -> NoReturn:
     _hear_no_interrupts()
     for fd in (control, lifeline):
         os.set_inheritable(fd, False)  # noqa: FBT003
-    for name in (*PRELOADED, *["torch"] * with_torch):
+    for name in (*_PRELOADED, *["torch"] * with_torch):
         with contextlib.suppress(ImportError):  # then it is of no use to a worker either
             importlib.import_module(name)
     gc.collect()
@@ -611,7 +611,7 @@ class _Server:
             self._ends.pop(pid).close()
 
     def _fork(self, connection: int, end: int) -> int:
-        """Make a worker; give its pid, 0 where forking is not safe, or minus the error's number."""
+        """Return the pid of a new worker, 0 where a fork is unsafe, or minus the error's number."""
         if sum(1 for _ in _THREADS.iterdir()) > 1:
             return 0
         try:

@@ -26,11 +26,11 @@ from ..errors import UnpicklableError
 from . import pickling
 from .pickling import PROTOCOL, Buffers, Pickler
 
-ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
-HEADER_BYTES = ALIGNED  # the flag, with a line of its own
+_ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
+HEADER_BYTES = _ALIGNED  # the flag, with a line of its own
 LINUX = sys.platform == "linux"
-POSIX = os.name == "posix"
-KEPT_BYTES = 1 << 26
+_POSIX = os.name == "posix"
+_KEPT_BYTES = 1 << 26
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _FROM_BYTES = 1 << 19  # smaller ones `malloc` keeps itself
@@ -40,7 +40,7 @@ _STEPS = 3  # sizes between two powers of two, as a power of two
 _ZEROS = bytes(1 << 20)
 _COPIED_BYTES = 1 << 19  # so few are copied sooner than the GIL comes back
 _FAILED = ctypes.c_void_p(-1).value
-_FLAGS = 0 if not POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+_FLAGS = 0 if not _POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 _MAPPED_FROM_BYTES = 1 << 20  # smaller arrays go along with the rest
 _CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")
 _DELETED = " (deleted)"
@@ -58,7 +58,7 @@ class Blocks:
         kept_bytes: most memory in blocks that wait to be used again [bytes].
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._returned: deque[_Bytes] = deque()  # filled by whoever collects garbage
         self._free: list[_Bytes] = []
@@ -136,7 +136,7 @@ class Slab:
 
     def __init__(self, number: int, fd: int, size_bytes: int) -> None:
         self.number = number
-        mapping = Mapping(fd, size_bytes)
+        mapping = _Mapping(fd, size_bytes)
         self.interface = mapping.__array_interface__
         self.memory = bytes_of(mapping)
         self.flag = self.memory[:1]
@@ -177,11 +177,11 @@ def _system() -> Any:
 
 
 # Python's own `mmap` keeps a file descriptor open for each: too many with many workers.
-_SYSTEM = _system() if POSIX else None
+_SYSTEM = _system() if _POSIX else None
 
 
 @final
-class Mapping:
+class _Mapping:
     """Shared memory in this process, until the last array over it is gone.
 
     Args:
@@ -219,7 +219,7 @@ class Mapping:
             system.munmap(self._address, self.size_bytes)
 
 
-def bytes_of(owner: Mapping | Lease) -> memoryview:
+def bytes_of(owner: _Mapping | Lease) -> memoryview:
     """Return the bytes of shared memory; `owner` lives as long as any view of them."""
     return memoryview(cast(Any, np.asarray(owner)))
 
@@ -234,7 +234,7 @@ def copy_bytes(target: memoryview, source: bytes | memoryview) -> None:
 
 def aligned(size_bytes: int) -> int:
     """Round a size up to whole cache lines."""
-    return -(-size_bytes // ALIGNED) * ALIGNED
+    return -(-size_bytes // _ALIGNED) * _ALIGNED
 
 
 def size_class(need_bytes: int) -> int:

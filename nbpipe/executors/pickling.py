@@ -27,10 +27,10 @@ from cloudpickle import cloudpickle as names
 
 from ..errors import ArgumentTypeError, UnpicklableError
 
-# -- Pickling for other processes: cloudpickle, and what it leaves to be decided -------------------
-# Functions and classes go by name where a fresh process would find the same module, and by value
-# where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
 PROTOCOL = 5
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C
+CACHED: Any = type(functools.lru_cache(len))
+
 _EVERYWHERE = sys.stdlib_module_names | {__name__.partition(".")[0]}
 _FINDERS = (BuiltinImporter, FrozenImporter, PathFinder)
 _REGISTRY = threading.RLock()  # cloudpickle's list of modules is the process's
@@ -39,13 +39,20 @@ _importable: set[tuple[object, ...]] = set()  # modules found so far, and what w
 _AT_HOME: WeakSet[type] = WeakSet()  # classes of this process that others know
 _RECEIVED: WeakSet[type] = WeakSet()  # classes of other processes
 _FULL = 6  # parts of what a reducer may give
-CACHED: Any = type(functools.lru_cache(len))
+_SMALL_BYTES = 2048  # buffers below this are pickled with the rest
+_MAIN = b"__main__"
+_FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
+_FRAME_STARTS = (b"\x80", b"\x95")
+_MODULES = tuple(f"multiprocessing.{name}" for name in ("connection", "heap", "sharedctypes"))
+
+_Parts = list[bytes | memoryview]
+_Reduced = str | tuple[Any, ...]
+_Definition = tuple[str, bytes]
 
 
-class TooLargeError(Exception):
-    """More bytes than allowed; it never leaves this package."""
-
-
+# -- Pickling for other processes: cloudpickle, and what it leaves to be decided -------------------
+# Functions and classes go by name where a fresh process would find the same module, and by value
+# where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
 def dumps(
     value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
 ) -> bytes:
@@ -73,6 +80,10 @@ def pickled_bytes(
     sink = _CountingSink(limit_bytes)
     (pickler or Pickler)(sink).dump(value)
     return sink.size_bytes
+
+
+class TooLargeError(Exception):
+    """More bytes than allowed; it never leaves this package."""
 
 
 class _CountingSink:
@@ -249,82 +260,6 @@ def _same_file(one: str | None, other: str | None) -> bool:
 
 
 # -- Messages as bytes: pickle protocol 5 with the memory of arrays and tensors beside it ----------
-Parts = list[bytes | memoryview]
-
-SMALL_BYTES = 2048  # buffers below this are pickled with the rest
-
-_MAIN = b"__main__"
-_FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
-_FRAME_STARTS = (b"\x80", b"\x95")
-_Reduced = str | tuple[Any, ...]
-
-
-class _Sink:
-    """Collects what a pickler writes, large `bytes` without a copy."""
-
-    def __init__(self) -> None:
-        self.parts: Parts = []
-
-    def write(self, part: Any) -> None:
-        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
-        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
-
-
-def _raw(part: Any) -> bytes | memoryview:
-    return part if isinstance(part, bytes) else memoryview(part).cast("B")
-
-
-@dataclass(slots=True)
-class Pickled:
-    """A message as bytes.
-
-    Attributes:
-        parts: the pickle, in pieces.
-        buffers: the memory that belongs beside it.
-        defines: there are definitions of classes in it.
-    """
-
-    parts: Parts
-    buffers: list[memoryview]
-    defines: bool = False
-
-
-class _ByName(pickle.Pickler):
-    """Names functions and classes; the other process imports them."""
-
-    @property
-    def dispatch_table(self) -> dict[Any, Any]:  # type: ignore[override]  # read once, at the start
-        return _reducers(copyreg.dispatch_table)
-
-
-class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
-    """Sends functions and classes whole where the other process could not import them."""
-
-    def __init__(self, sink: _Sink, classes: Classes, keep_inside: Any) -> None:
-        super().__init__(sink, PROTOCOL, keep_inside)
-        self.classes = classes
-        self.defines = False
-
-    def persistent_id(self, value: object) -> Definition | None:
-        """Return the definition of a class that the other process cannot import."""
-        definition = self.classes.define(value) if isinstance(value, type) else None
-        self.defines = self.defines or definition is not None
-        return definition
-
-    @property
-    def dispatch_table(self) -> dict[Any, Any]:
-        first, *others = cloudpickle.Pickler.dispatch_table.maps  # its own, the registered ones
-        return _reducers({**others[0], **first} if others else first)
-
-
-class _Loader(pickle.Unpickler):
-    """Finds the classes that a message defines."""
-
-    def __init__(self, file: io.BytesIO, buffers: Iterable[memoryview], classes: Classes) -> None:
-        super().__init__(file, buffers=buffers)
-        self.persistent_load = classes.find  # type: ignore[method-assign]
-
-
 def dumps_message(message: object, classes: Classes) -> Pickled:
     """Pickle a message.
 
@@ -334,7 +269,7 @@ def dumps_message(message: object, classes: Classes) -> Pickled:
     Raises:
         Exception: whatever the pickling of an object raised.
     """
-    sink, buffers = _Sink(), Buffers(SMALL_BYTES)
+    sink, buffers = _Sink(), Buffers(_SMALL_BYTES)
     try:
         _ByName(sink, PROTOCOL, buffer_callback=buffers.keep_inside).dump(message)
     except ArgumentTypeError:
@@ -351,11 +286,19 @@ def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) ->
     return _Loader(io.BytesIO(head), buffers, classes)
 
 
-def _dumps_by_value(message: object, classes: Classes) -> Pickled:
-    sink, buffers = _Sink(), Buffers(SMALL_BYTES)
-    pickler = _ByValue(sink, classes, buffers.keep_inside)
-    pickler.dump(message)
-    return Pickled(sink.parts, buffers.kept, pickler.defines)
+@dataclass(slots=True)
+class Pickled:
+    """A message as bytes.
+
+    Attributes:
+        parts: the pickle, in pieces.
+        buffers: the memory that belongs beside it.
+        defines: there are definitions of classes in it.
+    """
+
+    parts: _Parts
+    buffers: list[memoryview]
+    defines: bool = False
 
 
 class Buffers:
@@ -378,7 +321,65 @@ class Buffers:
         return False
 
 
-def _names_what_is_only_here(parts: Parts) -> bool:
+class _Sink:
+    """Collects what a pickler writes, large `bytes` without a copy."""
+
+    def __init__(self) -> None:
+        self.parts: _Parts = []
+
+    def write(self, part: Any) -> None:
+        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
+        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
+
+
+def _raw(part: Any) -> bytes | memoryview:
+    return part if isinstance(part, bytes) else memoryview(part).cast("B")
+
+
+class _ByName(pickle.Pickler):
+    """Names functions and classes; the other process imports them."""
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:  # type: ignore[override]  # read once, at the start
+        return _reducers(copyreg.dispatch_table)
+
+
+class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
+    """Sends functions and classes whole where the other process could not import them."""
+
+    def __init__(self, sink: _Sink, classes: Classes, keep_inside: Any) -> None:
+        super().__init__(sink, PROTOCOL, keep_inside)
+        self.classes = classes
+        self.defines = False
+
+    def persistent_id(self, value: object) -> _Definition | None:
+        """Return the definition of a class that the other process cannot import."""
+        definition = self.classes.define(value) if isinstance(value, type) else None
+        self.defines = self.defines or definition is not None
+        return definition
+
+    @property
+    def dispatch_table(self) -> dict[Any, Any]:
+        first, *others = cloudpickle.Pickler.dispatch_table.maps  # its own, the registered ones
+        return _reducers({**others[0], **first} if others else first)
+
+
+class _Loader(pickle.Unpickler):
+    """Finds the classes that a message defines."""
+
+    def __init__(self, file: io.BytesIO, buffers: Iterable[memoryview], classes: Classes) -> None:
+        super().__init__(file, buffers=buffers)
+        self.persistent_load = classes.find  # type: ignore[method-assign]
+
+
+def _dumps_by_value(message: object, classes: Classes) -> Pickled:
+    sink, buffers = _Sink(), Buffers(_SMALL_BYTES)
+    pickler = _ByValue(sink, classes, buffers.keep_inside)
+    pickler.dump(message)
+    return Pickled(sink.parts, buffers.kept, pickler.defines)
+
+
+def _names_what_is_only_here(parts: _Parts) -> bool:
     """Tell whether the parts name something that cannot be imported elsewhere."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     names = (_MAIN, *(name.encode() for name in by_value)) if by_value else (_MAIN,)
@@ -395,6 +396,7 @@ def _is_code(part: bytes) -> bool:
     return len(part) < _FRAME_BYTES or part.startswith(_FRAME_STARTS)
 
 
+# -- how arrays, memoryviews and tensors are taken apart ----------------------------------
 def _reducers(registered: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return how objects are taken apart: our way for a few types, else as registered."""
     reducers = {**registered, np.ndarray: _reduce_array, memoryview: _reduce_memoryview}
@@ -497,11 +499,6 @@ def _restore_tensor(
 # cloudpickle alone sends a class with every object of it, builds it anew on arrival, and so sets
 # the methods and attributes of the very class that it came from: an object that comes back from a
 # worker would tear a notebook's class out of the notebook.
-Definition = tuple[str, bytes]
-
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a `class` statement, not in C
-
-
 @final
 class Classes:
     """What one end of a channel has sent and received of classes."""
@@ -514,7 +511,7 @@ class Classes:
         """Called when cells were run: what methods read from the notebook may have changed."""
         self._sent.clear()
 
-    def define(self, kind: type) -> Definition | None:
+    def define(self, kind: type) -> _Definition | None:
         """Return a class by its name in all processes and its pickle; None: it can be imported."""
         if not _is_sent_whole(kind):
             return None
@@ -524,7 +521,7 @@ class Classes:
             known = self._sent[kind] = (state, dumps(kind))
         return names._get_or_create_tracker_id(kind), known[1]
 
-    def find(self, definition: Definition) -> type:
+    def find(self, definition: _Definition) -> type:
         """Return the class of a definition: the one of this process if it comes from here."""
         name, pickled = definition
         kind: type | None = names._DYNAMIC_CLASS_TRACKER_BY_ID.get(name)
@@ -552,15 +549,12 @@ def _stands_in_its_module(kind: type) -> bool:
     return found is kind
 
 
-# -- Handles: how a `Value`, a `Lock` or a `Queue` of multiprocessing goes to a worker -------------
+# -- Files that a process holds open: how a `Value`, a `Lock` or a `Queue` goes to a worker --------
 # It goes as to a process that multiprocessing itself starts afresh. A semaphore, and shared memory,
 # is found by its name. A file or a pipe is found through this process, which holds it open for as
 # long as the object lives: nothing is sent beside the pickle, so that any number of workers can
 # read it.
-_MODULES = tuple(f"multiprocessing.{name}" for name in ("connection", "heap", "sharedctypes"))
-
-
-class Handle(NamedTuple):
+class _HeldFile(NamedTuple):
     """A file, or an end of a pipe, that a process of this machine holds open.
 
     Attributes:
@@ -578,7 +572,7 @@ class Handle(NamedTuple):
     inode: int
 
     @classmethod
-    def of(cls, number: int) -> Handle:
+    def of(cls, number: int) -> _HeldFile:
         """Return where others find a descriptor of this process.
 
         Raises:
@@ -623,9 +617,9 @@ class _Started:
         """Return the handle that the process will know."""
         return number
 
-    def DupFd(self, number: int) -> Handle:  # noqa: N802  multiprocessing's name
+    def DupFd(self, number: int) -> _HeldFile:  # noqa: N802  multiprocessing's name
         """Return what is sent for a descriptor."""
-        return Handle.of(number)
+        return _HeldFile.of(number)
 
 
 @contextlib.contextmanager
@@ -651,7 +645,7 @@ def reduced(value: Any) -> tuple[Any, ...] | None:
     return reduce(value)
 
 
-def tracker() -> Handle | None:
+def tracker() -> _HeldFile | None:
     """Return where the process is told of shared memory that takes it away in the end.
 
     None: there is none yet, or others cannot reach it.
@@ -661,12 +655,12 @@ def tracker() -> Handle | None:
     if number is None:
         return None
     try:
-        return Handle.of(number)
+        return _HeldFile.of(number)
     except (OSError, pickle.PicklingError):
         return None
 
 
-def share_tracker(handle: Handle | None) -> None:
+def share_tracker(handle: _HeldFile | None) -> None:
     """Have this worker tell its parent's tracker; one of its own would end with the worker.
 
     And take away what the worker had only opened.

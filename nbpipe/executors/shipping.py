@@ -93,7 +93,7 @@ _SHARED_BY = tuple(f"multiprocessing.{name}." for name in ("sharedctypes", "sync
 _ARRAYS = ("SynchronizedArray", "SynchronizedString")
 _CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
 
-_warned: set[tuple[str, tuple[Captured, ...]]] = set()
+_warned: set[tuple[str, tuple[_Captured, ...]]] = set()
 _copied: set[str] = set()
 
 
@@ -218,7 +218,7 @@ class Shipper:
 
 
 # -- What is large ---------------------------------------------------------------------------------
-class Captured(NamedTuple):
+class _Captured(NamedTuple):
     """A variable that goes along with a function.
 
     Attributes:
@@ -256,10 +256,10 @@ def warn_if_large(fn: object, stage: str) -> None:
     )
 
 
-def captured(fn: object) -> list[Captured]:
+def captured(fn: object) -> list[_Captured]:
     """List the variables that are sent with a function, largest first; helpers' included."""
     found = [
-        Captured(part.name, part.kind, _size_bytes(part.value), type(part.value).__name__)
+        _Captured(part.name, part.kind, _size_bytes(part.value), type(part.value).__name__)
         for part in _data_parts(fn, {id(fn): fn}, 0)
     ]
     return sorted(found, key=lambda one: -one.size_bytes)

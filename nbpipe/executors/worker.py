@@ -36,9 +36,9 @@ def serve(connection: Connection, argument: bytes) -> None:
     settings: Settings = pickle.loads(argument)  # noqa: S301  our own parent's
     worker.NUMBER[0] = settings["number"]
     channel = Channel(connection, copy=False, budget_bytes=settings["budget_bytes"])
-    streams = [Forwarded(channel, name) for name in ("stdout", "stderr")]
+    streams = [_Forwarded(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
-    desk = _Desk(channel)
+    server = _JobServer(channel)
     with contextlib.suppress(EOFError, OSError):  # the run is over, or its process is gone
         while True:
             try:
@@ -48,48 +48,11 @@ def serve(connection: Connection, argument: bytes) -> None:
             except Exception as error:  # an item that cannot be loaded here; the next one may
                 channel.send(("error", pack_error(error)))
             else:
-                desk.handle(kind, arguments)
+                server.handle(kind, arguments)
     channel.close()
 
 
-class Forwarded(io.TextIOBase):
-    """Standard output of a worker: whole lines are sent to the parent, which prints them."""
-
-    encoding = "utf-8"
-    errors = "replace"
-
-    def __init__(self, channel: Channel, name: str) -> None:
-        self._channel = channel
-        self._name = name
-        self._rest = ""
-        self._pid = os.getpid()
-
-    def fileno(self) -> int:
-        """Return the descriptor that C code writes to."""
-        return {"stdout": 1, "stderr": 2}[self._name]
-
-    def writable(self) -> bool:
-        """Tell that it can be written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Send the lines that are complete."""
-        if self._pid != os.getpid():  # the stage forked a process of its own
-            return int(getattr(sys, f"__{self._name}__").write(text))
-        lines, newline, rest = (self._rest + text).rpartition("\n")
-        self._rest = rest
-        if newline:
-            self._channel.send(("text", self._name, lines + newline))
-        return len(text)
-
-    def flush(self) -> None:
-        """Send what is there, also without the end of its line."""
-        rest, self._rest = self._rest, ""
-        if rest:
-            self._channel.send(("text", self._name, rest))
-
-
-class _Desk:
+class _JobServer:
     """Answers one message after the other."""
 
     def __init__(self, channel: Channel) -> None:
@@ -144,7 +107,7 @@ class _Desk:
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, Forwarded):
+            if isinstance(stream, _Forwarded):
                 stream.flush()
 
     def _load(self, data: bytes) -> tuple[Any, ...]:
@@ -199,3 +162,40 @@ class _Desk:
                 close()
             except BaseException as error:
                 self._channel.send(("text", "stderr", f"closing a generator failed: {error!r}\n"))
+
+
+class _Forwarded(io.TextIOBase):
+    """Standard output of a worker: whole lines are sent to the parent, which prints them."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._rest = ""
+        self._pid = os.getpid()
+
+    def fileno(self) -> int:
+        """Return the descriptor that C code writes to."""
+        return {"stdout": 1, "stderr": 2}[self._name]
+
+    def writable(self) -> bool:
+        """Tell that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Send the lines that are complete."""
+        if self._pid != os.getpid():  # the stage forked a process of its own
+            return int(getattr(sys, f"__{self._name}__").write(text))
+        lines, newline, rest = (self._rest + text).rpartition("\n")
+        self._rest = rest
+        if newline:
+            self._channel.send(("text", self._name, lines + newline))
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there, also without the end of its line."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._channel.send(("text", self._name, rest))
