@@ -47,8 +47,7 @@ CIRCLES = {
 }
 # Names of classes that mean more than one thing; none may be added.
 AMBIGUOUS_CLASSES = (
-    "Answer Draws Epoch Failure Lines Part Place Reading Record "
-    "Report Sample Scope Step Store _Pass _Search _Writer"
+    "Answer Draws Failure Part Place Reading Record Sample Scope Step Store _Pass _Search _Writer"
 )
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
