@@ -625,9 +625,9 @@ class DataLoader:
         """Begin an epoch; of a loaded one, its rest."""
         state, goes_on = self._state, loaded is not None and loaded.begun
         indices = state.indices(sources, loaded)
-        seeded = state.seeded(self._drawn_seed, loaded, stays=self._stays)
-        workers = None if goes_on else self._free_workers(seeded[0])
-        position = state.beginning(loaded, random, seeded, stays=self._stays)
+        seed = state.seed_of(self._drawn_seed, loaded, stays=self._stays)
+        workers = None if goes_on else self._free_workers(seed.seed)
+        position = state.beginning(loaded, random, seed, stays=self._stays)
         progress = state.progress_of(position, indices, by_loop=not self.num_workers)
         left = position.left_of(indices)
         if self.num_workers:

@@ -55,10 +55,10 @@ _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
 
 @final
 class LocalEpoch:
-    """One epoch that is made in the calling thread; the thread tells it what it does.
+    """Counts one epoch that is made in the calling thread.
 
     Args:
-        of_loader: the loader's epochs of this kind.
+        epochs: all of the loader that are made so.
         number: of the epoch.
         before: batches of the epoch that the loop had before.
         total: batches of the epoch, or None.
@@ -67,11 +67,11 @@ class LocalEpoch:
         outcome: how it ended; CANCELLED while it has not.
     """
 
-    def __init__(self, of_loader: LocalEpochs, number: int, before: int, total: int | None) -> None:
+    def __init__(self, epochs: LocalEpochs, number: int, before: int, total: int | None) -> None:
         self.number = number
         self.outcome = CANCELLED
         self.over = False
-        self._of_loader = of_loader
+        self._epochs = epochs
         self._before = before
         self._total = total
         self._error: BaseException | None = None
@@ -80,28 +80,28 @@ class LocalEpoch:
         self._waited_ns = self._asked_ns = 0  # not 0: a batch is being made since then
         self._begun_ns = self._last_ns = perf_counter_ns()
 
-    # -- what the iterating thread tells ----------------------------------------------------
+    # -- called by the iterating thread -----------------------------------------------------
     def ask(self) -> None:
         """Called when a batch is wanted; wait while it is paused.
 
         Raises:
             StopIteration: it was stopped.
         """
-        of_loader = self._of_loader
-        between = of_loader.between_waits
+        epochs = self._epochs
+        between = epochs.between_waits
         if between is not None:
             between()
-        of_loader.wait_while_paused()
+        epochs.wait_while_paused()
         if self._stopping:
             self.end(STOPPED)
             raise StopIteration
         self._asked_ns = perf_counter_ns()
-        of_loader.begin_call(self._asked_ns)
+        epochs.begin_call(self._asked_ns)
 
     def made(self) -> None:
         """Called when the batch is there."""
         self._delivered += 1
-        self._note(self._of_loader.end_call(perf_counter_ns(), self.number))
+        self._note(self._epochs.end_call(perf_counter_ns(), self.number))
 
     def _note(self, now_ns: int) -> None:
         asked_ns, self._asked_ns = self._asked_ns, 0
@@ -115,14 +115,14 @@ class LocalEpoch:
         self.over = True
         self.outcome, self._error = outcome, error
         if isinstance(error, Exception):
-            self._of_loader.fail(error, self.number, self._delivered)
-        self._note(self._of_loader.end(perf_counter_ns(), self.number))
+            self._epochs.fail(error, self.number, self._delivered)
+        self._note(self._epochs.end(perf_counter_ns(), self.number))
 
-    # -- what others ask and do -------------------------------------------------------------
+    # -- called by others -------------------------------------------------------------------
     def stop(self) -> None:
         """End it as if it were exhausted, before its next batch."""
         self._stopping = True
-        self._of_loader.resume()
+        self._epochs.resume()
 
     def now_ns(self, *, going: bool) -> int:
         """Return the time that its stats are of [ns].
@@ -141,7 +141,7 @@ class LocalEpoch:
         now_ns = self.now_ns(going=going)
         asked_ns = self._asked_ns
         waited_ns = self._waited_ns + (max(0, now_ns - asked_ns) if asked_ns else 0)
-        state = ("paused" if self._of_loader.paused else "running") if going else self.outcome
+        state = ("paused" if self._epochs.paused else "running") if going else self.outcome
         return Status(
             state=state,
             epoch=self.number,
@@ -152,7 +152,7 @@ class LocalEpoch:
             units={},
             elapsed_s=(now_ns - self._begun_ns) / 1e9,
             waited_s=waited_ns / 1e9,
-            cpu_cores=self._of_loader.record.cpu_cores,
+            cpu_cores=self._epochs.record.cpu_cores,
             error="" if self._error is None else one_line(self._error),
             held_bytes=None,
             limit_bytes=None,
@@ -415,7 +415,7 @@ class LoaderRun:
         for made in tuple(loader_made):
             made(self)
 
-    # -- what the loader tells ---------------------------------------------------------------
+    # -- called by the loader ----------------------------------------------------------------
     def follow(self, pipeline: Pipeline) -> None:
         """Called when a chain was built; the changes of its knobs are events of this run."""
         self._pipeline = pipeline

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from ..base.format import shortened
 from ..errors import StateError
@@ -569,7 +569,20 @@ class EpochProgress:
 
 # -- the newest epoch, and the one that is to go on ------------------------------------------------
 _ALL = Remaining()
-_Seeded = tuple[int, int]  # a seed, and the number of an epoch of those that have it
+
+
+class EpochSeed(NamedTuple):
+    """The seed of the items of an epoch that workers make.
+
+    Attributes:
+        seed: the seed.
+        epoch: number of the epoch among those of this seed.
+        drew: the seed was drawn for this epoch.
+    """
+
+    seed: int
+    epoch: int
+    drew: bool = False
 
 
 @final
@@ -595,7 +608,7 @@ class LoaderState:
         self._reads = reads
         self._in_order = in_order
         self._once: bool | None = None  # the seed is drawn once, where a state says whether
-        self._kept: _Seeded | None = None  # the next epoch's seed, where it is drawn once for all
+        self._kept: EpochSeed | None = None  # the next epoch's seed, where it is drawn once for all
 
     # -- the next epoch -------------------------------------------------------------------
     def loaded(self) -> Position | None:
@@ -619,10 +632,10 @@ class LoaderState:
             sampler.load_state_dict(position.sampler)  # type: ignore[union-attr]
         return StatefulIndices(sampler, self._samples.indices, start, retry=goes_on and not start)
 
-    def seeded(
+    def seed_of(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool
-    ) -> tuple[int, int, bool]:
-        """Return the seed of the next epoch, its number, and whether the seed was drawn for it.
+    ) -> EpochSeed:
+        """Return the seed of the next epoch.
 
         Args:
             draw: draws one.
@@ -632,23 +645,23 @@ class LoaderState:
         if position is not None and position.begun and position.seed is not None:
             if position.drew:
                 draw()
-            return position.seed, position.epoch, position.drew
-        kept = self._next_seeded(stays=stays)
+            return EpochSeed(position.seed, position.epoch, position.drew)
+        kept = self._kept_seed(stays=stays)
         if kept is None:
-            return draw(), 0, True
+            return EpochSeed(draw(), 0, drew=True)
         if self._once is False:
             draw()  # the loader whose state was loaded does so for each epoch
-        return *kept, self._once is False
+        return kept._replace(drew=self._once is False)
 
-    def _next_seeded(self, *, stays: bool) -> _Seeded | None:
-        """Return the next epoch's seed and number, where none is drawn for it."""
+    def _kept_seed(self, *, stays: bool) -> EpochSeed | None:
+        """Return the next epoch's seed, where none is drawn for it."""
         return self._kept if stays or self._once else None
 
     def beginning(
         self,
         position: Position | None,
         random: RandomState,
-        seeded: tuple[int, int, bool],
+        seed: EpochSeed,
         *,
         stays: bool,
     ) -> Position:
@@ -657,13 +670,12 @@ class LoaderState:
         Args:
             position: the one that was loaded, or None.
             random: how everything was before.
-            seeded: its seed, its number, and whether the seed was drawn for it.
+            seed: its seed.
             stays: its workers stay for the next one.
         """
-        seed, epoch, drew = seeded
         once = stays if self._once is None else self._once
         if stays or self._once:
-            self._kept = seed, epoch + 1
+            self._kept = EpochSeed(seed.seed, seed.epoch + 1)
         if position is not None and position.begun:
             return position
         return Position(
@@ -671,10 +683,10 @@ class LoaderState:
             delivered=0,
             rest=_ALL,
             random=random,
-            seed=seed,
-            drew=drew,
+            seed=seed.seed,
+            drew=seed.drew,
             stays=once,
-            epoch=epoch,
+            epoch=seed.epoch,
             dataset=None if position is None else position.dataset,
             iterator=None if position is None else position.iterator,
         )
@@ -729,17 +741,16 @@ class LoaderState:
         return state
 
     def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
-        seed, epoch = self._next_seeded(stays=stays) or (None, 0)
-        sampler = sources.stateful
+        kept, sampler = self._kept_seed(stays=stays), sources.stateful
         return Position(
             begun=False,
             delivered=0,
             rest=_ALL,
             random=sources.now,
-            seed=seed,
+            seed=None if kept is None else kept.seed,
             drew=False,
             stays=stays if self._once is None else self._once,
-            epoch=epoch,
+            epoch=0 if kept is None else kept.epoch,
             sampler=None if sampler is None else state_of(sampler),
             dataset=self._state_of_dataset(by_loop=by_loop),
         )
@@ -796,7 +807,7 @@ class LoaderState:
         self._kept = None
         fresh = not (position.begun or position.drew)
         if position.stays and fresh and position.seed is not None:
-            self._kept = position.seed, position.epoch
+            self._kept = EpochSeed(position.seed, position.epoch)
 
 
 def _length(dataset: Any) -> int | None:

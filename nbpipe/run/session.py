@@ -31,6 +31,7 @@ class Training:
         first: the first epoch, started by whoever asks for the loop, who is the one to be
             told why it cannot be.
         error: what ended the loop before its time, or None.
+        total: epochs that are wanted [epochs].
         begun: epochs that have begun [epochs].
         stopping: no further epoch is wanted.
         thread: the thread; it becomes the owner of the epochs.

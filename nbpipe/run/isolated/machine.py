@@ -23,7 +23,7 @@ from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
 from .pickling import Values, knobs_of, pickled, split, warn_of_size
-from .report import ChildReport, Past, Workers, report_before, seen_s, shifted, together
+from .report import ChildReport, Past, Workers, merged, report_before, seen_s, shifted
 from .source import MOST, IndexSender, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
@@ -273,7 +273,7 @@ class IsolatedMachine(Machine):
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = shifted(self._link.ask("history") or [], ours)
-        return together([*self._past.rows, *self._rows], ours)
+        return merged([*self._past.rows, *self._rows], ours)
 
 
 @final

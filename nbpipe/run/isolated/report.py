@@ -104,7 +104,7 @@ def _zero_s(row: Row) -> float:
     return float(row["when_s"]) - float(row["time_s"])
 
 
-def together(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
+def merged(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
     """Add to the rows of each time those of ours that are nearest."""
     ticks = [list(tick) for _, tick in groupby(ours, key=lambda row: float(row["time_s"]))]
     times = [float(tick[0]["time_s"]) for tick in ticks]
