@@ -41,8 +41,10 @@ ACCEPTANCE = (
     # a panel in a kernel
     "tests/kernel/test_panel.py::*[[]7.4.0*",
 )
-# How long a test of a kind may take before it counts as hung [s]; all others: pyproject.toml.
+# How long a test may take before it counts as hung [s]: by its kind, or so many times what the table
+# says, whichever is more; at least what pyproject.toml says.
 HANGS_S = {"kernel": 120, "browser": 240}
+PATIENCE = 12
 NAME = pytest.StashKey[str]()  # pytest-xdist adds the group to `nodeid`
 SPENT = pytest.StashKey[float]()
 
@@ -69,9 +71,11 @@ def read() -> dict[str, float]:
 
 
 def _mark(item: pytest.Item, seconds: float) -> None:
-    for kind, limit_s in HANGS_S.items():
-        if item.get_closest_marker(kind) and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(limit_s))
+    least_s = float(item.config.getini("timeout"))
+    limits_s = [limit_s for kind, limit_s in HANGS_S.items() if item.get_closest_marker(kind)]
+    limit_s = max([least_s, PATIENCE * seconds, *limits_s])
+    if limit_s > least_s and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(limit_s))
     is_long = seconds > LIMIT_S or item.get_closest_marker("browser")
     if is_long and not any(fnmatchcase(item.nodeid, pattern) for pattern in ACCEPTANCE):
         item.add_marker(pytest.mark.slow)
