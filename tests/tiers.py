@@ -41,8 +41,8 @@ ACCEPTANCE = (
     # a panel in a kernel
     "tests/kernel/test_panel.py::*[[]7.4.0*",
 )
-# How long a test may take before it counts as hung [s]: by its kind, or so many times what the table
-# says, whichever is more; at least what pyproject.toml says.
+# How long a test may take before it counts as hung [s]: by its kind, or so many times what the
+# table says, whichever is more; at least what pyproject.toml says.
 HANGS_S = {"kernel": 120, "browser": 240}
 PATIENCE = 12
 NAME = pytest.StashKey[str]()  # pytest-xdist adds the group to `nodeid`
