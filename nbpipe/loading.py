@@ -18,7 +18,7 @@ from typing import Any
 
 from .base.knobs import Knob
 from .errors import ArgumentError, ArgumentTypeError, near_match
-from .export.uses import stage_words
+from .export.module import stage_words
 from .pipeline import Pipeline
 from .show.exported import note_export
 

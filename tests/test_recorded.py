@@ -348,7 +348,7 @@ def test_record_of_a_file_whose_knobs_moved(home):
     path.write_text(module().replace("# one number", "# by hand"), encoding="utf-8")
     moved = module().replace("scaled_concurrency: int = 3", "scaled_concurrency: int = 9")
     written = stored(path, moved, {}, overwrite=False)
-    assert [(one.name, one.old, one.new) for one in written.retuned] == [
+    assert [(one.name, one.old, one.new) for one in written.patched] == [
         ("scaled_concurrency", "3", "9")
     ]
     assert path.read_text(encoding="utf-8") == moved.replace("# one number", "# by hand")

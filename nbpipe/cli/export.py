@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError
-from ..export.secrets import scrubbed, secret_in_text, told_in
-from ..export.shapes import know
+from ..export.secrets import know, scrubbed, secret_in_text, told_in
 from ..export.store import module_path
 from .kernel import CellError, Kernel, KernelDiedError, kernel_command
 from .notebook import CodeCell, read_notebook

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import NbpipeError
-from ..export.shapes import know, knowing, scrubbed
+from ..export.secrets import know, knowing, scrubbed
 from ..version import __version__
 from .export import export
 from .run import run

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.format import shortened
 from ..errors import near_match
-from ..export.secrets import secret_in
+from ..export.held import secret_in
 from .notebook import PARAMETERS, CodeCell, Notebook
 from .terminal import BadUsageError, printable
 

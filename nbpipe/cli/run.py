@@ -17,7 +17,7 @@ from ..errors import (
     UnknownKnobError,
     UnknownStageError,
 )
-from ..export.shapes import scrubbed
+from ..export.secrets import scrubbed
 from ..loading import load
 from ..pipeline import Pipeline
 from ..progress import progress

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..export.secrets import secrets_in_text, texts_named_as_secrets
-from ..export.shapes import is_secret_name, secrets_held
+from ..export.held import texts_named_as_secrets
+from ..export.secrets import is_secret_name, secrets_held, secrets_in_text
 from .terminal import BadUsageError
 
 

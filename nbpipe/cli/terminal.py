@@ -9,7 +9,7 @@ import sys
 from typing import TextIO
 
 from ..errors import ArgumentError, NbpipeError
-from ..export.shapes import scrubbed
+from ..export.secrets import scrubbed
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

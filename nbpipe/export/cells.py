@@ -19,8 +19,17 @@ from tokenize import TokenInfo
 from types import CodeType
 from typing import Any, TypeGuard
 
-from .names import bound_names
-from .source import Lines, body_of, indent_of, line_of, lines_of, shell, shell_calls, transformed
+from .source import (
+    Lines,
+    body_of,
+    bound_names,
+    indent_of,
+    line_of,
+    lines_of,
+    shell,
+    shell_calls,
+    transformed,
+)
 
 # -- History of a notebook: the text of the cells that IPython has executed, in order --------------
 # It is heard while it happens, as IPython keeps neither the order of repeated cells nor how far a
@@ -30,7 +39,7 @@ _NOWHERE = -1
 
 
 @dataclass(slots=True)
-class Execution:
+class Executed:
     """One execution of a cell.
 
     Attributes:
@@ -65,7 +74,7 @@ class History:
 
     def __init__(self, ip: Any) -> None:
         self._ip: Callable[[], Any] = weakref.ref(ip)
-        self._executions: dict[int, Execution] = {}  # by order
+        self._executions: dict[int, Executed] = {}  # by order
         self._orders: dict[str, tuple[int, int]] = {}  # first and last execution of a text
         self._under_way: dict[int, list[tuple[str, int]]] = {}  # by thread: raw text, order
         self._next = 0
@@ -92,7 +101,7 @@ class History:
             self._adopt(running)
 
     def rest(self) -> None:
-        """Hear of cells no more; what was heard stays."""
+        """Take no more cells; what was taken stays."""
         self.listens = False
         self._under_way.clear()
         self._seen = len(_inputs(self._ip()))
@@ -103,7 +112,7 @@ class History:
         ip = self._ip()
         under_way = self._under_way.setdefault(threading.get_ident(), [])
         parent = under_way[-1][1] if under_way else None
-        execution = Execution(raw, getattr(cell, "transformed_cell", None), parent=parent)
+        execution = Executed(raw, getattr(cell, "transformed_cell", None), parent=parent)
         execution.flags = _flags(ip)
         execution.stored = getattr(cell, "store_history", True)
         execution.count = None if execution.stored else getattr(ip, "execution_count", None)
@@ -125,7 +134,7 @@ class History:
             execution.stopped = self._stopped(getattr(result, "error_in_exec", None))
 
     # -- asking ---------------------------------------------------------------------------
-    def executions(self) -> list[tuple[int, Execution]]:
+    def executions(self) -> list[tuple[int, Executed]]:
         """List what was executed, oldest first, each with its order."""
         if not self.listens:
             self.fill()
@@ -138,7 +147,7 @@ class History:
             return self.count(execution.parent)
         return self._noted(execution) if execution.count is None else execution.count
 
-    def text(self, execution: Execution) -> str:
+    def text(self, execution: Executed) -> str:
         """Return what IPython made of a cell, and remember it."""
         if execution.text is None:
             noted = _inputs(self._ip())
@@ -152,17 +161,17 @@ class History:
         inputs = _inputs(self._ip())
         for count in range(max(self._seen, 1), len(inputs)):
             if inputs[count].strip():
-                self._add(Execution("", f"{inputs[count]}\n", count=count))
+                self._add(Executed("", f"{inputs[count]}\n", count=count))
         self._seen = len(inputs)
 
     # -- details --------------------------------------------------------------------------
-    def _noted(self, execution: Execution) -> int:
+    def _noted(self, execution: Executed) -> int:
         """Return the number of a cell that is under way."""
         noted = _inputs(self._ip(), "input_hist_raw")
         raw = execution.raw.rstrip("\n")
         return next((n for n in reversed(range(len(noted))) if noted[n] == raw), len(noted) - 1)
 
-    def _add(self, execution: Execution) -> int:
+    def _add(self, execution: Executed) -> int:
         order = self._next
         self._next += 1
         self._executions[order] = execution
@@ -191,7 +200,7 @@ class History:
         last = max(self._executions, default=_NOWHERE)
         if last == _NOWHERE or not noted or noted[-1].rstrip("\n") != running.rstrip("\n"):
             count = getattr(ip, "execution_count", None)
-            last = self._add(Execution(running, None, count=count, stored=False))
+            last = self._add(Executed(running, None, count=count, stored=False))
         self._under_way.setdefault(threading.get_ident(), []).append((running, last))
 
     def _stopped(self, error: BaseException | None) -> tuple[int, ...]:
@@ -207,7 +216,7 @@ class History:
         return tuple(lines)
 
 
-def silent_text(filename: str) -> tuple[str, int] | None:
+def _silent_text(filename: str) -> tuple[str, int] | None:
     """Return a text that IPython compiled without a word, and the number of the cell it had."""
     compiler = getattr(shell(), "compile", None)
     count = getattr(compiler, "_filename_map", {}).get(filename)
@@ -230,7 +239,7 @@ _histories: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary(
 
 # -- Cells that were executed, and their statements; parsed when they are first asked for ----------
 # Flags of `__future__`; that of nested scopes says of a code object that it is nested.
-FUTURE = sum(
+_FUTURE = sum(
     getattr(__future__, name).compiler_flag
     for name in __future__.all_feature_names
     if name != "nested_scopes"
@@ -354,7 +363,7 @@ class Statement:
     def text(self) -> str:
         """Its source, with the comments directly above it and the one on its last line."""
         lines = self.cell.lines
-        first = start_line(lines, self.node)
+        first = _start_line(lines, self.node)
         start = 0 if first < self.node.lineno else lines.column(first, self.node.col_offset)
         shares = bool(lines[first][:start].strip()) or first == self.after
         above = first if shares else max(lines.block_above(first, ""), self.after + 1)
@@ -362,7 +371,7 @@ class Statement:
         if hasattr(self.node, "body") or isinstance(self.node, ast.Match):
             tail = max(tail, lines.tail(tail, ""))
         whole = [lines[number] for number in range(above, self.last_line)]
-        whole.append(cut_end(lines, self.node))
+        whole.append(_cut_end(lines, self.node))
         whole[first - above] = whole[first - above][start:].lstrip(" \t\f")
         return "\n".join(whole + [lines[n] for n in range(self.last_line + 1, tail + 1)])
 
@@ -374,7 +383,7 @@ def first_line(node: ast.AST) -> int:
     return line
 
 
-def start_line(lines: Lines, node: ast.AST) -> int:
+def _start_line(lines: Lines, node: ast.AST) -> int:
     """Return the line where a node begins, with the `@` of its first decorator."""
     line = first_line(node)
     if getattr(node, "decorator_list", None):
@@ -383,7 +392,7 @@ def start_line(lines: Lines, node: ast.AST) -> int:
     return line
 
 
-def cut_end(lines: Lines, node: ast.stmt) -> str:
+def _cut_end(lines: Lines, node: ast.stmt) -> str:
     """Return the last line of a statement without what follows it, but with its comment."""
     number, offset = node.end_lineno or 0, node.end_col_offset or 0
     line = lines[number]
@@ -500,13 +509,13 @@ class Definition:
         lines = self.cell.lines
         if isinstance(self.node, ast.Lambda):
             alone = self._is_alone(self.node)
-            return lambda_text(lines, self.node, name or "function", parameters, alone=alone)
-        first = start_line(lines, self.node)
+            return _lambda_text(lines, self.node, name or "function", parameters, alone=alone)
+        first = _start_line(lines, self.node)
         indent = indent_of(lines[first])
         above = max(lines.block_above(first, indent), self.after + 1)
         last = self.node.end_lineno or self.line
         whole = {n: lines[n] for n in range(above, max(last, lines.tail(last, indent)) + 1)}
-        whole[last] = cut_end(lines, self.node)
+        whole[last] = _cut_end(lines, self.node)
         for row, start, end, words in self._edits(self.node, name, parameters):
             whole[row] = whole[row][:start] + words + whole[row][end:]
         return "\n".join(dedented(lines, whole, indent))
@@ -546,7 +555,7 @@ def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definit
         return None
     if code.co_name.strip("<>") not in statement.cell.text:
         return None
-    unit, flags = statement if alone else statement.cell, code.co_flags & FUTURE
+    unit, flags = statement if alone else statement.cell, code.co_flags & _FUTURE
     for number, found in enumerate(_codes(unit, flags)):
         same = found == code and found.co_qualname == code.co_qualname
         if same and list(found.co_positions()) == list(code.co_positions()):
@@ -678,7 +687,7 @@ def _leading(args: ast.arguments, names: tuple[str, ...], rest: str) -> str:
 _STEP = "    "
 
 
-def lambda_text(
+def _lambda_text(
     lines: Lines, node: ast.Lambda, name: str, parameters: tuple[str, ...], *, alone: bool
 ) -> str:
     """Return a lambda as a `def` that returns its body.
@@ -759,10 +768,7 @@ def _comments(lines: Lines, node: ast.Lambda) -> tuple[list[str], str]:
     return found, "".join(f"  {text}" for text in ends)
 
 
-# -- Cells: what text the live code came from ------------------------------------------------------
-__all__ = ["Cell", "Cells", "Imported", "Statement", "of_file", "recorded"]
-
-
+# -- All cells -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Imported:
     """One name of an import that was executed.
@@ -857,7 +863,7 @@ def _recorded(history: History) -> Iterator[Cell]:
     for order, one in executions:
         if one.failed:
             continue
-        before = flags if one.flags is None else one.flags & FUTURE
+        before = flags if one.flags is None else one.flags & _FUTURE
         place = f"In[{history.count(order)}]"
         cell = Cell(place, order, history.text(one), before, one.stopped)
         if cell.compiles():
@@ -876,7 +882,7 @@ def _unwrapped(cell: Cell, heard: Collection[tuple[int | None, str]]) -> Iterato
 
 def _silent(code: CodeType) -> Definition | None:
     """Look for a code object in the cells that IPython executes and does not speak of."""
-    found = silent_text(code.co_filename)
+    found = _silent_text(code.co_filename)
     if found is None:
         return None
     cells = [Cell(f"In[{found[1]}]", -1, found[0])]

@@ -31,19 +31,26 @@ from ..ops.sample import Claim
 from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
-from . import pieces
 from .cells import Statement
-from .collect import Collector
-from .definitions import Place, as_given, as_marked, is_defined, older, older_error, read
-from .difference import difference, portrait
-from .handles import handle_in, kind_of
+from .collect import Collector, Scope, Use, older, older_error, refusal, secret_refusal
+from .definitions import is_defined
+from .difference import fingerprint_of, same_value
+from .held import handle_in, kind_of, secret_in
 from .literals import NoLiteral, literal
-from .model import Chain, Parameter, Piece, Spelling, Step
-from .pieces import new_function, new_object, same_function
-from .scope import Scope
-from .secrets import secret_in, secret_in_text
+from .module import Chain, Parameter, Piece, Spelling, Step, stage_words
+from .pieces import (
+    Called,
+    Place,
+    as_given,
+    as_marked,
+    call_of,
+    is_assignment,
+    new_function,
+    new_object,
+    same_function,
+)
+from .secrets import secret_in_text
 from .source import span_of
-from .uses import Called, Use, call_of, refusal, secret_refusal, stage_words
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -79,7 +86,7 @@ def expression(value: Any, place: Place) -> str:
     return _object(value, place)
 
 
-def name_in_module(value: Any, text: str, place: Place) -> str:
+def _name_in_module(value: Any, text: str, place: Place) -> str:
     """Return the name that a stage would take from an expression; empty for a lambda."""
     known = place.collector.found.called.get(text)
     return auto_name(value, "", 0).removesuffix("_0") if known is None else known
@@ -114,7 +121,7 @@ def _class(value: type, place: Place) -> str:
     return place.collector.spelled(place.scope, value, place.use)
 
 
-# -- functions ----------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 def _function(value: FunctionType, place: Place) -> str:
     if by_reference(value):
         return place.collector.spelled(place.scope, value, place.use)
@@ -162,7 +169,7 @@ def _captured(value: FunctionType, place: Place, named: str | None) -> str:
 
 
 def _closure(value: FunctionType, place: Place, named: str | None) -> str:
-    """Turn what a closure captured into leading parameters, and give them by `partial`."""
+    """Turn what a closure captured into leading parameters, and pass them by `partial`."""
     collector = place.collector
     free = list(value.__code__.co_freevars)
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
@@ -212,10 +219,10 @@ def _partial(value: functools.partial[Any], place: Place) -> str:
 
 def _is_bound(scope: Scope, name: str) -> bool:
     statement = scope.newest(name)
-    return statement is not None and pieces.is_assignment(statement.node)
+    return statement is not None and is_assignment(statement.node)
 
 
-# -- objects ------------------------------------------------------------------------------
+# -- objects ---------------------------------------------------------------------------------------
 def _named(value: Any, place: Place) -> str | None:
     """Return the user's name for an object, and collect what it stands for."""
     named = place.scope.name_of(value)
@@ -292,7 +299,7 @@ def target_of(stage: Stage, use: Use) -> Target:
     return target
 
 
-def policy_arguments(policy: FailurePolicy) -> list[str]:
+def _policy_arguments(policy: FailurePolicy) -> list[str]:
     """Write what happens to items whose call failed."""
     retry, arguments = policy.retry, []
     if retry is not None:
@@ -308,7 +315,7 @@ def policy_arguments(policy: FailurePolicy) -> list[str]:
 
 
 # -- Beginnings: stages that several chains of one pipeline have in common -------------------------
-def shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
+def _shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
     """Return the longest beginnings that several chains have in common, as ids of stages."""
     counts: Counter[tuple[int, ...]] = Counter()
     for one in _chains(chain):
@@ -411,7 +418,7 @@ def _followed(written: _Written | None, items: Any, place: Place) -> _Written | 
     if written is not None and isinstance(written.node, ast.Name):
         given = written.node.id
         live = place.scope.namespace.get(given)
-        if live is not items and difference(portrait(items), portrait(live)) is not None:
+        if live is not items and not same_value(items, live):
             raise refusal(
                 f"the pipeline still reads an older {given!r}; it was assigned anew since: rebuild "
                 "the pipeline, then export",
@@ -444,7 +451,7 @@ def _item_name(items: Any, place: Place) -> str:
         raise ExportError(f"{first}{fix}\n{rest}") from None
 
 
-# -- files under a path -------------------------------------------------------------------
+# -- files under a path ----------------------------------------------------------------------------
 def _searches(node: ast.expr) -> Iterator[ast.expr]:
     """Return the paths that an expression looks for files under."""
     for one in ast.walk(node):
@@ -480,7 +487,7 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
     name = place.collector.free_name(wanted) if default != wanted else wanted
     parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
-    now, later = read(place.collector, place.scope, node, statement.cell.flags, place.use)
+    now, later = place.collector.read(place.scope, node, statement.cell, place.use)
     text = _replaced(source, node, _same(node, root), name)
     if not isinstance(items, list | tuple | dict):
         return Items(text, parameter)
@@ -579,7 +586,7 @@ def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) ->
     return (text + data[at:end]).decode("utf-8")
 
 
-# -- what has no name ---------------------------------------------------------------------
+# -- what has no name ------------------------------------------------------------------------------
 def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
     """Write items that have no name: as they were given, or as a literal."""
     if secret_in("items", items) is not None:
@@ -610,18 +617,18 @@ def _check(mark: str, spellings: tuple[Spelling, ...], items: Any, place: Place)
     """Have the trial find the way to write items that gives those of the notebook."""
     place.collector.found.uses[mark] = place.use
     words = f"what {place.use.words} reads"
-    return Piece((mark,), spellings, {mark: portrait(items)}, "constant", (_LAST, 0), words)
+    return Piece((mark,), spellings, {mark: fingerprint_of(items)}, "constant", (_LAST, 0), words)
 
 
 def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
-    source, flags = written.statement.cell.text, written.statement.cell.flags
+    source, cell = written.statement.cell.text, written.statement.cell
     text = ast.get_source_segment(source, written.node) or ""
     if secret_in_text(f"items = {text}"):
         raise secret_refusal("the source", place.use)
     reads: list[frozenset[str]] = []
 
     def collect() -> None:
-        now, later = read(place.collector, place.scope, written.node, flags, place.use)
+        now, later = place.collector.read(place.scope, written.node, cell, place.use)
         reads.append(now | later)
 
     if place.collector.attempt(collect) is not None:
@@ -696,7 +703,7 @@ class _Writer:
         self.read: set[str] = set()
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
         self._words = stage_words(chain)
-        self._shared = shared_beginnings(chain)
+        self._shared = _shared_beginnings(chain)
         self._known: dict[tuple[int, ...], str] = {}
         self._knobs: dict[int, str] = {}
         self._devices: dict[str, str] = {}
@@ -808,12 +815,12 @@ class _Writer:
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
         text = self._expression(spec.fn, place)
-        found = name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
+        found = _name_in_module(spec.fn, text, place) or f"{stage.op}_{number}"
         arguments = [text, *self._name(stage, found, names), *self._executor(stage, place)]
         arguments += self._knob_arguments(stage)
         if not spec.ordered:
             arguments.append("ordered=False")
-        arguments += policy_arguments(spec.policy)
+        arguments += _policy_arguments(spec.policy)
         if spec.timeout_s is not None:
             arguments.append(f"timeout_s={spec.timeout_s!r}")
         return arguments + self._process_options(stage, place)
@@ -957,7 +964,7 @@ class _Writer:
         return Place(self._collector, scope, use, name, call, keyword)
 
     def _scope_of(self, value: Any) -> Scope:
-        function = inner_function(value)
+        function = _inner_function(value)
         if function is None or by_reference(function):
             return self._home
         whole = inspect.unwrap(function)  # a library's decorator has the library's globals
@@ -967,7 +974,7 @@ class _Writer:
         return Place(self._collector, self._home, place.use, place.name)
 
 
-def inner_function(value: Any) -> FunctionType | None:
+def _inner_function(value: Any) -> FunctionType | None:
     """Return the function inside a partial or a bound method, or None."""
     while not isinstance(value, FunctionType):
         inner = getattr(value, "func", getattr(value, "__func__", None))

@@ -1,34 +1,431 @@
-"""Collect: from what the stages use, in the live namespace, to the pieces of a module."""
+"""Collect: from what the stages use, in the live namespace, to what a module needs."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import copy
+import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import sysconfig
+from collections.abc import (
+    Callable,
+    Iterable,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, final
+from pathlib import Path
+from types import (
+    CodeType,
+    FunctionType,
+    ModuleType,
+)
+from typing import Any, NamedTuple, final
 
-from ..base.format import shortened
 from ..errors import ExportError
-from ..executors.pickling import by_reference
-from . import definitions
-from . import pieces as constants
-from .cells import Cell, Statement
-from .definitions import is_import, older_error, read
-from .difference import difference, portrait
-from .handles import MODULE_NAMES, kind_of
-from .held import HeldState
+from ..executors.pickling import by_reference, importable
+from .cells import Cell, Cells, Definition, Imported, Statement, of_file, recorded
+from .difference import same_value
+from .held import is_generator, kind_of
 from .literals import NoLiteral
-from .model import Import, Piece, Spelling
-from .scope import Scope, gives, is_builtin, is_importable, is_local
-from .secrets import masked, secret_in_text
-from .uses import Use, refusal, secret_refusal
+from .module import Import, Piece
+from .secrets import advice, scrubbed, secrets_in_text
+from .source import Reads, names_read
 
-# -- Collect: from what the stages use, in the live namespace, to the pieces of a module -----------
+
+# -- Uses: who uses what, from the stage down, and refusals that tell it ---------------------------
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A link in the chain of use.
+
+    Attributes:
+        words: who uses something, as "decode() [In[4]]" or "stage 'decode'".
+        by: who uses that, in turn; None at the stage.
+    """
+
+    words: str
+    by: Use | None = None
+
+    def then(self, words: str) -> Use:
+        """Go on to what this one uses."""
+        return Use(words, self)
+
+    @property
+    def chain(self) -> str:
+        """All links, from here up to the stage."""
+        return self.words if self.by is None else f"{self.words} <- {self.by.chain}"
+
+
+def refusal(what: str, use: Use) -> ExportError:
+    """Make the error for something that cannot be exported.
+
+    Args:
+        what: the culprit and the way out.
+        use: who uses it.
+    """
+    return ExportError(scrubbed(f"{what}\n  used by: {use.chain}"))
+
+
+def secret_refusal(what: str, use: Use, *, text: str = "", name: str = "") -> ExportError:
+    """Make the error for something that holds a secret.
+
+    Args:
+        what: what holds it; never the secret.
+        use: who uses it.
+        text: source in which it stands.
+        name: what it is called there, where that is known already.
+    """
+    names = (one for one, _ in secrets_in_text(text) if one)
+    return refusal(f"{what} {advice(name or next(names, ''))}", use)
+
+
+# -- Scope: one namespace of live values, and the text that they came from -------------------------
+# Names that IPython puts into a notebook, and keeps filling.
+_NOTEBOOK_NAMES = frozenset(
+    (
+        *("In", "Out", "get_ipython", "display", "exit", "quit", "_", "__", "___"),
+        *("_i", "_ii", "_iii", "_ih", "_oh", "_dh", "_exit_code", "_sh"),
+    )
+)
+# Names that every module has.
+_MODULE_NAMES = frozenset(("__name__", "__doc__", "__file__", "__package__", "__spec__"))
+_KEPT = re.compile(r"_+|_i+|_i?\d+|_[iod]h")  # names under which IPython keeps input and output
+
+
+@final
+class Scope:
+    """The global variables of a notebook, a script or a module.
+
+    Args:
+        namespace: the live values.
+        cells: the text.
+
+    Attributes:
+        is_notebook: it is that of a notebook.
+    """
+
+    def __init__(self, namespace: dict[str, Any], cells: Cells, *, is_notebook: bool) -> None:
+        self.namespace = namespace
+        self.cells = cells
+        self.is_notebook = is_notebook
+
+    @classmethod
+    def of(cls, namespace: dict[str, Any]) -> Scope:
+        """Find the text of a namespace; where there is none, it has no cells."""
+        if namespace.get("__name__") == "__main__":
+            cells = recorded()
+            if cells.cells:
+                return cls(namespace, cells, is_notebook=True)
+        file = namespace.get("__file__")
+        try:
+            cells = of_file(file) if isinstance(file, str) else Cells(())
+        except (OSError, SyntaxError):
+            cells = Cells(())
+        return cls(namespace, cells, is_notebook=False)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.namespace and not self._is_replaced(name)
+
+    def _is_replaced(self, name: str) -> bool:
+        """Tell whether IPython gave a builtin another body, as it does with `open`."""
+        whole = getattr(builtins, name, None)
+        inside = getattr(self.namespace[name], "__wrapped__", None)
+        return whole is not None and inside is whole and self.newest(name) is None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.namespace[name]
+
+    def newest(self, name: str) -> Statement | None:
+        """Return the statement that bound a name last."""
+        found = self.cells.bindings(name)
+        return found[0] if found else None
+
+    def first(self, name: str) -> tuple[int, int]:
+        """Tell where a name was bound first: the cell, and the statement in it."""
+        found = self.cells.bindings(name)
+        return (found[-1].cell.order, found[-1].number) if found else (sys.maxsize, 0)
+
+    def is_set_inside(self, name: str) -> bool:
+        """Tell whether functions alone bind a name, by `global`."""
+        return self.newest(name) is None and name in self._rebound
+
+    def is_changed_inside(self, name: str) -> bool:
+        """Tell whether some function binds a name by `global`, or changes its value in place."""
+        return name in self._rebound or name in self._mutated
+
+    @functools.cached_property
+    def _rebound(self) -> frozenset[str]:
+        return frozenset(name for reads in self._reads for name in reads[2])
+
+    @functools.cached_property
+    def _mutated(self) -> frozenset[str]:
+        return frozenset(name for reads in self._reads for name in reads[3])
+
+    @functools.cached_property
+    def _reads(self) -> list[Reads]:
+        nodes = (one.node for cell in self.cells.cells for one in cell.statements)
+        return [names_read(node, future=True) for node in nodes]
+
+    def is_foreign(self, name: str) -> bool:
+        """Tell whether a name comes from IPython, and the user has not bound it."""
+        known = name in _NOTEBOOK_NAMES or _KEPT.fullmatch(name) is not None
+        return self.is_notebook and known and self.newest(name) is None
+
+    def name_of(self, value: object) -> str | None:
+        """Return the user's name for an object, by identity; None where it has none."""
+        names = [
+            name
+            for name, one in tuple(self.namespace.items())
+            if one is value and self._is_name(name)
+        ]
+        own = getattr(value, "__name__", None)
+        ranked = sorted(names, key=lambda name: (name != own, name.startswith("_")))
+        return ranked[0] if ranked else None
+
+    def _is_name(self, name: str) -> bool:
+        """Tell whether a name is the user's for one thing: loops give theirs to many."""
+        newest = self.newest(name)
+        loops = newest is not None and isinstance(newest.node, ast.For | ast.AsyncFor)
+        return not (loops or self.is_foreign(name) or name in _MODULE_NAMES)
+
+    # -- imports --------------------------------------------------------------------------
+    def imported(self, name: str, value: object) -> tuple[Import, ...]:
+        """Spell a name as the user imported it; empty where no import gives this value.
+
+        `import a.b` and `import a.c` both bind `a`: all of them are given.
+        """
+        found: list[Import] = []
+        for one in self._imports:
+            line = _line(one, name)
+            if line is None or one.for_types or not gives(line, value):
+                continue
+            if line.member is not None or line.alias is not None:
+                return (line,) if not found else tuple(found)
+            found.append(line)
+        return tuple(dict.fromkeys(found))
+
+    def for_types(self, name: str) -> Import | None:
+        """Return the import of a name under `if TYPE_CHECKING:`."""
+        lines = ((_line(one, name), one) for one in self._imports if one.for_types)
+        for line, _ in lines:
+            if line is not None:
+                return Import(line.module, line.member, line.alias, line.local, for_types=True)
+        return None
+
+    def alias_of(self, value: object) -> tuple[str, Import] | None:
+        """Return the user's name for something imported, and the import."""
+        for name, one in tuple(self.namespace.items()):
+            if one is value and not self.is_foreign(name):
+                lines = self.imported(name, value)
+                if len(lines) == 1 and lines[0].binds == name and _binds_whole(lines[0]):
+                    return name, lines[0]
+        return None
+
+    def member_of(self, value: object) -> tuple[str, str] | None:
+        """Spell something by a module that the user imported: `argparse.Namespace`, `argparse`."""
+        path = str(getattr(value, "__qualname__", ""))
+        for name, module in tuple(self.namespace.items()):
+            if not isinstance(module, ModuleType) or not self.imported(name, module):
+                continue
+            found: object = module
+            for part in path.split("."):
+                found = getattr(found, part, None)
+            if path and found is value:
+                return f"{name}.{path}", name
+        return None
+
+    @functools.cached_property
+    def _imports(self) -> list[Imported]:
+        return self.cells.imports()
+
+
+def _binds_whole(line: Import) -> bool:
+    return line.member is not None or line.alias is not None or "." not in line.module
+
+
+def _line(one: Imported, name: str) -> Import | None:
+    """Return what an import has to do with a name."""
+    if one.level or one.module == "__future__":
+        return None
+    local = is_local(one.module)
+    if one.member == "*":
+        module = sys.modules.get(one.module)
+        return Import(one.module, name, None, local) if hasattr(module, name) else None
+    if one.binds != name:
+        return None
+    return Import(one.module, one.member, one.alias.asname, local)
+
+
+def gives(line: Import, value: object) -> bool:
+    """Tell whether an import gives this very object."""
+    if line.member is None:
+        name = line.module if line.alias is not None else line.module.partition(".")[0]
+        return sys.modules.get(name) is value and line.module in sys.modules
+    module = sys.modules.get(line.module)
+    member = getattr(module, line.member, sys.modules.get(f"{line.module}.{line.member}"))
+    return member is value or (type(member) is type(value) and _equal(member, value))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, int | float | str | bytes | tuple) and one == other
+
+
+def _is_builtin(name: str) -> bool:
+    """Tell whether a name is known without being bound."""
+    return hasattr(builtins, name) or name in _MODULE_NAMES
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """Tell whether a fresh process finds the same module by its name."""
+    return importable(module.__name__)
+
+
+@functools.cache
+def is_local(module: str) -> bool:
+    """Tell whether a module is a file of the user's own, not a part of an installed package."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
+        return False
+    found = sys.modules.get(top)
+    places = [getattr(found, "__file__", None), *getattr(found, "__path__", ())]
+    files = [place for place in places if isinstance(place, str)]
+    return bool(files) and not any(map(_is_installed, files)) and not _is_distributed(top)
+
+
+def _is_installed(file: str) -> bool:
+    """Tell whether a file belongs to Python or to an installed package."""
+    folders = {sysconfig.get_path(word) for word in ("purelib", "platlib", "stdlib")}
+    parts = Path(file).parts
+    return (
+        "site-packages" in parts
+        or "dist-packages" in parts
+        or any(Path(file).is_relative_to(folder) for folder in folders)
+    )
+
+
+def _is_distributed(top: str) -> bool:
+    """Tell whether an installed distribution brings a module, in a folder of its own."""
+    from importlib.metadata import packages_distributions
+
+    return top in packages_distributions()
+
+
+# -- Code of live functions and classes, and where it was defined ----------------------------------
+_GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
+# Where compilers and wrappers keep the function that they were given.
+_WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
+_DEPTH = 20
+
+
+def code_of(value: Any) -> CodeType | None:
+    """Return the code of the function inside a callable: what decorators wrapped around it."""
+    for _ in range(_DEPTH):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            return value.__code__
+        inner = next(
+            (getattr(value, name) for name in _WRAPPED if _has(value, name)),
+            None,
+        )
+        if inner is None or inner is value:
+            break
+        value = inner
+    return getattr(value, "__code__", None)
+
+
+def _has(value: Any, name: str) -> bool:
+    if isinstance(value, functools.partial):
+        return name == "func"
+    return name != "func" and callable(getattr(value, name, None))
+
+
+def definition_of(scope: Scope, code: CodeType) -> Definition | None:
+    """Return the definition of some code: in the cells, or in a file that was run by its path."""
+    found = scope.cells.definition(code)
+    file = code.co_filename
+    if found is not None or not file.endswith(".py") or _is_installed(file):
+        return found
+    try:
+        return of_file(code.co_filename).definition(code)
+    except (OSError, SyntaxError):
+        return None
+
+
+def older(scope: Scope, kind: type) -> str | None:
+    """Tell where a class was defined that was redefined since to another effect; else None."""
+    live = scope.namespace.get(kind.__name__)
+    if live is kind or not isinstance(live, type) or by_reference(kind):
+        return None
+    if kind.__qualname__ != kind.__name__ or same_value(kind, live):
+        return None
+    return place_of(scope, kind)
+
+
+def place_of(scope: Scope, value: Any) -> str:
+    """Tell where a function or class was defined, as " (In[3])"; empty where that is not known."""
+    if isinstance(value, type):
+        found = list(methods_of(scope, value).values())
+    else:
+        code = code_of(value)
+        one = None if code is None else definition_of(scope, code)
+        found = [] if one is None else [one]
+    first = min(found, key=lambda one: one.cell.order, default=None)
+    return "" if first is None else f" ({first.place})"
+
+
+def methods_of(scope: Scope, kind: type) -> dict[str, Definition]:
+    """Return the definitions of a class's own methods; those that were generated have none."""
+    found: dict[str, Definition] = {}
+    for name, value in vars(kind).items():
+        code = code_of(value)
+        if code is None or code.co_filename.startswith(_GENERATED):
+            continue
+        definition = scope.cells.definition(code)
+        if definition is not None:
+            found[name] = definition
+    return found
+
+
+def older_error(name: str, at: str, use: Use) -> Exception:
+    """Make the error for a function or class that was redefined, at a place like " (In[3])"."""
+    return refusal(
+        f"the pipeline still uses an older {name!r}{at}; it was redefined since: rebuild the "
+        "pipeline, then export",
+        use,
+    )
+
+
+# -- The collector ---------------------------------------------------------------------------------
+def is_import(node: ast.AST) -> bool:
+    """Tell whether a statement imports, perhaps in a `try` or `if`."""
+    if isinstance(node, ast.If | ast.Try | ast.With):
+        return any(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(node))
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+class HeldState(NamedTuple):
+    """What an object holds.
+
+    Attributes:
+        kinds: names of its class and of the classes that this is made from.
+        attributes: names of its attributes.
+        moving: those of attributes that change when they are used, as random generators.
+    """
+
+    kinds: tuple[str, ...]
+    attributes: frozenset[str]
+    moving: frozenset[str]
+
+    @classmethod
+    def of(cls, value: Any) -> HeldState:
+        """Look at an object; only its own attributes count."""
+        held = getattr(value, "__dict__", None)
+        attributes = dict(held) if type(held) is dict else {}
+        moving = (name for name, one in attributes.items() if is_generator(one))
+        kinds = tuple(kind.__name__ for kind in type(value).__mro__)
+        return cls(kinds, frozenset(attributes), frozenset(moving))
+
+
 _USUAL = {"numpy": "np", "pandas": "pd", "torch.nn.functional": "F"}
 _NOTEBOOK = "exists in a notebook only"
 
@@ -54,7 +451,7 @@ class Found:
         arrays: large arrays that may be saved beside the module.
         called: by an expression, the name of the function in it, where it is not the live one's.
         written: code of the module's own functions, and how many variables they captured.
-        defaults: portraits of the defaults of these.
+        defaults: fingerprints of the defaults of these.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
         future: annotations are not evaluated.
@@ -85,16 +482,22 @@ class Found:
         return replace(self, **{name: copy.copy(getattr(self, name)) for name in self.__slots__})
 
 
+_CollectValue = Callable[["Collector", Scope, str, Any, Use], None]
+
+
 @final
 class Collector:
     """Walks what the stages use.
 
     Args:
+        collect_value: called for each name that stands for a function, a class or a value; it
+            adds the piece.
         archive: name of the file for large arrays, or None where they are refused.
     """
 
-    def __init__(self, *, archive: str | None = None) -> None:
+    def __init__(self, collect_value: _CollectValue, *, archive: str | None = None) -> None:
         self.found = Found()
+        self._collect_value = collect_value
         self.archive = archive
         self.failed: ExportError | None = None  # of the last attempt that failed
         self._scopes: dict[int, Scope] = {}
@@ -163,9 +566,9 @@ class Collector:
         )
 
     def _need_missing(self, scope: Scope, name: str, use: Use) -> None:
-        if scope.is_foreign(name) and name not in MODULE_NAMES:  # IPython makes it a builtin
+        if scope.is_foreign(name) and name not in _MODULE_NAMES:  # IPython makes it a builtin
             raise self._foreign(name, getattr(builtins, name, None), use)
-        if is_builtin(name):
+        if _is_builtin(name):
             return
         line = scope.for_types(name)
         if line is None:
@@ -176,25 +579,32 @@ class Collector:
     def _collect(self, scope: Scope, name: str, value: Any, use: Use) -> None:
         lines = scope.imported(name, value)
         newest = scope.newest(name)
-        if lines and (newest is None or definitions.is_import(newest.node)):
+        if lines and (newest is None or is_import(newest.node)):
             for line in lines:
                 self.add_import(line)
             return
         if isinstance(value, ModuleType):
             self._need_module(name, value, use)
-        elif definitions.is_defined(newest, name) or self._is_known_code(scope, name, value):
-            definitions.collect(self, scope, name, value, use)
         else:
-            constants.collect(self, scope, name, value, use)
+            self._collect_value(self, scope, name, value, use)
 
-    def _is_known_code(self, scope: Scope, name: str, value: Any) -> bool:
-        """Tell whether a function is to be found by its code: no assignment gives it."""
-        newest = scope.newest(name)
-        if newest is not None and constants.is_assignment(newest.node):
-            return False
-        if isinstance(value, FunctionType) and value.__closure__:
-            return False
-        return isinstance(value, FunctionType | type) and not by_reference(value)
+    def read(
+        self, scope: Scope, node: ast.AST, cell: Cell, use: Use, *, local: Sequence[str] = ()
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Collect what some code reads; return the names read now and later.
+
+        Args:
+            scope: whose names are read.
+            node: the code.
+            cell: where it stands.
+            use: who reads.
+            local: names that are parameters in the module.
+        """
+        now, later, rebound, mutated = names_read(node, future=cell.future)
+        for name in (*rebound, *mutated):
+            self.found.changed.setdefault(name, use.words.partition(" [")[0])
+        self.need_all(scope, (now | later | rebound) - set(local), use)
+        return now, later
 
     # -- imports --------------------------------------------------------------------------
     def add_import(self, line: Import) -> None:
@@ -208,7 +618,7 @@ class Collector:
             ] = None
 
     def _need_module(self, name: str, module: ModuleType, use: Use) -> None:
-        if not is_importable(module):
+        if not _is_importable(module):
             raise refusal(
                 f"module {name!r} cannot be imported by its name in a fresh process; put its file "
                 "into the working folder or onto sys.path, and import it",
@@ -267,9 +677,9 @@ class Collector:
         live = scope.namespace.get(name) if isinstance(name, str) else None
         if by_reference(value) or not isinstance(live, FunctionType | type):
             return None
-        if difference(portrait(value), portrait(live)) is None:
+        if same_value(value, live):
             return name
-        raise older_error(str(name), definitions.place_of(scope, value), use)
+        raise older_error(str(name), place_of(scope, value), use)
 
     def _spelled_module(self, module: ModuleType) -> str:
         name = module.__name__
@@ -302,7 +712,7 @@ class Collector:
         """Return a name that nothing in the module or the notebook bears."""
         taken = {*self.found.owners, *(name for one in self.scopes for name in one.namespace)}
         name, number = wanted, 2
-        while name in taken or is_builtin(name):
+        while name in taken or _is_builtin(name):
             name, number = f"{wanted}_{number}", number + 1
         return name
 
@@ -332,172 +742,3 @@ def _public(module: str, path: str, value: object) -> str:
         if found is not None and (found is value or "." in path):
             return name
     return module
-
-
-# -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------
-_MARK = re.compile(r"[ \t]*#\|[ \t]*nbpipe:.*")
-
-
-def collect_setup(collector: Collector, scope: Scope) -> None:
-    """Collect the set-up cells of a notebook, and what they use.
-
-    Raises:
-        ExportError: one of them holds a shell line or a secret, or uses what cannot be exported.
-    """
-    newest: dict[str, Cell] = {}
-    for cell in scope.cells.cells:
-        if cell.is_setup:
-            newest[cell.text] = cell  # a cell that was run twice is one
-    for cell in newest.values():
-        _collect(collector, scope, cell)
-
-
-def _collect(collector: Collector, scope: Scope, cell: Cell) -> None:
-    use = Use(f"the set-up cell [{cell.place}]")
-    if cell.shell_lines:
-        raise refusal(
-            "a shell/magic line (`!`, `%`) is inside a set-up cell; use subprocess or plain Python",
-            use,
-        )
-    if secret_in_text(cell.text):
-        raise secret_refusal("a set-up cell", use, text=cell.text)
-    leading, rest = _parted(cell)
-    for statement in leading:
-        _import(collector, statement.node)
-    if not rest:
-        return
-    names = sorted({name for one in rest for name in one.binds})
-    for name in names:
-        collector.found.owners[name] = scope
-    now: frozenset[str] = frozenset()
-    later: frozenset[str] = frozenset()
-    for one in rest:
-        reads = read(collector, scope, one.node, cell.flags, use)
-        now, later = now | reads[0], later | reads[1]
-    order = (cell.order, rest[0].number)
-    spelling = Spelling(_text(rest), now - set(names), later - set(names))
-    piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
-    collector.add(piece, scope)
-
-
-def _parted(cell: Cell) -> tuple[list[Statement], list[Statement]]:
-    """Part a cell into the imports that it begins with, and the rest."""
-    statements = list(cell.statements)
-    count = 0
-    while count < len(statements) and isinstance(
-        statements[count].node, ast.Import | ast.ImportFrom
-    ):
-        count += 1
-    return statements[:count], statements[count:]
-
-
-def _import(collector: Collector, node: ast.stmt) -> None:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            line = Import(alias.name, None, alias.asname, is_local(alias.name))
-            collector.add_import(line)
-    elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
-        for alias in node.names:
-            module = str(node.module)
-            collector.add_import(Import(module, alias.name, alias.asname, is_local(module)))
-
-
-def _text(statements: list[Statement]) -> str:
-    """Return the text of statements as it stands, without the mark."""
-    lines = [line for one in statements for line in one.text.split("\n")]
-    return "\n".join(line for line in lines if not _MARK.fullmatch(line))
-
-
-# -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
-_LONGEST = 80
-_RANDOM = ("random", "numpy", "torch")
-# Calls that change how a module behaves; others only show or compute something.
-_ACTS = (
-    "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
-    "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
-    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads",
-    "add_safe_globals", "patch", "apply", "seterr",
-)  # fmt: skip
-_SHOWS = ("set_printoptions", "set_option")
-
-
-def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
-    """Return the statements outside set-up cells that change a module the exported code uses.
-
-    Args:
-        scope: the notebook.
-        used: names of the module that is written.
-    """
-    for cell in scope.cells.cells:
-        if cell.is_setup:
-            continue
-        for statement in cell.statements:
-            if not is_import(statement.node) and _acts(statement.node, scope, used):
-                yield statement
-
-
-def note_of(statement: Statement) -> str:
-    """Tell what is not in the module, and how it would be."""
-    text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
-    return (
-        f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
-        "it, begin its cell with the line `#| nbpipe: setup`"
-    )
-
-
-def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        func = node.value.func
-        if isinstance(func, ast.Name):
-            return _seeds(scope.namespace.get(func.id), scope, used)
-        if not isinstance(func, ast.Attribute):
-            return False
-        acts = func.attr.startswith(_ACTS) and func.attr not in _SHOWS
-        return acts and _is_used_module(func, scope, used)
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return any(
-            isinstance(target, ast.Attribute | ast.Subscript)
-            and _is_used_module(target, scope, used)
-            for target in targets
-        )
-    return False
-
-
-def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether a function of the user seeds what the module draws from, as by its name."""
-    if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
-        return False
-    return any(_draws(scope.namespace.get(name)) for name in used)
-
-
-def _draws(value: object) -> bool:
-    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _RANDOM
-
-
-def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return False
-    value = scope.namespace.get(node.id)
-    shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
-    return (
-        (node.id in used or _reaches(node.id, scope, used))
-        and not shown
-        and isinstance(value, ModuleType | type)
-    )
-
-
-def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
-    """Tell whether a name stands for a package that the module uses under another name."""
-    value = scope.namespace.get(name)
-    if not isinstance(value, ModuleType):
-        return False
-    top = value.__name__.partition(".")[0]
-    everywhere = top in ("os", "sys", "random", "warnings")
-    return everywhere or any(
-        isinstance(scope.namespace.get(one), ModuleType)
-        and scope.namespace[one].__name__.partition(".")[0] == top
-        for one in used
-    )

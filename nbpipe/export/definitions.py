@@ -1,46 +1,34 @@
-"""Definitions: functions and classes become pieces, and the user's own words for values."""
+"""Definitions: functions and classes become pieces, whole and as they were written."""
 
 from __future__ import annotations
-import __future__
 
 import ast
-import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
-from ..executors.pickling import by_reference
-from .cells import Cell, Definition, Statement, of_file
-from .difference import difference, loosened, portrait
-from .handles import handle_in
-from .held import held_in, members_of, named_in, need_held, registered
-from .model import Piece, Spelling
-from .names import CHANGING, names_read
-from .scope import Scope, is_installed
+from ..executors.pickling import CACHED, by_reference
+from .cells import Cell, Definition, Statement
+from .collect import (
+    Collector,
+    Scope,
+    Use,
+    code_of,
+    definition_of,
+    methods_of,
+    refusal,
+    secret_refusal,
+)
+from .difference import fingerprint_of, loosened
+from .held import captured_by, handle_in, held_in, members_of
+from .module import Piece, Spelling
 from .secrets import secret_in_text
-from .uses import Called, Use, refusal, secret_refusal
+from .source import CHANGING, names_read
 
-if TYPE_CHECKING:
-    from .collect import Collector
-
-# -- Definitions: functions and classes become pieces, whole and as they were written --------------
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_FUTURE = __future__.annotations.compiler_flag
-_GENERATED = ("<string>", "<attrs", "<frozen", "<makefun", "<decorator")
-# Where compilers and wrappers keep the function that they were given.
-_WRAPPED = ("__wrapped__", "py_func", "__func__", "fget", "func")
-_DEPTH = 20
-
-
-def is_import(node: ast.AST) -> bool:
-    """Tell whether a statement imports, perhaps in a `try` or `if`."""
-    if isinstance(node, ast.If | ast.Try | ast.With):
-        return any(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(node))
-    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def is_defined(statement: Statement | None, name: str) -> bool:
@@ -56,7 +44,7 @@ def _def_in(node: ast.AST, name: str) -> _DEFS | None:
     return next((one for one in reversed(inner) if one is not None), None)
 
 
-def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+def collect_definition(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
     """Collect the function or class that a name stands for, and what it uses.
 
     Raises:
@@ -74,7 +62,7 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     check_text(text, node, cell, words, use)
     added = registered(scope, name, value, statement)
     names = (name, *_names_of(collector, scope, added.texts))
-    now, later = read(collector, scope, node, cell.flags, reads)
+    now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
         later |= _read_members(collector, scope, name, [statement, *added.texts], reads)
     for one in added.texts:
@@ -88,12 +76,12 @@ def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use)
     piece = Piece(
         names=names,
         spellings=(Spelling(text, now - set(names), later - set(names)),),
-        expected={name: loosened(portrait(value), _filled_defaults(node))},
+        expected={name: loosened(fingerprint_of(value), _filled_defaults(node))},
         first=scope.first(name),
         words=f"{_kind(node)} {name!r}, defined in {cell.place}",
     )
     collector.add(piece, scope)
-    if cell.flags & _FUTURE:
+    if cell.future:
         collector.found.future = True
 
 
@@ -111,7 +99,7 @@ def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, 
 def _read_members(
     collector: Collector, scope: Scope, name: str, statements: Sequence[Statement], use: Use
 ) -> frozenset[str]:
-    """Collect the functions that the attributes of a class hold; give their names."""
+    """Collect the functions that the attributes of a class hold; return their names."""
     members = members_of(scope[name])
     place = unnamed_in(scope, members, statements)
     if place is not None:
@@ -152,7 +140,7 @@ def _read_added(
     name = getattr(node, "name", None)
     words = f"a line of {cell.place}" if name is None else described(name, node, cell.place)
     check_text(statement.text, node, cell, words, use)
-    return read(collector, scope, node, cell.flags, use.then(words))
+    return collector.read(scope, node, cell, use.then(words))
 
 
 def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str | None:
@@ -169,7 +157,7 @@ def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str
     for held in held_in(value):
         code = code_of(held.value)
         inner = "<locals>" in held.value.__qualname__  # made by a call, perhaps of the pipeline
-        if by_reference(held.value) or inner or code is None or any(named_in(scope, held.value)):
+        if by_reference(held.value) or inner or code is None or any(_named_in(scope, held.value)):
             continue
         found = definition_of(scope, code)
         if found is None or all(found.statement is not one for one in statements):
@@ -199,32 +187,6 @@ def described(name: str, node: ast.AST, place: str) -> str:
     return f"class {name} [{place}]" if isinstance(node, ast.ClassDef) else f"{name}() [{place}]"
 
 
-def read(
-    collector: Collector,
-    scope: Scope,
-    node: ast.AST,
-    flags: int,
-    use: Use,
-    *,
-    local: Sequence[str] = (),
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Collect what some code reads; give the names read now and later.
-
-    Args:
-        collector: takes it.
-        scope: whose names are read.
-        node: the code.
-        flags: `__future__` flags of its cell.
-        use: who reads.
-        local: names that are parameters in the module.
-    """
-    now, later, rebound, mutated = names_read(node, future=bool(flags & _FUTURE))
-    for name in (*rebound, *mutated):
-        collector.found.changed.setdefault(name, use.words.partition(" [")[0])
-    collector.need_all(scope, (now | later | rebound) - set(local), use)
-    return now, later
-
-
 def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> None:
     """Refuse text with shell lines or secrets in it.
 
@@ -242,28 +204,6 @@ def check_text(text: str, node: ast.AST, cell: Cell, words: str, use: Use) -> No
         raise secret_refusal(f"the text of {words}", use, text=text)
 
 
-# -- by code ------------------------------------------------------------------------------
-def code_of(value: Any) -> CodeType | None:
-    """Return the code of the function inside a callable: what decorators wrapped around it."""
-    for _ in range(_DEPTH):
-        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
-            return value.__code__
-        inner = next(
-            (getattr(value, name) for name in _WRAPPED if _has(value, name)),
-            None,
-        )
-        if inner is None or inner is value:
-            break
-        value = inner
-    return getattr(value, "__code__", None)
-
-
-def _has(value: Any, name: str) -> bool:
-    if isinstance(value, functools.partial):
-        return name == "func"
-    return name != "func" and callable(getattr(value, name, None))
-
-
 def _found(scope: Scope, name: str, value: Any) -> Definition | None:
     """Return the definition that a live function or class came from."""
     if not isinstance(value, type):
@@ -276,61 +216,14 @@ def _found(scope: Scope, name: str, value: Any) -> Definition | None:
     return None
 
 
-def definition_of(scope: Scope, code: CodeType) -> Definition | None:
-    """Return the definition of some code: in the cells, or in a file that was run by its path."""
-    found = scope.cells.definition(code)
-    file = code.co_filename
-    if found is not None or not file.endswith(".py") or is_installed(file):
-        return found
-    try:
-        return of_file(code.co_filename).definition(code)
-    except (OSError, SyntaxError):
-        return None
-
-
-def older(scope: Scope, kind: type) -> str | None:
-    """Tell where a class was defined that was redefined since to another effect; else None."""
-    live = scope.namespace.get(kind.__name__)
-    if live is kind or not isinstance(live, type) or by_reference(kind):
-        return None
-    if kind.__qualname__ != kind.__name__ or difference(portrait(kind), portrait(live)) is None:
-        return None
-    return place_of(scope, kind)
-
-
-def place_of(scope: Scope, value: Any) -> str:
-    """Tell where a function or class was defined, as " (In[3])"; empty where that is not known."""
-    if isinstance(value, type):
-        found = list(_methods(scope, value).values())
-    else:
-        code = code_of(value)
-        one = None if code is None else definition_of(scope, code)
-        found = [] if one is None else [one]
-    first = min(found, key=lambda one: one.cell.order, default=None)
-    return "" if first is None else f" ({first.place})"
-
-
 def _is_body(scope: Scope, statement: Statement, kind: type) -> bool:
     """Tell whether a statement may have made a class: some of its methods are there, if any."""
-    places = [found.statement for found in _methods(scope, kind).values()]
+    places = [found.statement for found in methods_of(scope, kind).values()]
     return not places or any(place is statement for place in places)
 
 
-def _methods(scope: Scope, kind: type) -> dict[str, Definition]:
-    """Return the definitions of a class's own methods; those that were generated have none."""
-    found: dict[str, Definition] = {}
-    for name, value in vars(kind).items():
-        code = code_of(value)
-        if code is None or code.co_filename.startswith(_GENERATED):
-            continue
-        definition = scope.cells.definition(code)
-        if definition is not None:
-            found[name] = definition
-    return found
-
-
 def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use: Use) -> None:
-    for attribute, found in _methods(scope, kind).items():
+    for attribute, found in methods_of(scope, kind).items():
         if found.statement is not statement and not _is_named(statement, found):
             raise refusal(
                 f"class {name!r} was changed after its definition: attribute {attribute!r} comes "
@@ -391,140 +284,187 @@ def _is_decorated(statement: Statement | None, name: str) -> bool:
     return node is not None and bool(node.decorator_list) and node is statement.node  # type: ignore[union-attr]
 
 
-# -- Places: where a chain uses a value, and the user's own words for it there ---------------------
-_NOTHING = object()
-_LAST = 2**31  # a place behind all cells
+# -- The user's functions and classes that a value holds -------------------------------------------
+_DEPTH = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value is used.
-
-    Attributes:
-        collector: takes what the expression needs.
-        scope: whose names count.
-        use: who uses it.
-        name: what a function without a name is to be called.
-        call: the call that it was given to, where that is known.
-        keyword: which argument of the call it is; the first where it is empty.
-    """
-
-    collector: Collector
-    scope: Scope
-    use: Use
-    name: str
-    call: Called | None = None
-    keyword: str = ""
-
-    @property
-    def node(self) -> ast.expr | None:
-        """The argument in the text of the call, where its names are global."""
-        if self.call is None or not self.call.is_global:
-            return None
-        return self.call.argument(self.keyword)
-
-    @property
-    def text(self) -> str:
-        """Source of that argument."""
-        return "" if self.call is None else self.call.text(self.keyword)
-
-
-def as_called(place: Place, name: str) -> Spelling | None:
-    """Write what a call in the user's text gives as the value of a new name.
-
-    None where the text is not known, does not stand at the top level, or uses what cannot be
-    exported.
-    """
-    call, node = place.call, place.node
-    if call is None or not isinstance(node, ast.Call):
-        return None
-    text, flags = f"{name} = {place.text}", call.statement.cell.flags
-    if any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
-        return None
-    reads: list[tuple[frozenset[str], frozenset[str]]] = []
-
-    def collect() -> None:
-        reads.append(read(place.collector, place.scope, node, flags, place.use))
-
-    if place.collector.attempt(collect) is not None:
-        return None
-    return Spelling(text, *reads[0])
-
-
-def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str:
-    """Let the trial decide between the user's words for a value and `text`.
+def need_held(collector: Collector, scope: Scope, value: Any, use: Use) -> frozenset[str]:
+    """Collect the user's functions and classes that a value holds, as registries do.
 
     Returns:
-        What stands for the expression until then; `text` itself where there is no choice.
+        Their names.
     """
-    mark = place.collector.free_name("_given")
-    written = as_called(place, mark)
-    if written is None:
-        return text
-    other = Spelling(f"{mark} = {text}", reads)
-    words = f"the function of {place.use.words}"
-    expected = {mark: portrait(value)}
-    check = Piece((mark,), (written, other), expected, "constant", (_LAST, 0), words)
-    place.collector.found.checks[mark] = check
-    place.collector.found.owners[mark] = None
-    called = place.collector.found.called
-    if text in called:
-        called[mark] = called[text]
-    return mark
+    names = {
+        name
+        for held in held_in(value)
+        for one in _named_in(scope, held.value)
+        if (name := scope.name_of(one)) is not None
+    }
+    collector.need_all(scope, names, use)
+    return frozenset(names)
 
 
-def as_given(value: Any, place: Place) -> str | None:
-    """Return a library's function as the user gave it, as `json.loads` or `" ".join`."""
-    node = place.node
-    if not isinstance(node, ast.Attribute):
+def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
+    """Return a function or class that has a name, or the functions with one that are inside."""
+    for _ in range(_DEPTH):
+        if by_reference(value):
+            return
+        if scope.name_of(value) is not None:
+            yield value
+            return
+        for _, inner in captured_by(value) if isinstance(value, FunctionType) else ():
+            if isinstance(inner, FunctionType | CACHED):
+                yield from _named_in(scope, inner)
+        value = getattr(value, "__wrapped__", None)
+        if value is None:
+            return
+
+
+# -- Registers: what statements add to functions and classes after these are defined ---------------
+# `@show.register` adds an implementation to a function, `@Steps.register("crop")` one to a class.
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_REGISTER = "register"
+
+
+class Registered(NamedTuple):
+    """What is added to a function or class.
+
+    Attributes:
+        texts: statements that must stand below it, oldest first.
+        names: functions that add themselves, each a definition of its own.
+    """
+
+    texts: tuple[Statement, ...]
+    names: frozenset[str]
+
+
+def registered(scope: Scope, name: str, value: Any, statement: Statement) -> Registered:
+    """Find what is added to a function or class.
+
+    Args:
+        scope: where it lives.
+        name: its name.
+        value: the function or class.
+        statement: its definition.
+    """
+    codes = implementations(value)
+    dispatches = codes is not None or _dispatching(value)
+    texts: dict[str, Statement] = {}
+    names: set[str] = set()
+    for one in _below(scope, statement):
+        node = one.node
+        if isinstance(node, _FUNCTIONS) and any(_adds(mark, name) for mark in node.decorator_list):
+            if codes is not None and not _is_among(scope, one, codes):
+                continue  # another one took its place
+            if not dispatches and scope.newest(node.name) is one and node.name in scope:
+                names.add(node.name)
+            else:
+                texts.setdefault(_overload(node), one)
+                texts[_overload(node)] = one
+        elif dispatches and isinstance(node, ast.Expr) and _is_registration(node.value, name):
+            texts[ast.dump(node)] = one
+    return Registered(tuple(texts.values()), frozenset(names))
+
+
+def implementations(value: Any) -> list[CodeType] | None:
+    """Return the code of all implementations of a `singledispatch` function; None for others."""
+    registry = getattr(value, "registry", None)
+    if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
         return None
-    owner: ast.expr = node
-    while isinstance(owner, ast.Attribute):
-        owner = owner.value
-    try:
-        live = _followed(node, place.scope.namespace)
-        if _is_dispatching(node, value, place.scope.namespace):
-            live = value
-    except (AttributeError, KeyError):
-        return None
-    if live is not value and not (_is_bound_builtin(value) and live == value):
-        return None
-    if isinstance(owner, ast.Name):
-        place.collector.need(place.scope, owner.id, place.use)
-    return place.text
+    inner = (inspect.unwrap(one) for one in registry.values() if callable(one))
+    return [one.__code__ for one in inner if hasattr(one, "__code__")]
+
+
+def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
+    """Return the statements that add to a function of another module, which only imports it.
+
+    Set-up cells are kept, and so are not among them.
+
+    Args:
+        scope: the notebook.
+        used: names of the module that is written.
+
+    Returns:
+        Each with the words for the function in it.
+    """
+    for cell in scope.cells.cells:
+        for statement in () if cell.is_setup else cell.statements:
+            for call in _registrations(statement.node):
+                root = _root(call)
+                if root not in used or root not in scope:
+                    continue
+                found = _followed(call.value, scope.namespace)
+                if implementations(found) is not None and by_reference(found):
+                    yield statement, ast.unparse(call.value)
+
+
+def _below(scope: Scope, statement: Statement) -> Iterator[Statement]:
+    after = (statement.cell.order, statement.number)
+    for cell in scope.cells.cells:
+        for one in cell.statements:
+            if (one.cell.order, one.number) > after:
+                yield one
+
+
+def _is_among(scope: Scope, statement: Statement, codes: list[CodeType]) -> bool:
+    definitions = (scope.cells.definition(code) for code in codes)
+    return any(one is not None and one.statement is statement for one in definitions)
+
+
+def _overload(node: ast.stmt) -> str:
+    """Tell registered functions apart: by their annotations, and what their decorators take."""
+    assert isinstance(node, _FUNCTIONS)
+    return ast.dump(node.args) + "".join(map(ast.dump, node.decorator_list))
+
+
+def _adds(mark: ast.expr, name: str) -> bool:
+    """Tell whether a decorator is `@name.x`, `@name.x(...)` or `@name.method.register`."""
+    mark = mark.func if isinstance(mark, ast.Call) else mark
+    if not isinstance(mark, ast.Attribute):
+        return False
+    if isinstance(mark.value, ast.Name):
+        return mark.value.id == name
+    return mark.attr == _REGISTER and _root(mark) == name
+
+
+def _is_registration(node: ast.expr, name: str) -> bool:
+    """Tell whether an expression is `name.register(kind, function)`, or with two calls."""
+    func = node.func if isinstance(node, ast.Call) else None
+    func = func.func if isinstance(func, ast.Call) else func
+    return isinstance(func, ast.Attribute) and func.attr == _REGISTER and _root(func) == name
+
+
+def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
+    """Return each `x.register` that decorates a definition, or is called by an expression."""
+    marks: list[ast.expr] = []
+    if isinstance(node, _FUNCTIONS):
+        marks = node.decorator_list
+    elif isinstance(node, ast.Expr):
+        marks = [node.value]
+    for mark in marks:
+        func = mark
+        while isinstance(func, ast.Call):
+            func = func.func
+        if isinstance(func, ast.Attribute) and func.attr == _REGISTER:
+            yield func
+
+
+def _root(node: ast.expr) -> str | None:
+    """Return the name before the first dot."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """Return the live value of names and constants with dots."""
+    """Return the live value of names with dots, as far as modules lead."""
     if isinstance(node, ast.Attribute):
         owner = _followed(node.value, namespace)
-        plain = isinstance(owner, type | ModuleType | str | bytes)
-        return getattr(owner, node.attr) if plain else _NOTHING
-    if isinstance(node, ast.Constant):
-        return node.value
-    return _found_name(node.id, namespace) if isinstance(node, ast.Name) else _NOTHING
+        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+    return namespace.get(node.id) if isinstance(node, ast.Name) else None
 
 
-def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) -> bool:
-    """Tell whether a value is a method that `functools.singledispatchmethod` gives on each look."""
-    owner = namespace.get(node.value.id) if isinstance(node.value, ast.Name) else None
-    found = inspect.getattr_static(owner, node.attr, None)
+def _dispatching(value: Any) -> bool:
+    """Tell whether a class has methods that implementations may be added to."""
     kinds = functools.singledispatchmethod
-    return isinstance(found, kinds) and getattr(value, "__wrapped__", None) is found.func
-
-
-def _found_name(name: str, namespace: dict[str, Any]) -> Any:
-    return namespace[name] if name in namespace else getattr(builtins, name)
-
-
-def _is_bound_builtin(value: Any) -> bool:
-    return isinstance(value, BuiltinFunctionType | MethodType)
-
-
-def older_error(name: str, at: str, use: Use) -> Exception:
-    """Make the error for a function or class that was redefined, at a place like " (In[3])"."""
-    return refusal(
-        f"the pipeline still uses an older {name!r}{at}; it was redefined since: rebuild the "
-        "pipeline, then export",
-        use,
-    )
+    return isinstance(value, type) and any(isinstance(one, kinds) for one in vars(value).values())

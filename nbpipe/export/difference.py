@@ -1,11 +1,9 @@
-"""Portrait: a value as plain words and digests, and where two values differ."""
+"""Difference: a value as a fingerprint of plain words and digests, and where two differ."""
 
 from __future__ import annotations
 
 import ast
 import bisect
-import collections
-import contextlib
 import dataclasses
 import datetime as dt
 import decimal
@@ -35,12 +33,12 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .shapes import HIDDEN, is_plain, is_secret, scrubbed
+from .held import IN_PYTHON, attributes_of, captured_by, defaults_of, is_library
+from .secrets import HIDDEN, is_plain, is_secret, scrubbed
 
-# -- Nodes: what a portrait consists of, and words for where two of them differ --------------------
+# -- Nodes: what a fingerprint consists of, and words for where two of them differ -----------------
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
-
-FIRST = 8  # parts that are kept of a large container
+_FIRST = 8  # parts that are kept of a large container
 MOST = 64  # parts of a container that are all kept
 _SIZE = 2_000  # nodes inside one that are kept
 _LONGEST = 60  # characters of a value in a message
@@ -48,7 +46,7 @@ _TEXTS = ("str", "bytes")
 _QUOTES = 2  # of a text that is shown
 
 
-def digest_of(*parts: Any) -> str:
+def _digest_of(*parts: Any) -> str:
     """Digest bytes-like objects, or texts."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -64,7 +62,7 @@ def leaf(kind: str, shown: str, **more: Any) -> Node:
 def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any) -> Node:
     """Make a node with parts; of too many, the first are kept, and a digest of all."""
     every = list(parts)
-    kept = every if len(every) <= MOST else every[:FIRST]
+    kept = every if len(every) <= MOST else every[:_FIRST]
     size, fitting = 1, 0
     for _, node in kept:
         size += node.get("size", 1)
@@ -72,7 +70,7 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
             break
         fitting += 1
     if fitting < len(every):
-        more["digest"] = digest_of(json.dumps(every, sort_keys=True))
+        more["digest"] = _digest_of(json.dumps(every, sort_keys=True))
     return leaf(
         kind,
         shown,
@@ -84,11 +82,11 @@ def branch(kind: str, shown: str, parts: Iterable[tuple[str, Node]], **more: Any
 
 
 def difference(notebook: Any, module: Any) -> str | None:
-    """Tell where two portraits differ, in words; None if they are equal.
+    """Tell where two fingerprints differ, in words; None if they are equal.
 
     Args:
-        notebook: portrait of the live value.
-        module: portrait of the value in a fresh process.
+        notebook: fingerprint of the live value.
+        module: fingerprint of the value in a fresh process.
     """
     loose = frozenset(notebook.get("loose", ()))
     if loose:
@@ -98,8 +96,13 @@ def difference(notebook: Any, module: Any) -> str | None:
     return scrubbed(_difference("", notebook, module))
 
 
+def same_value(one: object, other: object) -> bool:
+    """Tell whether two live values are worth the same, by their fingerprints."""
+    return bool(fingerprint_of(one) == fingerprint_of(other))
+
+
 def loosened(node: Node, labels: Iterable[str]) -> Node:
-    """Have `difference` overlook some parts of a portrait, as "attribute 'count'"."""
+    """Have `difference` overlook some parts of a fingerprint, as "attribute 'count'"."""
     names = sorted(set(labels))
     return {**node, "loose": names} if names else node
 
@@ -246,9 +249,8 @@ def _name(node: ast.AST) -> str | None:
     return getattr(node, "id", getattr(node, "attr", None))
 
 
-# -- Functions and classes in a portrait: the user's by their code, a library's by name ------------
-Paint = Callable[..., Node]
-
+# -- Functions and classes in a fingerprint: the user's by their code, a library's by name ---------
+_NodeOf = Callable[..., Node]
 _FLAGS = (
     inspect.CO_VARARGS
     | inspect.CO_VARKEYWORDS
@@ -278,24 +280,24 @@ _BUILTINS = (
 )
 
 
-def code_node(value: Any, paint: Paint) -> Node | None:
-    """Paint a module, class, function or another callable; None for what is none of them."""
+def _code_node(value: Any, node_of: _NodeOf) -> Node | None:
+    """Return the node of a module, class, function or another callable; None for other values."""
     if isinstance(value, types.ModuleType):
         return leaf("module", value.__name__ if is_library(value.__name__) else "the user's module")
     if isinstance(value, FunctionType | type):
         if _is_found(value):
             return leaf("name", name_of(value))
-        return _class(value, paint) if isinstance(value, type) else _function(value, paint)
+        return _class(value, node_of) if isinstance(value, type) else _function(value, node_of)
     if isinstance(value, types.MethodType):
-        parts = [("function", paint(value.__func__)), ("object", paint(value.__self__))]
+        parts = [("function", node_of(value.__func__)), ("object", node_of(value.__self__))]
         return branch("method", f"method {value.__func__.__qualname__!r}", parts)
     if isinstance(value, _BUILTINS):
-        return _builtin(value, paint)
+        return _builtin(value, node_of)
     if isinstance(value, functools.partial):
-        return _partial(value, paint)
+        return _partial(value, node_of)
     if isinstance(value, CodeType):
-        return leaf("code", f"code of {value.co_name!r}", digest=_digest(value, paint))
-    return _wrapper(value, paint)
+        return leaf("code", f"code of {value.co_name!r}", digest=_digest(value, node_of))
+    return _wrapper(value, node_of)
 
 
 def _is_found(value: Any) -> bool:
@@ -308,53 +310,55 @@ def _is_found(value: Any) -> bool:
     return found is value or not (isinstance(value, FunctionType) or found is None)
 
 
-def _builtin(value: Any, paint: Paint) -> Node:
+def _builtin(value: Any, node_of: _NodeOf) -> Node:
     owner = getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         return leaf("name", name_of(value))
-    return branch("method", f"method {value.__name__!r}", [("object", paint(owner))])
+    return branch("method", f"method {value.__name__!r}", [("object", node_of(owner))])
 
 
-def _partial(value: functools.partial[Any], paint: Paint) -> Node:
-    parts = [("function", paint(value.func))]
-    parts += [(f"argument {at}", paint(part)) for at, part in enumerate(value.args)]
-    parts += [(f"argument {n!r}", paint(v, n)) for n, v in sorted(value.keywords.items())]
+def _partial(value: functools.partial[Any], node_of: _NodeOf) -> Node:
+    parts = [("function", node_of(value.func))]
+    parts += [(f"argument {at}", node_of(part)) for at, part in enumerate(value.args)]
+    parts += [(f"argument {n!r}", node_of(v, n)) for n, v in sorted(value.keywords.items())]
     return branch("partial", "a partial", parts)
 
 
-def _wrapper(value: Any, paint: Paint) -> Node | None:
+def _wrapper(value: Any, node_of: _NodeOf) -> Node | None:
     if isinstance(value, property):
-        accessors = [(name, paint(getattr(value, name))) for name in ("fget", "fset", "fdel")]
+        accessors = [(name, node_of(getattr(value, name))) for name in ("fget", "fset", "fdel")]
         return branch("property", "a property", accessors)
     if isinstance(value, classmethod | staticmethod):
         kind = type(value).__name__
-        return branch(kind, f"a {kind}", [("function", paint(value.__func__))])
+        return branch(kind, f"a {kind}", [("function", node_of(value.__func__))])
     if isinstance(value, functools.cached_property):
-        return branch("cached_property", "a cached property", [("function", paint(value.func))])
+        return branch("cached_property", "a cached property", [("function", node_of(value.func))])
     if typing.get_origin(value) is not None:
-        parts = [(f"argument {at}", paint(arg)) for at, arg in enumerate(typing.get_args(value))]
-        return branch("type", "a type", [("origin", paint(typing.get_origin(value))), *parts])
+        parts = [(f"argument {at}", node_of(arg)) for at, arg in enumerate(typing.get_args(value))]
+        return branch("type", "a type", [("origin", node_of(typing.get_origin(value))), *parts])
     if isinstance(value, typing.TypeVar | typing.ParamSpec | typing.ForwardRef):
         return leaf("type", str(getattr(value, "__name__", value.__class__.__name__)))
     wrapped = inspect.getattr_static(value, "__wrapped__", None) if callable(value) else None
     if wrapped is None:
         return None
     options = getattr(value, "cache_parameters", dict)
-    parts = [("function", paint(wrapped)), ("options", paint(options()))]
+    parts = [("function", node_of(wrapped)), ("options", node_of(options()))]
     return branch(name_of(type(value)), f"a {type(value).__name__}", parts)
 
 
-def _function(value: FunctionType, paint: Paint) -> Node:
-    parts = [(f"default {n!r}", paint(v, n)) for n, v in _defaults(value)]
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-        try:
-            parts.append((f"closure {name!r}", paint(_unordered(value, cell.cell_contents), name)))
-        except ValueError:  # not bound yet
-            parts.append((f"closure {name!r}", leaf("unbound", "unbound")))
+def _function(value: FunctionType, node_of: _NodeOf) -> Node:
+    parts = [(f"default {n!r}", node_of(v, n)) for n, v in defaults_of(value)]
+    captured = dict(captured_by(value))
+    for name in value.__code__.co_freevars:
+        if name in captured:
+            inner = node_of(_unordered(value, captured[name]), name)
+        else:
+            inner = leaf("unbound", "unbound")
+        parts.append((f"closure {name!r}", inner))
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("__"):
-            parts.append((f"attribute {name!r}", paint(_unordered(value, attribute), name)))
-    code = _digest(value.__code__, paint)
+            parts.append((f"attribute {name!r}", node_of(_unordered(value, attribute), name)))
+    code = _digest(value.__code__, node_of)
     parts.append(("code", leaf("code", "its code", digest=code, words="it")))
     return branch("function", f"function {value.__qualname__!r}", parts)
 
@@ -367,22 +371,15 @@ def _unordered(function: FunctionType, value: Any) -> Any:
     return dict(sorted(value.items(), key=lambda pair: name_of(pair[0])))
 
 
-def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    defaults, code = function.__defaults__ or (), function.__code__
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    yield from zip(names, defaults, strict=False)
-    yield from sorted((function.__kwdefaults__ or {}).items())
-
-
-def _digest(code: CodeType, paint: Paint) -> str:
+def _digest(code: CodeType, node_of: _NodeOf) -> str:
     """Digest what code does, without its name and its positions in a file."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     head = [counts, code.co_flags & _FLAGS, [list(group) for group in names]]
-    return digest_of(json.dumps([head, list(_instructions(code, paint))]))
+    return _digest_of(json.dumps([head, list(_instructions(code, node_of))]))
 
 
-def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
+def _instructions(code: CodeType, node_of: _NodeOf) -> Iterator[Any]:
     """Return what the interpreter does, however it looks up methods.
 
     `module.function()` is compiled in another way where the module is imported in the same text.
@@ -394,7 +391,7 @@ def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
             if following.argval not in _POSITIONS:
                 constant = step.argval
                 inner = isinstance(constant, CodeType)
-                yield step.opname, _digest(constant, paint) if inner else paint(constant)
+                yield step.opname, _digest(constant, node_of) if inner else node_of(constant)
         elif step.opcode in _JUMPS:
             yield step.opname, bisect.bisect_left(offsets, step.argval)
         else:
@@ -402,81 +399,81 @@ def _instructions(code: CodeType, paint: Paint) -> Iterator[Any]:
             yield name, step.argval if step.opcode in dis.hasname else step.arg
 
 
-def _class(value: type, paint: Paint) -> Node:
-    parts = [(f"base {at}", paint(base)) for at, base in enumerate(value.__bases__)]
+def _class(value: type, node_of: _NodeOf) -> Node:
+    parts = [(f"base {at}", node_of(base)) for at, base in enumerate(value.__bases__)]
     if type(value) is not type:
-        parts.append(("metaclass", paint(type(value))))
+        parts.append(("metaclass", node_of(type(value))))
     for name, attribute in sorted(vars(value).items()):
         if name not in _SKIPPED and not isinstance(attribute, types.GetSetDescriptorType):
-            parts.append((f"attribute {name!r}", paint(attribute, name)))
+            parts.append((f"attribute {name!r}", node_of(attribute, name)))
     if dataclasses.is_dataclass(value):
-        parts += [(f"field {f.name!r}", _field(f, paint)) for f in dataclasses.fields(value)]
+        parts += [(f"field {f.name!r}", _field(f, node_of)) for f in dataclasses.fields(value)]
     return branch("class", f"class {value.__qualname__!r}", parts)
 
 
-def _field(field: dataclasses.Field[Any], paint: Paint) -> Node:
+def _field(field: dataclasses.Field[Any], node_of: _NodeOf) -> Node:
     names = ("default", "default_factory", "init", "repr", "compare", "kw_only")
-    return branch("field", "a field", [(name, paint(getattr(field, name))) for name in names])
+    return branch("field", "a field", [(name, node_of(getattr(field, name))) for name in names])
 
 
-# -- Arrays, tensors, images and tables in a portrait; their libraries are never loaded for it -----
+# -- Arrays, tensors, images and tables in a fingerprint; their libraries are never loaded for it --
 _WHOLE_BYTES = 1 << 28  # of larger arrays the two ends and a sample of the rest are looked at
 _END_BYTES = 1 << 26
 _SAMPLE = 1_000_000  # elements
 _EXACT_BYTES = 8  # of a number that Python holds as well
 
 
-def array_node(value: Any, paint: Paint) -> Node | None:
-    """Paint what numpy, torch, pandas or Pillow made; None for other values."""
+def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
+    """Return the node of what numpy, torch, pandas or Pillow made; None for other values."""
     if isinstance(value, np.ndarray):
-        return _array(value, paint)
+        return _array(value, node_of)
     if isinstance(value, np.generic):
         return leaf(
-            f"numpy.{value.dtype}", repr(value), digest=digest_of(_bytes(np.asarray(value)))
+            f"numpy.{value.dtype}", repr(value), digest=_digest_of(_bytes(np.asarray(value)))
         )
     if isinstance(value, np.dtype):
         return leaf("dtype", repr(value))
     if isinstance(value, np.random.Generator):
-        return branch("Generator", "a generator", [("state", paint(value.bit_generator.state))])
+        return branch("Generator", "a generator", [("state", node_of(value.bit_generator.state))])
     if isinstance(value, np.random.RandomState):
         return branch(
-            "RandomState", "a generator", [("state", paint(value.get_state(legacy=False)))]
+            "RandomState", "a generator", [("state", node_of(value.get_state(legacy=False)))]
         )
     if isinstance(value, np.random.BitGenerator):
-        return branch(kind_of(value), "a generator", [("state", paint(value.state))])
+        return branch(_kind_of(value), "a generator", [("state", node_of(value.state))])
     if is_tensor(value):
-        return _tensor(value, paint)
-    return _torch(value, paint) or _pandas(value, paint) or _image(value, paint)
+        return _tensor(value, node_of)
+    return _torch(value, node_of) or _pandas(value, node_of) or _image(value, node_of)
 
 
 def _scalar(value: np.generic[Any]) -> Node:
     kind = f"numpy.{value.dtype}"
     if value.dtype.hasobject or value.dtype.names:
         return leaf(kind, repr(value))
-    return leaf(kind, repr(value), digest=digest_of(_bytes(np.asarray(value))))
+    return leaf(kind, repr(value), digest=_digest_of(_bytes(np.asarray(value))))
 
 
-def _array(value: np.ndarray[Any, Any], paint: Paint) -> Node:
-    kind, words = kind_of(value), f"an array of shape {value.shape}, {value.dtype}"
+def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
+    kind, words = _kind_of(value), f"an array of shape {value.shape}, {value.dtype}"
     if isinstance(value, np.ma.MaskedArray):
-        parts = [("data", paint(value.filled())), ("mask", paint(np.ma.getmaskarray(value)))]
+        parts = [("data", node_of(value.filled())), ("mask", node_of(np.ma.getmaskarray(value)))]
         return branch(kind, words, parts)
     array = np.asarray(value)
     if array.dtype.hasobject or array.dtype.kind == "T":
-        return branch(kind, words, [("elements", paint(array.tolist()))])
+        return branch(kind, words, [("elements", node_of(array.tolist()))])
     if array.dtype.names:
-        return branch(kind, words, [(f"[{n!r}]", paint(array[n])) for n in array.dtype.names])
-    return _numbers(kind, words, array, paint)
+        return branch(kind, words, [(f"[{n!r}]", node_of(array[n])) for n in array.dtype.names])
+    return _numbers(kind, words, array, node_of)
 
 
-def _numbers(kind: str, words: str, array: np.ndarray[Any, Any], paint: Paint) -> Node:
-    kept = MOST if array.size <= MOST else FIRST
+def _numbers(kind: str, words: str, array: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
+    kept = MOST if array.size <= MOST else _FIRST
     parts = [
-        (_index_label(at, array.shape), paint(_element(number)))
+        (_index_label(at, array.shape), node_of(_element(number)))
         for at, number in enumerate(array.flat[:kept])
     ]
     node = branch(kind, words, parts)
-    return {**node, "count": array.size, "digest": digest_of(*_pieces(array))}
+    return {**node, "count": array.size, "digest": _digest_of(*_pieces(array))}
 
 
 def _index_label(at: int, shape: tuple[int, ...]) -> str:
@@ -508,74 +505,74 @@ def _bytes(array: np.ndarray[Any, Any]) -> bytes:
     return numbers.tobytes()
 
 
-def _tensor(value: Any, paint: Paint) -> Node:
+def _tensor(value: Any, node_of: _NodeOf) -> Node:
     words = f"a tensor of shape {tuple(value.shape)}, {value.dtype}"
     kept = value.detach().cpu()
     parts = [
         ("device", leaf("device", str(value.device))),
-        ("requires_grad", paint(value.requires_grad)),
+        ("requires_grad", node_of(value.requires_grad)),
     ]
     if str(kept.layout) != "torch.strided" or kept.is_quantized:
-        return branch(kind_of(value), words, [*parts, ("text", paint(kept.to_dense().tolist()))])
+        return branch(_kind_of(value), words, [*parts, ("text", node_of(kept.to_dense().tolist()))])
     torch = sys.modules["torch"]
     flat = kept.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if value.dtype.is_floating_point and value.dtype.itemsize > 1:
         flat = torch.where(flat.isnan(), torch.nan, flat).to(value.dtype)
-    some = MOST if flat.numel() <= MOST else FIRST
+    some = MOST if flat.numel() <= MOST else _FIRST
     for at, number in enumerate(flat[:some].tolist()):
-        parts.append((_index_label(at, tuple(value.shape)), paint(number)))
-    node = branch(kind_of(value), words, parts)
+        parts.append((_index_label(at, tuple(value.shape)), node_of(number)))
+    node = branch(_kind_of(value), words, parts)
     pieces = _pieces(flat.view(torch.uint8).numpy())
-    return {**node, "count": flat.numel(), "digest": digest_of(*pieces)}
+    return {**node, "count": flat.numel(), "digest": _digest_of(*pieces)}
 
 
-def _torch(value: Any, paint: Paint) -> Node | None:
+def _torch(value: Any, node_of: _NodeOf) -> Node | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return None
     if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
-        return leaf(kind_of(value), str(value))
+        return leaf(_kind_of(value), str(value))
     if isinstance(value, torch.Generator):
-        parts = [("state", paint(value.get_state())), ("device", paint(str(value.device)))]
-        return branch(kind_of(value), "a generator", parts)
+        parts = [("state", node_of(value.get_state())), ("device", node_of(str(value.device)))]
+        return branch(_kind_of(value), "a generator", parts)
     if isinstance(value, torch.nn.Module):
-        public = {n: v for n, v in stored(value).items() if not n.startswith("_")}
-        parts = [("state_dict", paint(dict(value.state_dict())))]
-        parts += [(f"attribute {n!r}", paint(v, n)) for n, v in sorted(public.items())]
-        inner = [(f"module {n!r}", paint(part)) for n, part in value.named_children()]
-        return branch(kind_of(value), type(value).__qualname__, [*parts, *inner])
+        public = {n: v for n, v in attributes_of(value).items() if not n.startswith("_")}
+        parts = [("state_dict", node_of(dict(value.state_dict())))]
+        parts += [(f"attribute {n!r}", node_of(v, n)) for n, v in sorted(public.items())]
+        inner = [(f"module {n!r}", node_of(part)) for n, part in value.named_children()]
+        return branch(_kind_of(value), type(value).__qualname__, [*parts, *inner])
     return None
 
 
-def _pandas(value: Any, paint: Paint) -> Node | None:
+def _pandas(value: Any, node_of: _NodeOf) -> Node | None:
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not hasattr(pandas, "DataFrame"):
         return None
     if isinstance(value, pandas.DataFrame):
         columns = [
-            (f"column {n!r}", paint(value.iloc[:, at])) for at, n in enumerate(value.columns)
+            (f"column {n!r}", node_of(value.iloc[:, at])) for at, n in enumerate(value.columns)
         ]
         words = f"a DataFrame of shape {value.shape}"
-        return branch(kind_of(value), words, [("index", paint(value.index)), *columns])
+        return branch(_kind_of(value), words, [("index", node_of(value.index)), *columns])
     if isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
-        parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", paint(list(value)))]
-        index = [("index", paint(value.index))] if isinstance(value, pandas.Series) else []
-        name = [("name", paint(value.name))] if hasattr(value, "name") else []
-        return branch(kind_of(value), f"a {type(value).__name__}", [*parts, *index, *name])
+        parts = [("dtype", leaf("dtype", str(value.dtype))), ("values", node_of(list(value)))]
+        index = [("index", node_of(value.index))] if isinstance(value, pandas.Series) else []
+        name = [("name", node_of(value.name))] if hasattr(value, "name") else []
+        return branch(_kind_of(value), f"a {type(value).__name__}", [*parts, *index, *name])
     scalar = pandas.Timestamp | pandas.Timedelta | pandas.Interval | pandas.Period
-    return leaf(kind_of(value), repr(value)) if isinstance(value, scalar) else None
+    return leaf(_kind_of(value), repr(value)) if isinstance(value, scalar) else None
 
 
-def _image(value: Any, paint: Paint) -> Node | None:
+def _image(value: Any, node_of: _NodeOf) -> Node | None:
     pillow: Any = sys.modules.get("PIL.Image")
     if pillow is None or not isinstance(value, pillow.Image):
         return None
     words = f"an image of {value.width}x{value.height}, {value.mode}"
-    parts = [("palette", paint(value.getpalette())), ("pixels", paint(value.tobytes()))]
+    parts = [("palette", node_of(value.getpalette())), ("pixels", node_of(value.tobytes()))]
     return branch("image", words, parts)
 
 
-# -- Objects in a portrait: instances of any class by their state, and those with a text -----------
+# -- Objects in a fingerprint: instances of any class by their state, and those with a text --------
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _SHOWN_WHOLE = (  # their repr says all
     *(dt.timedelta, dt.timezone, dt.date, dt.time, decimal.Decimal, fractions.Fraction, uuid.UUID),
@@ -588,8 +585,6 @@ _OPAQUE = (  # only their type counts
     *(types.FrameType, types.TracebackType, memoryview),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),  # caches
 )
-_INSTALLED = ("site-packages", "dist-packages")
-_OWN = __name__.partition(".")[0]
 _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as one of its base
     int: int.__int__,
     float: float.__float__,
@@ -599,22 +594,6 @@ _UNDRESSED: dict[type, Callable[[Any], object]] = {  # a value of a subclass as 
 }
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _PROTOCOL = 4
-IN_PYTHON = 1 << 9  # flag of a class that a class statement made
-
-
-def is_library(module: object) -> bool:
-    """Tell whether a module belongs to Python or is installed; no other is known by its name.
-
-    It depends on the place of its file alone, so that the notebook and a fresh process agree.
-    """
-    if not isinstance(module, str) or module == "__main__":
-        return False
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in (_OWN, "builtins"):
-        return True
-    found = sys.modules.get(top)
-    places = [getattr(found, "__file__", None), *(getattr(found, "__path__", None) or ())]
-    return any(mark in str(place) for place in places for mark in _INSTALLED)
 
 
 def name_of(value: Any) -> str:
@@ -624,20 +603,20 @@ def name_of(value: Any) -> str:
     return f"{module}.{name}" if is_library(module) and module != "builtins" else name
 
 
-def kind_of(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     """Return the name of the class of a value."""
     return name_of(type(value))
 
 
-def object_node(value: Any, paint: Paint) -> Node:
-    """Paint an object."""
-    kind, shown = kind_of(value), type(value).__qualname__
+def _object_node(value: Any, node_of: _NodeOf) -> Node:
+    """Return the node of an object."""
+    kind, shown = _kind_of(value), type(value).__qualname__
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
     if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
         return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value)), known=False))
     if isinstance(value, re.Pattern):
-        parts = [("pattern", paint(value.pattern)), ("flags", paint(int(value.flags)))]
+        parts = [("pattern", node_of(value.pattern)), ("flags", node_of(int(value.flags)))]
         return branch(kind, "a pattern", parts)
     if isinstance(value, logging.Logger):
         return leaf(kind, f"logger {value.name!r}")
@@ -647,26 +626,26 @@ def object_node(value: Any, paint: Paint) -> Node:
             repr(value),
             zip(
                 ("start", "stop", "step"),
-                map(paint, (value.start, value.stop, value.step)),
+                map(node_of, (value.start, value.stop, value.step)),
                 strict=True,
             ),
         )
     if isinstance(value, types.MappingProxyType):
-        return branch(kind, shown, [("dict", paint(dict(value)))])
+        return branch(kind, shown, [("dict", node_of(dict(value)))])
     if isinstance(value, bytearray):
-        return branch(kind, shown, [("bytes", paint(bytes(value)))])
+        return branch(kind, shown, [("bytes", node_of(bytes(value)))])
     if isinstance(value, random.Random):
-        return branch(kind, shown, [("state", paint(value.getstate()))])
-    return branch(kind, shown, list(_parts(value, paint)))
+        return branch(kind, shown, [("state", node_of(value.getstate()))])
+    return branch(kind, shown, list(_parts(value, node_of)))
 
 
-def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
+def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     """Return what an object is made of: attributes as they are stored, or what pickle would get."""
     plain = next((base for base in _UNDRESSED if isinstance(value, base)), None)
     if plain is not None:
-        yield "value", paint(_UNDRESSED[plain](value))
+        yield "value", node_of(_UNDRESSED[plain](value))
     if _is_plain_class(type(value)):
-        yield from _attributes(stored(value), paint)
+        yield from _attributes(attributes_of(value), node_of)
         return
     reduced = value.__reduce_ex__(_PROTOCOL)
     if isinstance(reduced, str):
@@ -677,11 +656,11 @@ def _parts(value: Any, paint: Paint) -> Iterator[tuple[str, Node]]:
     yield "maker", leaf("callable", name_of(how))
     for at, part in enumerate(arguments):
         if part is not type(value):
-            yield f"argument {at}", paint(part)
-    yield from _attributes(_flat(state), paint)
-    yield from ((f"[{at}]", paint(part)) for at, part in enumerate(items or ()))
+            yield f"argument {at}", node_of(part)
+    yield from _attributes(_flat(state), node_of)
+    yield from ((f"[{at}]", node_of(part)) for at, part in enumerate(items or ()))
     if pairs is not None:
-        yield "items", paint(dict(pairs))
+        yield "items", node_of(dict(pairs))
 
 
 def _is_plain_class(kind: type) -> bool:
@@ -697,30 +676,6 @@ def _is_plain_class(kind: type) -> bool:
     )
 
 
-def stored(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object as they are stored, without cached properties."""
-    found: dict[str, Any] = {}
-    with contextlib.suppress(AttributeError):  # it may have slots only
-        found.update(object.__getattribute__(value, "__dict__"))
-    for base in type(value).__mro__:
-        for name, member in vars(base).items():
-            if isinstance(member, functools.cached_property):
-                found.pop(name, None)
-            elif isinstance(member, types.MemberDescriptorType):
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # not set
-                    continue
-    return found
-
-
-def elements(value: Any) -> list[Any]:
-    """Return the elements of a sequence or set as they are stored, whatever its class says."""
-    kinds: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset)
-    kind = next(kind for kind in kinds if isinstance(value, kind))
-    return list(kind.__iter__(value))
-
-
 def _flat(state: Any) -> dict[Any, Any]:
     halves = state if isinstance(state, tuple) and len(state) == _STATE else (state,)
     if all(half is None or isinstance(half, dict) for half in halves):
@@ -728,17 +683,12 @@ def _flat(state: Any) -> dict[Any, Any]:
     return {"": state}
 
 
-def _attributes(values: dict[Any, Any], paint: Paint) -> Iterator[tuple[str, Node]]:
+def _attributes(values: dict[Any, Any], node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
     for name in sorted(values, key=str):
-        yield f"attribute {str(name)!r}", paint(values[name], str(name))
+        yield f"attribute {str(name)!r}", node_of(values[name], str(name))
 
 
-# -- Portrait: a value as plain words and digests, equal in another process for an equal value -----
-# It answers one question: is what a fresh process made the value that the notebook holds? So it
-# holds no addresses, no positions in a file, and no name of the user's own module. It is bounded:
-# large arrays, texts and containers are a digest and their first few elements.
-__all__ = ["difference", "portrait"]
-
+# -- Fingerprint: a value as plain words and digests, equal in another process for an equal value --
 _BUDGET = 100_000  # values that are looked at one by one
 _DEPTH = 32  # levels
 _LONG_TEXT = 200  # characters or bytes
@@ -750,7 +700,7 @@ _EMPTY: dict[str, str] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
 
-def portrait(value: object) -> Any:
+def fingerprint_of(value: object) -> Any:
     """Return a value as JSON: equal for equal values, also in another process; never raises.
 
     Numbers count to the last bit; dicts by their order, sets without; functions and classes of
@@ -759,20 +709,20 @@ def portrait(value: object) -> Any:
     the type counts. At most 100,000 values are looked at one by one.
     """
     try:
-        return _Painter().paint(value)
+        return _NodeMaker().node_of(value)
     except Exception:  # noqa: BLE001 - a value that cannot be looked at still has a type
         return leaf(type(value).__qualname__, type(value).__qualname__)
 
 
-class _Painter:
-    """Paints one value and what is in it."""
+class _NodeMaker:
+    """Makes the node of one value, and of what is in it."""
 
     def __init__(self) -> None:
         self._left = _BUDGET
-        self._around: dict[int, int] = {}  # objects that are being painted: their levels
+        self._around: dict[int, int] = {}  # objects that are under way: their levels
 
-    def paint(self, value: Any, name: str = "") -> Node:
-        """Paint a value.
+    def node_of(self, value: Any, name: str = "") -> Node:
+        """Return the node of a value.
 
         Args:
             value: anything.
@@ -785,21 +735,21 @@ class _Painter:
         if id(value) in self._around:
             return leaf("again", f"itself, {depth - self._around[id(value)]} levels up")
         if self._left < 0 or depth > _DEPTH:
-            return leaf("more", kind_of(value))
+            return leaf("more", _kind_of(value))
         self._around[id(value)] = depth
         try:
-            return self._paint_object(value)
+            return self._node_of_object(value)
         except Exception:  # noqa: BLE001 - as above; its type still counts
-            return leaf(kind_of(value), kind_of(value))
+            return leaf(_kind_of(value), _kind_of(value))
         finally:
             del self._around[id(value)]
 
-    def _paint_object(self, value: Any) -> Node:
+    def _node_of_object(self, value: Any) -> Node:
         if isinstance(value, enum.Enum):
             words = f"{type(value).__qualname__}.{value.name}"
-            return branch("enum", words, [("value", self.paint(value.value))])
-        node = code_node(value, self.paint) or array_node(value, self.paint)
-        return node or self._container(value) or object_node(value, self.paint)
+            return branch("enum", words, [("value", self.node_of(value.value))])
+        node = _code_node(value, self.node_of) or _array_node(value, self.node_of)
+        return node or self._container(value) or _object_node(value, self.node_of)
 
     def _container(self, value: Any) -> Node | None:
         kind = type(value)
@@ -813,8 +763,8 @@ class _Painter:
             return self._sequence(kind.__name__, list(value))
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             fields = zip(kind._fields, value, strict=False)
-            parts = [(f"attribute {n!r}", self.paint(v, n)) for n, v in fields]
-            return branch(f"{kind_of(value)}", kind.__name__, parts)
+            parts = [(f"attribute {n!r}", self.node_of(v, n)) for n, v in fields]
+            return branch(f"{_kind_of(value)}", kind.__name__, parts)
         return None
 
     def _sequence(self, kind: str, values: Any) -> Node:
@@ -822,49 +772,44 @@ class _Painter:
         if len(values) > MOST:
             text = _plain_digest(values)
             if text is not None:
-                first = [(f"[{at}]", self.paint(v)) for at, v in enumerate(values[:FIRST])]
+                first = [(f"[{at}]", self.node_of(v)) for at, v in enumerate(values[:_FIRST])]
                 node = branch(kind, shown, first)
                 return {**node, "digest": text, "count": len(values)}
-        return branch(kind, shown, ((f"[{at}]", self.paint(v)) for at, v in self._some(values)))
+        return branch(kind, shown, ((f"[{at}]", self.node_of(v)) for at, v in self._some(values)))
 
     def _some(self, values: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        return enumerate(islice(values, max(FIRST, self._left)))
+        return enumerate(islice(values, max(_FIRST, self._left)))
 
     def _mapping(self, value: Mapping[Any, Any]) -> Node:
         if len(value) > MOST:
             every = list(value.items())
             text = _plain_digest(every)
             if text is not None:
-                node = self._pairs(every[:FIRST])
+                node = self._pairs(every[:_FIRST])
                 return {**node, "digest": text, "count": len(value)}
         return self._pairs([pair for _, pair in self._some(value.items())])
 
     def _pairs(self, pairs: list[tuple[Any, Any]]) -> Node:
         parts = []
         for key, value in pairs:
-            painted = self.paint(key)
-            same = (
-                f" {digest_of(json.dumps(painted))}"
-                if "parts" in painted or "digest" in painted
-                else ""
-            )
-            parts.append((f"[{painted['shown']}{same}]", self.paint(value, str(key)[:MOST])))
+            key_node = self.node_of(key)
+            parts.append((_label(key_node), self.node_of(value, str(key)[:MOST])))
         return branch("dict", "a dict", parts)
 
     def _set(self, kind: str, values: Any) -> Node:
         if len(values) > self._left:
             return leaf(kind, f"a {kind}", count=len(values))
         if len(values) > MOST and set(map(type, values)) <= _PLAIN:
-            text = digest_of(*(f"{text}\0" for text in sorted(map(repr, values))))
+            text = _digest_of(*(f"{text}\0" for text in sorted(map(repr, values))))
             return leaf(kind, f"a {kind}", count=len(values), digest=text)
-        painted = sorted((self.paint(value) for value in values), key=json.dumps)
-        return branch(kind, f"a {kind}", ((f"[{node['shown']}]", node) for node in painted))
+        nodes = sorted((self.node_of(value) for value in values), key=json.dumps)
+        return branch(kind, f"a {kind}", ((f"[{node['shown']}]", node) for node in nodes))
 
 
 def _label(key: Node) -> str:
     """Return the place of a value in a dict; keys that look alike have a digest each."""
     whole = "parts" not in key and "digest" not in key
-    return f"[{key['shown']}]" if whole else f"[{key['shown']} {digest_of(json.dumps(key))}]"
+    return f"[{key['shown']}]" if whole else f"[{key['shown']} {_digest_of(json.dumps(key))}]"
 
 
 def _plain(value: Any, name: str) -> Node:
@@ -872,7 +817,7 @@ def _plain(value: Any, name: str) -> Node:
     if isinstance(value, str | bytes):
         return _text(kind, value, name)
     if kind == "int" and value.bit_length() > _LONG_INT_BITS:
-        return leaf(kind, f"an int of {value.bit_length()} bits", digest=digest_of(hex(value)))
+        return leaf(kind, f"an int of {value.bit_length()} bits", digest=_digest_of(hex(value)))
     if kind == "complex":
         return leaf(kind, f"complex({value.real!r}, {value.imag!r})")
     if isinstance(value, pathlib.PurePath):
@@ -884,10 +829,12 @@ def _text(kind: str, value: str | bytes, name: str) -> Node:
     head = value[: 4 * _LONG_TEXT]
     text = head if isinstance(head, str) else head.decode("latin-1")
     if is_secret(name, text, known=False):  # a fresh process is to find the same
-        return leaf(kind, repr(HIDDEN), digest=digest_of(value))
+        return leaf(kind, repr(HIDDEN), digest=_digest_of(value))
     if len(value) <= _LONG_TEXT:
         return leaf(kind, repr(value))
-    return leaf(kind, f"{value[: FIRST * FIRST]!r}...", count=len(value), digest=digest_of(value))
+    return leaf(
+        kind, f"{value[: _FIRST * _FIRST]!r}...", count=len(value), digest=_digest_of(value)
+    )
 
 
 def _plain_digest(values: Any) -> str | None:
@@ -898,5 +845,5 @@ def _plain_digest(values: Any) -> str | None:
         if not kinds & {tuple, list} or set(map(type, chain.from_iterable(inner))) <= _PLAIN:
             first = islice(values, _MOST_PLAIN)
             texts = iter(lambda: list(islice(first, _CHUNK)), [])
-            return digest_of(str(len(values)), *map(repr, texts))
+            return _digest_of(str(len(values)), *map(repr, texts))
     return None

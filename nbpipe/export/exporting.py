@@ -2,31 +2,419 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Literal
 
+import numpy as np
+
 from ..base.checks import flag, whole
+from ..base.format import shortened
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.chain import graph
 from ..ops.stage import Chain, Stage, addresses
 from ..show.exported import note_export
+from .cells import Statement
 from .chain import drafted
-from .collect import Collector, collect_setup, effects, note_of
-from .fresh import Surroundings, error_words
-from .held import lost
-from .names import names_unbound
+from .collect import Collector, Scope, Use, is_import, is_local
+from .definitions import lost
+from .fresh import Environment, error_words
+from .held import secret_in, texts_named_as_secrets
+from .module import Piece, rendered
+from .pieces import collect_setup, collect_value
 from .proof import Decided, Report, archive_bytes, as_module, decided, verified
-from .render import Finding, linted, rendered, unknown_names, with_noqa
-from .scope import Scope
-from .secrets import check_arrays, check_text, cleared, gate, scrubbed
+from .secrets import (
+    advice,
+    as_text,
+    is_suspicious_name,
+    is_text_of_texts,
+    knowing,
+    masked,
+    reads_environment,
+    reads_secret,
+    scrubbed,
+    secret_in_text,
+    secrets_in_text,
+    told_in,
+)
+from .source import names_unbound
 from .store import Moved, Written, module_path, stored
-from .uses import Use
 
+# -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
+_CAUSES = 20  # errors behind an error
+_READ = 100_000  # characters
+
+
+@contextlib.contextmanager
+def gate(scope: Scope) -> Iterator[None]:
+    """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
+
+    What is a secret is looked for once, in the environment, in variables with the name of a
+    secret, in what cells say, and in what was computed from these; as long as this lasts, a
+    text that holds one of them is a secret wherever it stands.
+
+    Args:
+        scope: the notebook.
+
+    Raises:
+        NbpipeError: those that leave, without secrets.
+    """
+    with knowing(_secrets_of(scope)):
+        try:
+            yield
+        except NbpipeError as error:
+            cleared(error)
+            raise
+
+
+def cleared(error: BaseException) -> None:
+    """Take the secrets out of what an error says; a cause that tells one is forgotten."""
+    error.args = tuple(scrubbed(one) if isinstance(one, str) else one for one in error.args)
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        error.__notes__ = [scrubbed(str(note)) for note in notes]
+    behind = [error.__cause__, error.__context__]
+    if any(map(_tells, behind)):
+        error.__cause__ = error.__context__ = None
+
+
+def _tells(error: BaseException | None) -> bool:
+    """Tell whether an error, or one behind it, says what is a secret."""
+    for _ in range(_CAUSES):
+        if error is None:
+            return False
+        words = (*error.args, *getattr(error, "__notes__", ()), _said(error))
+        texts = [one if isinstance(one, str) else repr(one)[:_READ] for one in words]
+        if any(scrubbed(text) != text for text in texts):
+            return True
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own class
+        return ""
+
+
+def _check_module(text: str, pieces: Iterable[Piece]) -> None:
+    """Refuse a module with a secret in it.
+
+    Args:
+        text: the module.
+        pieces: what it is made of, by which the secret's place is told.
+
+    Raises:
+        ExportError: it holds one.
+    """
+    if not secret_in_text(text):
+        return
+    texts = [(piece.words or " and ".join(map(repr, piece.names)), piece.text) for piece in pieces]
+    held = [words for words, one in texts if secret_in_text(one)]
+    names = [name for name, _ in secrets_in_text(text) if name]
+    raise ExportError(f"{held[0] if held else 'the module'} {advice(names[0] if names else '')}")
+
+
+def _check_arrays(arrays: Mapping[str, Any]) -> None:
+    """Refuse data with a secret in it.
+
+    Raises:
+        ExportError: an array holds one.
+    """
+    for name, array in arrays.items():
+        if secret_in(name, np.asarray(array)) is not None:
+            raise ExportError(f"variable {name!r} {advice(name)}")
+
+
+def _secrets_of(scope: Scope) -> Iterator[str]:
+    """Return the secrets of a notebook, by name, by its text, and by where they come from."""
+    for cell in scope.cells.cells:
+        yield from told_in(cell.text)
+    derived = _derived(scope)
+    for name, value in tuple(scope.namespace.items()):
+        if scope.is_foreign(name) or isinstance(value, type):
+            continue
+        if name in derived and isinstance(value, str | bytes | bytearray):
+            yield as_text(value)
+        elif isinstance(value, ModuleType):
+            yield from _secrets_of_module(value)
+        elif is_suspicious_name(name):
+            yield from texts_named_as_secrets(name, value)
+
+
+def _secrets_of_module(module: ModuleType) -> Iterator[str]:
+    """Return the secrets in the variables of a module of the user's own."""
+    if is_local(module.__name__):
+        for name, value in tuple(vars(module).items()):
+            if is_suspicious_name(name):
+                yield from texts_named_as_secrets(name, value)
+
+
+def _derived(scope: Scope) -> set[str]:
+    """Return the variables that were looked up as secrets, or computed from such."""
+    derived: set[str] = set()
+    for cell in scope.cells.cells:
+        for statement in cell.statements:
+            if _is_derived(statement, derived):
+                derived |= statement.binds
+            else:
+                derived -= statement.binds
+    return derived
+
+
+def _is_derived(statement: Statement, derived: set[str]) -> bool:
+    node = statement.node
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
+        return False
+    if reads_secret(node):
+        return True
+    if reads_environment(node) and any(map(is_suspicious_name, statement.binds)):
+        return True
+    read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+    return not derived.isdisjoint(read) and is_text_of_texts(node.value)
+
+
+# -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
+_LONGEST = 80
+_RANDOM = ("random", "numpy", "torch")
+# Calls that change how a module behaves; others only show or compute something.
+_ACTS = (
+    "seed", "manual_seed", "set_", "filterwarnings", "simplefilter", "basicConfig", "register",
+    "enable", "disable", "use_deterministic", "configure", "setup", "init", "load_dotenv",
+    "setlocale", "insert", "append", "update", "putenv", "setdefault", "setNumThreads",
+    "add_safe_globals", "patch", "apply", "seterr",
+)  # fmt: skip
+_SHOWS = ("set_printoptions", "set_option")
+
+
+def effects(scope: Scope, used: frozenset[str]) -> Iterator[Statement]:
+    """Return the statements outside set-up cells that change a module the exported code uses.
+
+    Args:
+        scope: the notebook.
+        used: names of the module that is written.
+    """
+    for cell in scope.cells.cells:
+        if cell.is_setup:
+            continue
+        for statement in cell.statements:
+            if not is_import(statement.node) and _acts(statement.node, scope, used):
+                yield statement
+
+
+def note_of(statement: Statement) -> str:
+    """Tell what is not in the module, and how it would be."""
+    text = shortened(masked(ast.unparse(statement.node)), _LONGEST)
+    return (
+        f"`{text}` in {statement.cell.place} acts by side effect and is not in the module; to keep "
+        "it, begin its cell with the line `#| nbpipe: setup`"
+    )
+
+
+def _acts(node: ast.stmt, scope: Scope, used: frozenset[str]) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        func = node.value.func
+        if isinstance(func, ast.Name):
+            return _seeds(scope.namespace.get(func.id), scope, used)
+        if not isinstance(func, ast.Attribute):
+            return False
+        acts = func.attr.startswith(_ACTS) and func.attr not in _SHOWS
+        return acts and _is_used_module(func, scope, used)
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(
+            isinstance(target, ast.Attribute | ast.Subscript)
+            and _is_used_module(target, scope, used)
+            for target in targets
+        )
+    return False
+
+
+def _seeds(function: object, scope: Scope, used: frozenset[str]) -> bool:
+    """Tell whether a function of the user seeds what the module draws from, as by its name."""
+    if not isinstance(function, FunctionType) or "seed" not in function.__name__.lower():
+        return False
+    return any(_draws(scope.namespace.get(name)) for name in used)
+
+
+def _draws(value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] in _RANDOM
+
+
+def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value = scope.namespace.get(node.id)
+    shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
+    return (
+        (node.id in used or _reaches(node.id, scope, used))
+        and not shown
+        and isinstance(value, ModuleType | type)
+    )
+
+
+def _reaches(name: str, scope: Scope, used: frozenset[str]) -> bool:
+    """Tell whether a name stands for a package that the module uses under another name."""
+    value = scope.namespace.get(name)
+    if not isinstance(value, ModuleType):
+        return False
+    top = value.__name__.partition(".")[0]
+    everywhere = top in ("os", "sys", "random", "warnings")
+    return everywhere or any(
+        isinstance(scope.namespace.get(one), ModuleType)
+        and scope.namespace[one].__name__.partition(".")[0] == top
+        for one in used
+    )
+
+
+# -- Lint: what ruff says of a module, under rules that no configuration changes -------------------
+# User text is not rewritten: what ruff does not like there is excused where it stands.
+# ruff's own default selection grew more than once; a module is not to fail by it.
+COMMAND = ("check", "--isolated", "--select", "E4,E7,E9,F,I")
+_LIMIT_S = 30.0
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as ruff and Python count them
+_NOQA = re.compile(r"#\s*noqa\s*:\s*[A-Z]+\d+(?:[\s,]+[A-Z]+\d+)*", flags=re.IGNORECASE)
+_UNKNOWN = re.compile(r"Undefined name `(\w+)`")
+_OURS = re.compile(r"I\d+")  # the order of imports, which export itself writes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that ruff found.
+
+    Attributes:
+        code: its rule, as "E731"; empty for a syntax error.
+        line: where it is, from 1.
+        message: ruff's words.
+        fixable: ruff knows a fix that keeps the meaning.
+        comment_line: the line on which a comment excuses it: the last one of its statement
+            where that spans lines.
+    """
+
+    code: str
+    line: int
+    message: str
+    fixable: bool = False
+    comment_line: int = 0
+
+    @property
+    def excusable(self) -> bool:
+        """It lies in the user's text; another one is an error of export."""
+        return bool(self.code) and not _OURS.fullmatch(self.code)
+
+
+def linted(text: str, filename: str, *, folder: str | None = None) -> list[Finding]:
+    """Have ruff check a module.
+
+    Args:
+        text: the module.
+        filename: its name.
+        folder: where it will stand: modules that lie there are the user's own.
+
+    Returns:
+        What ruff found, in order; nothing where ruff is not installed.
+    """
+    ruff = _find_ruff()
+    if ruff is None:
+        return []
+    options = ("--no-cache", "--output-format", "json", "--stdin-filename", filename, "-")
+    try:
+        done = subprocess.run(  # noqa: S603  ruff, with options that stand here
+            [ruff, *COMMAND, *options],
+            input=text.encode("utf-8"),
+            capture_output=True,
+            cwd=folder,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):  # it does not work here
+        return []
+    return [_finding(entry) for entry in found]
+
+
+def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
+    """Return the names that ruff knows no binding of."""
+    matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
+    return frozenset(match[1] for match in matches if match is not None)
+
+
+def with_noqa(text: str, findings: Iterable[Finding]) -> str:
+    """Excuse findings with comments, and change nothing else; the order of imports is not excused.
+
+    Source: ruff's "Error suppression": a comment belongs on the last line of a string or of
+    lines that are continued.
+    """
+    wanted: dict[int, dict[str, None]] = {}
+    for finding in findings:
+        if finding.excusable:
+            row = finding.comment_line or finding.line
+            wanted.setdefault(row, {})[finding.code] = None
+    lines = _LINE.findall(text)
+    columns = _comment_columns(lines)
+    for row, codes in wanted.items():
+        lines[row - 1] = _excused(lines[row - 1], columns.get(row), sorted(codes))
+    return "".join(lines)
+
+
+def _excused(line: str, column: int | None, codes: Sequence[str]) -> str:
+    """Add codes to a line, whose comment begins at a column."""
+    body = line.rstrip("\r\n")
+    ending, listed = line[len(body) :], ", ".join(codes)
+    known = None if column is None else _NOQA.search(body, column)
+    if known is not None:
+        return f"{body[: known.end()]}, {listed}{body[known.end() :]}{ending}"
+    return f"{body.rstrip()}  # noqa: {listed}{ending}"
+
+
+def _comment_columns(lines: list[str]) -> dict[int, int]:
+    """Return where the comment of each line begins."""
+    columns: dict[int, int] = {}
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what was read so far counts
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type == tokenize.COMMENT:
+                columns[token.start[0]] = token.start[1]
+    return columns
+
+
+def _finding(entry: dict[str, Any]) -> Finding:
+    line = entry["location"]["row"]
+    code = entry["code"] or ""
+    return Finding(
+        code=code if re.fullmatch(r"[A-Z]+\d+", code) else "",
+        line=line,
+        message=entry["message"],
+        fixable=(entry.get("fix") or {}).get("applicability") == "safe",
+        comment_line=entry.get("noqa_row") or line,
+    )
+
+
+def _find_ruff() -> str | None:
+    """Return ruff's program: that of its package, one beside Python, or any."""
+    for module in ("ruff", "ruff.__main__"):
+        with contextlib.suppress(Exception):  # not installed, another version, no program in it
+            return str(importlib.import_module(module).find_ruff_bin())
+    beside = str(Path(sys.executable).parent) if sys.executable else ""
+    return shutil.which("ruff", path=beside) or shutil.which("ruff")
+
+
+# -- The way ---------------------------------------------------------------------------------------
 _one_at_a_time = threading.Lock()  # the button of a panel exports in a thread of its own
 
 
@@ -39,28 +427,28 @@ class Exported(os.PathLike[str]):
         compared: items of the module that were found equal to the notebook's [items].
         notes: what to know of it, each in one sentence.
         changed: the file was written; False where it held the same bytes.
-        retuned: parameters whose defaults moved, where nothing else did.
+        patched: parameters whose defaults moved, where nothing else did.
     """
 
     path: Path
     compared: int
     notes: tuple[str, ...]
     changed: bool
-    retuned: tuple[Moved, ...] = ()
+    patched: tuple[Moved, ...] = ()
 
     def __fspath__(self) -> str:
         """Return the path as text."""
         return str(self.path)
 
     def __str__(self) -> str:
-        """Tell it in lines."""
+        """Return what became of it, in lines."""
         return "\n".join([self._headline(), *(f"  note: {note}" for note in self.notes)])
 
     def _headline(self) -> str:
         if not self.changed:
             return f"{self.path} is up to date"
-        if self.retuned:
-            moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.retuned)
+        if self.patched:
+            moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.patched)
             return f"rewrote defaults in {self.path}: {moves}"
         checked = f"; the first {self.compared} items are the same there" if self.compared else ""
         return f"wrote {self.path}{checked}"
@@ -115,7 +503,7 @@ def _gated(
     assets: str | None,
 ) -> Exported:
     """Export with a gate around it, which no secret of the notebook passes."""
-    collector = Collector(archive=f"{file.stem}.npz" if assets else None)
+    collector = Collector(collect_value, archive=f"{file.stem}.npz" if assets else None)
     home = collector.scope(_home(chain))
     with gate(home):
         try:
@@ -147,14 +535,14 @@ def _export(
     count: int,
     overwrite: bool,
 ) -> Exported:
-    where = Surroundings.here()
+    where = Environment.here()
     collect_setup(collector, home)
     whole = decided(collector, drafted(chain, collector, home), where, file.stem)
     text, findings = _text(whole, file, collector, home)
     _check_registers(whole, home)
     _note_effects(whole, collector, home)
     arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
-    check_arrays(arrays)
+    _check_arrays(arrays)
     files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
     report = _verified(
         text,
@@ -184,12 +572,12 @@ def _home(chain: Chain) -> dict[str, Any]:
 def _text(
     whole: Decided, file: Path, collector: Collector, home: Scope
 ) -> tuple[str, list[Finding]]:
-    """Write the module, and give what lint finds in it."""
+    """Write the module; return it and what lint finds in it."""
     title = file.stem.replace("_", " ").strip().capitalize() or file.stem
     origin = "the notebook" if home.is_notebook else "the script"
     module = as_module(whole, title=title, origin=origin, future=collector.found.future)
     text = rendered(module).text
-    check_text(text, whole.pieces)
+    _check_module(text, whole.pieces)
     findings = linted(text, file.name, folder=str(file.parent))
     return with_noqa(text, findings), findings
 
@@ -242,7 +630,7 @@ def _loads(whole: Decided, name: str) -> bool:
 def _verified(
     text: str,
     file: Path,
-    where: Surroundings,
+    where: Environment,
     chain: Chain,
     *,
     whole: Decided,
@@ -291,4 +679,4 @@ def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Expor
         words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
     told = tuple(map(scrubbed, (*notes, *words)))
-    return Exported(path, report.compared, told, written.changed, written.retuned)
+    return Exported(path, report.compared, told, written.changed, written.patched)

@@ -34,8 +34,8 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError
-from .difference import difference, portrait
-from .handles import handle_in
+from .difference import difference, fingerprint_of
+from .held import handle_in
 from .secrets import scrubbed
 
 # -- Question --------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ _READ = 100_000  # of them that are read at all
 
 
 @final
-class Question:
+class _Question:
     """A request, and the pipe that its answer takes.
 
     Attributes:
@@ -73,13 +73,13 @@ class Question:
         self.say({"step": name})
 
     def close_after_fork(self) -> None:
-        """Let go of the way back in a process that user code forks off."""
+        """Close the way back in a process that user code forks off."""
         os.close(self._answers)
 
 
-def portrayed(value: object) -> Any:
-    """Return the portrait of a value as it comes out of JSON."""
-    return json.loads(json.dumps(portrait(value)))
+def json_fingerprint(value: object) -> Any:
+    """Return the fingerprint of a value as it comes out of JSON."""
+    return json.loads(json.dumps(fingerprint_of(value)))
 
 
 def error_words(error: BaseException) -> str:
@@ -106,7 +106,7 @@ def error_line(error: BaseException, file: str) -> int | None:
     return found
 
 
-def text_of_line(file: str, line: int | None) -> str:
+def _text_of_line(file: str, line: int | None) -> str:
     """Return a line of a file, without its indent."""
     lines = Path(file).read_text(encoding="utf-8").split("\n")
     return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
@@ -115,8 +115,7 @@ def text_of_line(file: str, line: int | None) -> str:
 # -- Fresh: a Python process that has run nothing of the notebook, asked one question --------------
 # Its answers come over a pipe of their own, one JSON value a line: what user code prints goes
 # elsewhere. It has no threads here: the asking thread waits for all pipes at once.
-Ending = Literal["answered", "died", "late"]
-
+_Ending = Literal["answered", "died", "late"]
 _OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
 _READ_BYTES = 1 << 16
 _SHOWN_LINES = 5
@@ -134,7 +133,7 @@ _IN, _OUT, _ANSWER = "request", "output", "answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """Where the notebook runs.
 
     Attributes:
@@ -177,7 +176,7 @@ class Answer:
     """
 
     lines: tuple[Any, ...]
-    ending: Ending
+    ending: _Ending
     words: str
     output: str
 
@@ -191,7 +190,7 @@ class Answer:
 def ask(
     task: str,
     request: Mapping[str, Any],
-    where: Surroundings,
+    where: Environment,
     *,
     limits_s: Mapping[str, float],
     files: Mapping[str, bytes] | None = None,
@@ -284,7 +283,7 @@ def _command(executable: str, answers: int) -> list[str]:
     return [executable, *private._args_from_interpreter_flags(), "-c", "; ".join(program)]
 
 
-def _environment(mark: str, seed: int) -> dict[str, str]:
+def _variables(mark: str, seed: int) -> dict[str, str]:
     """Return this process's environment, with no windows opened, and a mark that is inherited."""
     ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
     return os.environ | ours | ({} if has_own_seed() else {_SEED: str(seed)})
@@ -295,7 +294,7 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-def end_marked(mark: str, since_s: float) -> None:
+def _end_marked(mark: str, since_s: float) -> None:
     """End all other processes that inherited a mark.
 
     One that is ended, or ends, may just have started another: this looks until nothing of the
@@ -359,7 +358,7 @@ class _Child:
                 stdout=stdout,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env=_environment(self._mark, seed),
+                env=_variables(self._mark, seed),
                 pass_fds=(answers,),
                 start_new_session=True,  # an interrupt is for the notebook: it ends this
             )
@@ -376,7 +375,7 @@ class _Child:
                 os.close(fd)
 
     def listen(self, limits_s: Mapping[str, float]) -> Answer:
-        """Hear it out, until the answer is whole, it ends, or a step takes too long."""
+        """Read its answer, until the answer is whole, it ends, or a step takes too long."""
         with selectors.DefaultSelector() as selector:
             for fd, events, name in (
                 (self._stdin, selectors.EVENT_WRITE, _IN),
@@ -385,7 +384,7 @@ class _Child:
             ):
                 os.set_blocking(fd, False)
                 selector.register(fd, events, name)
-            ending, step = self._hear(selector, limits_s)
+            ending, step = self._serve_until_end(selector, limits_s)
             if ending == "answered":
                 self._let_exit(selector)
         if ending == "died":
@@ -402,10 +401,10 @@ class _Child:
             whole = whole.partition(b"\n")[2]
         return whole.decode("utf-8", errors="replace")
 
-    def _hear(
+    def _serve_until_end(
         self, selector: selectors.BaseSelector, limits_s: Mapping[str, float]
-    ) -> tuple[Ending, str]:
-        """Serve the pipes; give how it ended, and the step it was in."""
+    ) -> tuple[_Ending, str]:
+        """Serve the pipes; return how it ended, and the step it was in."""
         step, start = "", time.monotonic()
         while (left_s := start + limits_s[step] - time.monotonic()) > 0:
             for key, _ in selector.select(left_s):
@@ -488,10 +487,10 @@ class _Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        end_marked(self._mark, self._since_s)
+        _end_marked(self._mark, self._since_s)
         self._killed = True
 
-    def _words(self, ending: Ending, limit_s: float) -> str:
+    def _words(self, ending: _Ending, limit_s: float) -> str:
         if ending == "late":
             return f"took longer than {limit_s:g} s"
         code = self._process.returncode
@@ -517,7 +516,7 @@ def _read(fd: int) -> bytes | None:
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
-def inspect(question: Question) -> None:
+def inspect(question: _Question) -> None:
     """Import the module, build its pipeline and run its first items; answer what is found."""
     request = question.request
     module = _checked(question, lambda: _imported(question, request["name"]))
@@ -547,7 +546,7 @@ def _is_known(module: ModuleType, name: str) -> bool:
     return name in vars(module) or hasattr(builtins, name)
 
 
-def unpickle(question: Question) -> None:
+def unpickle(question: _Question) -> None:
     """Load what another process pickled; the module is found as there."""
     sys.path.insert(0, question.folder)
     os.chdir(question.cwd)
@@ -558,11 +557,11 @@ def unpickle(question: Question) -> None:
             question.say({"stage": address, "failed": error_words(error)})
 
 
-def _file(question: Question) -> str:
+def _file(question: _Question) -> str:
     return str(Path(question.folder, f"{question.request['name']}.py"))
 
 
-def _imported(question: Question, name: str) -> ModuleType:
+def _imported(question: _Question, name: str) -> ModuleType:
     """Import it in another folder; where it fails or differs there, it may read the notebook's."""
     sys.path.insert(0, question.folder)
     importlib.invalidate_caches()
@@ -577,13 +576,13 @@ def _imported(question: Question, name: str) -> ModuleType:
     return module
 
 
-def _checked(question: Question, make: Callable[[], Any]) -> Any:
-    """Call user code; where it raises answer that, with the line of the module, and give None."""
+def _checked(question: _Question, make: Callable[[], Any]) -> Any:
+    """Call user code; where it raises answer that, with the line of the module; return None."""
     try:
         return make()
     except BaseException as error:  # noqa: BLE001  whatever user code raises
         line = error_line(error, _file(question))
-        text = text_of_line(_file(question), line)
+        text = _text_of_line(_file(question), line)
         question.say({"failed": error_words(error), "line": line, "text": text})
         return None
 
@@ -609,32 +608,32 @@ def _pickled(stage: Any) -> dict[str, Any]:
     return {"pickle": base64.b64encode(data).decode("ascii")}
 
 
-def _say_items(question: Question, pipe: Any) -> None:
+def _say_items(question: _Question, pipe: Any) -> None:
     try:
         with contextlib.closing(iter(pipe)) as items:
             for item in islice(items, question.request["check_items"]):
-                question.say({"item": portrayed(item)})
+                question.say({"item": json_fingerprint(item)})
     except BaseException as error:  # noqa: BLE001  whatever user code raises
         question.say({"raised": error_words(error)})
 
 
-# -- Rehearsal -------------------------------------------------------------------------------------
+# -- Trial: in a fresh process, the pieces of a module run, one spelling after another -------------
 # The pieces grow into a file, and run as the module that it would be: `inspect`, dataclasses,
 # pickle and compilers that read a function's source find what they look for.
-def rehearse(question: Question) -> None:
+def try_pieces(question: _Question) -> None:
     """Run the imports and the pieces of a request; answer how each went."""
     os.chdir(question.cwd)
-    stage = _Stage(question)
+    module = _GrowingModule(question)
     question.step("pieces")
     for number, piece in enumerate(question.request["pieces"]):
-        question.say(stage.play(number, piece))
+        question.say(module.play(number, piece))
 
 
 @final
-class _Stage:
+class _GrowingModule:
     """The module as far as it has come."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: _Question) -> None:
         name: str = question.request["name"]
         self._question = question
         self._file = str(Path(question.folder, f"{name}.py"))
@@ -648,7 +647,7 @@ class _Stage:
         sys.modules[name] = self._module
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
-        """Try the spellings of a piece in order; give the choice, or why there is none."""
+        """Try the spellings of a piece in order; return the choice, or why there is none."""
         reasons: list[dict[str, Any]] = []
         for number, spelling in enumerate(piece["spellings"]):
             self._question.say({"at": at, "spelling": number})
@@ -714,14 +713,14 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 
     Args:
         namespace: the module's names.
-        expected: portraits of some of them.
+        expected: fingerprints of some of them.
         named: the words begin with the name.
     """
     for name, wanted in expected.items():
         if name not in namespace:
             return f"{name!r} is not bound"
         try:
-            words = difference(wanted, portrayed(namespace[name]))
+            words = difference(wanted, json_fingerprint(namespace[name]))
         except Exception as error:  # noqa: BLE001  a class of the user's may refuse to be read
             words = f"cannot be compared: {error_words(error)}"
         if words is not None:
@@ -730,8 +729,8 @@ def differences(namespace: dict[str, Any], expected: dict[str, Any], *, named: b
 
 
 # -- Probe: what a fresh process does with its question. Nothing here runs in the notebook ---------
-_TASKS: dict[str, Callable[[Question], None]] = {
-    "rehearse": rehearse,
+_TASKS: dict[str, Callable[[_Question], None]] = {
+    "try_pieces": try_pieces,
     "inspect": inspect,
     "unpickle": unpickle,
 }
@@ -740,7 +739,7 @@ _TASKS: dict[str, Callable[[Question], None]] = {
 def main(given: dict[str, Any], answers: int) -> NoReturn:
     """Do the task and end the process, whatever threads still run."""
     os.set_inheritable(answers, False)  # noqa: FBT003
-    question = Question(given, answers)
+    question = _Question(given, answers)
     os.register_at_fork(after_in_child=question.close_after_fork)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _watch_lifeline(given["litter"])
@@ -769,6 +768,6 @@ def _watch_lifeline(litter: str) -> None:
 def _end_with(lifeline: int, litter: str) -> None:
     while os.read(lifeline, 1):
         pass
-    end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
+    _end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
     shutil.rmtree(litter, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)

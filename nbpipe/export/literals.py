@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .difference import IN_PYTHON, portrait, stored
+from .difference import same_value
+from .held import IN_PYTHON, attributes_of
 
 # -- Layout of a literal: brackets that are opened over several lines where they are too long ------
 _WIDTH = 88  # characters of a line
@@ -40,7 +41,7 @@ _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class _Group:
     """A bracket and what is in it.
 
     Attributes:
@@ -56,12 +57,12 @@ class Group:
     comma: bool = False
 
 
-Item = str | Group
+Item = str | _Group
 
 
-def group(opening: str, items: Sequence[Item], closing: str) -> Group:
+def group(opening: str, items: Sequence[Item], closing: str) -> _Group:
     """Make a group."""
-    return Group(opening, tuple(items), closing)
+    return _Group(opening, tuple(items), closing)
 
 
 def labelled(label: str, item: Item) -> Item:
@@ -79,7 +80,7 @@ def flat(item: Item) -> str:
     return f"{item.opening}{', '.join(map(flat, item.items))}{comma}{item.closing}"
 
 
-def laid_out(item: Item) -> str:
+def _laid_out(item: Item) -> str:
     """Write an item in one line if it is short, else over several."""
     text = flat(item)
     if len(text) <= _FIRST or isinstance(item, str) or not item.items:
@@ -87,7 +88,7 @@ def laid_out(item: Item) -> str:
     return "\n".join(_lines(item, ""))
 
 
-def _lines(item: Group, indent: str) -> Iterator[str]:
+def _lines(item: _Group, indent: str) -> Iterator[str]:
     inner = indent + _INDENT
     yield indent + item.opening
     if len(item.items) >= _MANY and all(len(flat(part)) <= _SHORT for part in item.items):
@@ -120,7 +121,6 @@ def _filled(texts: list[str], indent: str) -> Iterator[str]:
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
 MOST = 64  # elements
 _SAVE_LARGE = f"(at most {MOST} elements are written as source; save it and load it by path)"
-
 Spell = Callable[[object], str]
 
 
@@ -252,7 +252,7 @@ def _tensor(value: Any, spell: Spell) -> Item:
 
 def _nested_tensor(value: Any) -> Item:
     if value.dim() > 0:
-        return Group("[", tuple(map(_nested_tensor, value)), "]")
+        return _Group("[", tuple(map(_nested_tensor, value)), "]")
     wide = "bfloat16" in str(value.dtype) or "float8" in str(value.dtype)
     array = value.float() if wide else value
     number = array.resolve_conj().resolve_neg().numpy()[()]
@@ -260,8 +260,6 @@ def _nested_tensor(value: Any) -> Item:
 
 
 # -- Literals: a live value as source of an expression that is equal to it -------------------------
-__all__ = ["NoLiteral", "literal"]
-
 _LEAVES = 200
 _CHARACTERS = 4_000
 _MAKE = "write a function that makes it"
@@ -289,13 +287,13 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
     writer = _Writer(spell, _words(value))
-    text = laid_out(writer.item(value))
+    text = _laid_out(writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "
             f"(at most {_CHARACTERS:,} are written as source); {_MAKE}"
         )
-    if not writer.calls and portrait(ast.literal_eval(text)) != portrait(value):
+    if not writer.calls and not same_value(ast.literal_eval(text), value):
         raise NoLiteral(f"{_words(value)} whose text gives another value; {_MAKE}")
     return text
 
@@ -361,7 +359,7 @@ class _Writer:
         if kind is list:
             return group("[", self._items(value), "]")
         if kind is tuple:
-            return Group("(", tuple(self._items(value)), ")", comma=True)
+            return _Group("(", tuple(self._items(value)), ")", comma=True)
         if kind is dict:
             return group("{", [self._pair(*pair) for pair in value.items()], "}")
         if kind is set and value:
@@ -493,7 +491,7 @@ class _Writer:
     def _fielded(self, value: Any) -> Item:
         if type(value) in (types.SimpleNamespace, argparse.Namespace):
             return self._call(type(value), **vars(value))
-        held = stored(value)
+        held = attributes_of(value)
         plain = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
         if plain is not None and (not held or value.__dict__ is value):
             return self._call(type(value), *([self.item(plain(value))] if value else []))
@@ -511,7 +509,7 @@ def _fields(value: Any) -> list[str] | None:
     kinds = [field._field_type.name for field in value.__dataclass_fields__.values()]
     fields = dataclasses.fields(value)
     others = [field for field in fields if not field.init]
-    if "_FIELD_INITVAR" in kinds or set(stored(value)) - {field.name for field in fields}:
+    if "_FIELD_INITVAR" in kinds or set(attributes_of(value)) - {field.name for field in fields}:
         return None
     if not all(_is_default(field, value) for field in others):
         return None
@@ -527,7 +525,7 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
         default = field.default
     else:
         return False
-    return bool(portrait(getattr(value, field.name, None)) == portrait(default))
+    return bool(same_value(getattr(value, field.name, None), default))
 
 
 def _parameters(value: Any) -> list[str] | None:
@@ -536,7 +534,7 @@ def _parameters(value: Any) -> list[str] | None:
     if init is object.__init__:
         kind: Any = type(value)
         plain = kind.__new__ is object.__new__ and kind.__flags__ & IN_PYTHON
-        return [] if plain and not stored(value) else None
+        return [] if plain and not attributes_of(value) else None
     if not isinstance(init, FunctionType):
         return None
     parameters = list(inspect.signature(init).parameters.values())[1:]

@@ -1,44 +1,252 @@
-"""Values become pieces: by the text that made them, as literals, as definitions without a name."""
+"""Pieces: values become pieces, by the text that made them, as literals, as the module's own."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
+import inspect
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import replace
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.tree import is_tensor
-from ..ops.stage import class_name
-from .cells import Definition, Statement
-from .definitions import (
-    Place,
-    as_called,
-    check_text,
+from ..executors.pickling import by_reference
+from ..ops.stage import Stage, class_name
+from .cells import Cell, Cells, Definition, Statement
+from .collect import (
+    Collector,
+    HeldState,
+    Scope,
+    Use,
     definition_of,
+    is_local,
     older,
     older_error,
     place_of,
-    read,
-    unnamed_in,
+    refusal,
+    secret_refusal,
 )
-from .difference import difference, portrait
-from .handles import handle_in, is_generator, kind_of
-from .held import HeldState, need_held
+from .definitions import check_text, collect_definition, is_defined, need_held, unnamed_in
+from .difference import fingerprint_of, same_value
+from .held import handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral, literal
-from .model import Import, Piece, Spelling
-from .names import names_read
-from .scope import Scope
-from .secrets import reads_environment, secret_in, secret_in_text
-from .source import span_of
-from .uses import Use, identifier, refusal, secret_refusal
+from .module import Import, Piece, Spelling, identifier
+from .secrets import reads_environment, secret_in_text
+from .source import names_read, span_of
 
-if TYPE_CHECKING:
-    from .collect import Collector
+
+# -- Calls: the call in the user's text that made a stage ------------------------------------------
+class Called(NamedTuple):
+    """The call that made a stage.
+
+    Attributes:
+        statement: where it stands.
+        node: the call.
+        is_global: it stands outside of functions, so its names are global.
+    """
+
+    statement: Statement
+    node: ast.Call
+    is_global: bool
+
+    def text(self, keyword: str = "") -> str:
+        """Return the source of an argument: the first, or one that was named."""
+        node = self.argument(keyword)
+        found = None if node is None else ast.get_source_segment(self.statement.cell.text, node)
+        return found or ""
+
+    def argument(self, keyword: str = "") -> ast.expr | None:
+        """Return an argument: the first, unless it is unpacked, or one that was named."""
+        if keyword:
+            return next((one.value for one in self.node.keywords if one.arg == keyword), None)
+        if not self.node.args or isinstance(self.node.args[0], ast.Starred):
+            return None
+        return self.node.args[0]
+
+
+def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
+    """Find the call that made a stage; None where it is not to be found, or may be another.
+
+    The start of a chained call is not known to the compiler: its end is.
+
+    Args:
+        stage: the stage.
+        cells: the text.
+        method: name of the function or method that was called.
+    """
+    if stage.made_at is None:
+        return None
+    code, at = stage.made_at.code, stage.made_at.offset
+    line, end_line, _, end = list(code.co_positions())[at // 2]
+    if line is None or end_line is None:
+        return None
+    for statement in _places(code, cells, end_line):
+        for node in ast.walk(statement.node):
+            if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (
+                end_line,
+                end,
+            ):
+                name = getattr(node.func, "attr", getattr(node.func, "id", None))
+                if name == method:
+                    return Called(statement, node, code.co_name == "<module>")
+    return None
+
+
+def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
+    """Return the statements that may hold a line of a code object, newest first."""
+    if code.co_name != "<module>":
+        found = cells.definition(code)
+        if found is not None:
+            yield found.statement
+        return
+    for cell in reversed(cells.cells):
+        for statement in cell.statements:
+            if statement.first_line <= line <= statement.last_line and _has(statement, code):
+                yield statement
+
+
+def _has(statement: Statement, code: CodeType) -> bool:
+    """Tell whether a code object may have been compiled from a statement: it reads its names."""
+    names = {node.id for node in ast.walk(statement.node) if isinstance(node, ast.Name)}
+    outer = names & set(code.co_names)
+    return bool(outer) or not names
+
+
+# -- Places: where a chain uses a value, and the user's own words for it there ---------------------
+_NOTHING = object()
+_LAST = 2**31  # a place behind all cells
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value is used.
+
+    Attributes:
+        collector: takes what the expression needs.
+        scope: whose names count.
+        use: who uses it.
+        name: what a function without a name is to be called.
+        call: the call that it was given to, where that is known.
+        keyword: which argument of the call it is; the first where it is empty.
+    """
+
+    collector: Collector
+    scope: Scope
+    use: Use
+    name: str
+    call: Called | None = None
+    keyword: str = ""
+
+    @property
+    def node(self) -> ast.expr | None:
+        """The argument in the text of the call, where its names are global."""
+        if self.call is None or not self.call.is_global:
+            return None
+        return self.call.argument(self.keyword)
+
+    @property
+    def text(self) -> str:
+        """Source of that argument."""
+        return "" if self.call is None else self.call.text(self.keyword)
+
+
+def _as_called(place: Place, name: str) -> Spelling | None:
+    """Write what a call in the user's text gives as the value of a new name.
+
+    None where the text is not known, does not stand at the top level, or uses what cannot be
+    exported.
+    """
+    call, node = place.call, place.node
+    if call is None or not isinstance(node, ast.Call):
+        return None
+    text, cell = f"{name} = {place.text}", call.statement.cell
+    if any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
+        return None
+    reads: list[tuple[frozenset[str], frozenset[str]]] = []
+
+    def collect() -> None:
+        reads.append(place.collector.read(place.scope, node, cell, place.use))
+
+    if place.collector.attempt(collect) is not None:
+        return None
+    return Spelling(text, *reads[0])
+
+
+def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str:
+    """Let the trial decide between the user's words for a value and `text`.
+
+    Returns:
+        What stands for the expression until then; `text` itself where there is no choice.
+    """
+    mark = place.collector.free_name("_given")
+    written = _as_called(place, mark)
+    if written is None:
+        return text
+    other = Spelling(f"{mark} = {text}", reads)
+    words = f"the function of {place.use.words}"
+    expected = {mark: fingerprint_of(value)}
+    check = Piece((mark,), (written, other), expected, "constant", (_LAST, 0), words)
+    place.collector.found.checks[mark] = check
+    place.collector.found.owners[mark] = None
+    called = place.collector.found.called
+    if text in called:
+        called[mark] = called[text]
+    return mark
+
+
+def as_given(value: Any, place: Place) -> str | None:
+    """Return a library's function as the user gave it, as `json.loads` or `" ".join`."""
+    node = place.node
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner: ast.expr = node
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    try:
+        live = _followed(node, place.scope.namespace)
+        if _is_dispatching(node, value, place.scope.namespace):
+            live = value
+    except (AttributeError, KeyError):
+        return None
+    if live is not value and not (_is_bound_builtin(value) and live == value):
+        return None
+    if isinstance(owner, ast.Name):
+        place.collector.need(place.scope, owner.id, place.use)
+    return place.text
+
+
+def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
+    """Return the live value of names and constants with dots."""
+    if isinstance(node, ast.Attribute):
+        owner = _followed(node.value, namespace)
+        plain = isinstance(owner, type | ModuleType | str | bytes)
+        return getattr(owner, node.attr) if plain else _NOTHING
+    if isinstance(node, ast.Constant):
+        return node.value
+    return _found_name(node.id, namespace) if isinstance(node, ast.Name) else _NOTHING
+
+
+def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) -> bool:
+    """Tell whether a value is a method that `functools.singledispatchmethod` gives on each look."""
+    owner = namespace.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    found = inspect.getattr_static(owner, node.attr, None)
+    kinds = functools.singledispatchmethod
+    return isinstance(found, kinds) and getattr(value, "__wrapped__", None) is found.func
+
+
+def _found_name(name: str, namespace: dict[str, Any]) -> Any:
+    return namespace[name] if name in namespace else getattr(builtins, name)
+
+
+def _is_bound_builtin(value: Any) -> bool:
+    return isinstance(value, BuiltinFunctionType | MethodType)
+
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
 _REFLECTING = ("globals", "locals", "vars", "eval", "exec")
@@ -51,6 +259,28 @@ _CONTAINERS = (
     *("WeakValueDictionary", "WeakKeyDictionary", "WeakSet"),
 )
 _TRIED = 3  # texts, the newest first
+
+
+def collect_value(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+    """Collect the function, class or value that a name stands for: a definition or a constant.
+
+    Raises:
+        ExportError: it cannot be exported.
+    """
+    if is_defined(scope.newest(name), name) or _is_known_code(scope, name, value):
+        collect_definition(collector, scope, name, value, use)
+    else:
+        _collect_constant(collector, scope, name, value, use)
+
+
+def _is_known_code(scope: Scope, name: str, value: Any) -> bool:
+    """Tell whether a function is to be found by its code: no assignment gives it."""
+    newest = scope.newest(name)
+    if newest is not None and is_assignment(newest.node):
+        return False
+    if isinstance(value, FunctionType) and value.__closure__:
+        return False
+    return isinstance(value, FunctionType | type) and not by_reference(value)
 
 
 def is_assignment(node: ast.AST) -> bool:
@@ -66,7 +296,7 @@ def _is_plain(target: ast.expr) -> bool:
     return isinstance(target, ast.Name)
 
 
-def collect(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
+def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any, use: Use) -> None:
     """Collect the value that a name stands for, and what the ways to write it use.
 
     Raises:
@@ -258,7 +488,9 @@ class Known:
         names = {self.name} | (set(newest.binds) if newest else set())
         for name in names:
             self.collector.found.held[name] = HeldState.of(self.scope[name])
-        self._add(spellings, newest, {name: portrait(self.scope[name]) for name in sorted(names)})
+        self._add(
+            spellings, newest, {name: fingerprint_of(self.scope[name]) for name in sorted(names)}
+        )
 
     def _check_secret(self, statement: Statement) -> None:
         if secret_in_text(statement.text):
@@ -266,12 +498,12 @@ class Known:
 
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
-        now, later = read(self.collector, self.scope, statement.node, statement.cell.flags, use)
+        now, later = self.collector.read(self.scope, statement.node, statement.cell, use)
         if self.name not in now or not callable(self.value):
             return Spelling(statement.text, now, later)
         for before in self._wrapped(statement):
             self._check_secret(before)
-            more = read(self.collector, self.scope, before.node, before.cell.flags, use)
+            more = self.collector.read(self.scope, before.node, before.cell, use)
             now, later = now | more[0], later | more[1]
         texts = [one.text for one in (*self._wrapped(statement), statement)]
         return Spelling("\n\n\n".join(texts), now - {self.name}, later - {self.name})
@@ -393,7 +625,7 @@ def same_function(value: FunctionType, place: Place) -> str | None:
     live = place.scope.namespace.get(name)
     if live is None or "<locals>" in value.__qualname__:
         return None
-    if isinstance(live, FunctionType) and difference(portrait(value), portrait(live)) is None:
+    if isinstance(live, FunctionType) and same_value(value, live):
         place.collector.need(place.scope, name, place.use)
         return name
     raise older_error(name, place_of(place.scope, value), place.use)
@@ -433,11 +665,11 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     if handle is not None:
         raise refusal(handle.words, place.use)
     collector.found.written[name] = (value.__code__, len(free))
-    collector.found.defaults[name] = portrait(value.__defaults__)
+    collector.found.defaults[name] = fingerprint_of(value.__defaults__)
     collector.found.owners[name] = None
     collector.found.called[name] = name
     use = place.use.then(f"{name}() [{found.place}]")
-    now, later = read(collector, place.scope, found.node, found.cell.flags, use, local=free)
+    now, later = collector.read(place.scope, found.node, found.cell, use, local=free)
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
     collector.add(Piece((name,), (spelling,), {}, "definition", _first(found), words))
@@ -449,7 +681,7 @@ def _known(value: FunctionType, place: Place, free: list[str]) -> str | None:
     found = place.collector.found
     for name, code in found.written.items():
         same = code == (value.__code__, len(free))
-        if same and portrait(value.__defaults__) == found.defaults[name]:
+        if same and fingerprint_of(value.__defaults__) == found.defaults[name]:
             return name
     return None
 
@@ -472,8 +704,7 @@ def _first(found: Definition) -> tuple[int, ...]:
 
 
 # -- Instances: objects without a name become constants of the module's own ------------------------
-_PACKAGE = __package__.rpartition(".")[0]
-_LOADER = f"{_PACKAGE}.dataloader."
+_LOADER = f"{__package__.rpartition('.')[0]}.dataloader."
 
 
 def new_object(value: Any, place: Place) -> str:
@@ -486,7 +717,7 @@ def new_object(value: Any, place: Place) -> str:
         raise secret_refusal(f"the {type(value).__name__} of {place.use.words}", place.use)
     name = collector.free_name(identifier(class_name(value)))
     collector.failed = None
-    ways = (as_called(place, name), _as_literal(value, name, place))
+    ways = (_as_called(place, name), _as_literal(value, name, place))
     spellings = [way for way in ways if way is not None]
     if not spellings and collector.failed is not None:
         raise collector.failed
@@ -508,7 +739,7 @@ def new_object(value: Any, place: Place) -> str:
     collector.found.objects[name] = value
     collector.found.held[name] = HeldState.of(value)
     words = f"the {type(value).__name__} of {place.use.words}"
-    expected = {name: portrait(value)}
+    expected = {name: fingerprint_of(value)}
     collector.add(Piece((name,), tuple(spellings), expected, "constant", (2**31, 0), words))
     return name
 
@@ -528,3 +759,77 @@ def _as_literal(value: Any, name: str, place: Place) -> Spelling | None:
         place.collector.found.reasons[name] = no.reason
         return None
     return Spelling(f"{name} = {text}", frozenset(spelled))
+
+
+# -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------
+_MARK = re.compile(r"[ \t]*#\|[ \t]*nbpipe:.*")
+
+
+def collect_setup(collector: Collector, scope: Scope) -> None:
+    """Collect the set-up cells of a notebook, and what they use.
+
+    Raises:
+        ExportError: one of them holds a shell line or a secret, or uses what cannot be exported.
+    """
+    newest: dict[str, Cell] = {}
+    for cell in scope.cells.cells:
+        if cell.is_setup:
+            newest[cell.text] = cell  # a cell that was run twice is one
+    for cell in newest.values():
+        _collect_setup_cell(collector, scope, cell)
+
+
+def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
+    use = Use(f"the set-up cell [{cell.place}]")
+    if cell.shell_lines:
+        raise refusal(
+            "a shell/magic line (`!`, `%`) is inside a set-up cell; use subprocess or plain Python",
+            use,
+        )
+    if secret_in_text(cell.text):
+        raise secret_refusal("a set-up cell", use, text=cell.text)
+    leading, rest = _parted(cell)
+    for statement in leading:
+        _import(collector, statement.node)
+    if not rest:
+        return
+    names = sorted({name for one in rest for name in one.binds})
+    for name in names:
+        collector.found.owners[name] = scope
+    now: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    for one in rest:
+        reads = collector.read(scope, one.node, cell, use)
+        now, later = now | reads[0], later | reads[1]
+    order = (cell.order, rest[0].number)
+    spelling = Spelling(_text(rest), now - set(names), later - set(names))
+    piece = Piece((*names, f"<{cell.place}>"), (spelling,), {}, "setup", order, use.words)
+    collector.add(piece, scope)
+
+
+def _parted(cell: Cell) -> tuple[list[Statement], list[Statement]]:
+    """Part a cell into the imports that it begins with, and the rest."""
+    statements = list(cell.statements)
+    count = 0
+    while count < len(statements) and isinstance(
+        statements[count].node, ast.Import | ast.ImportFrom
+    ):
+        count += 1
+    return statements[:count], statements[count:]
+
+
+def _import(collector: Collector, node: ast.stmt) -> None:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            line = Import(alias.name, None, alias.asname, is_local(alias.name))
+            collector.add_import(line)
+    elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
+        for alias in node.names:
+            module = str(node.module)
+            collector.add_import(Import(module, alias.name, alias.asname, is_local(module)))
+
+
+def _text(statements: list[Statement]) -> str:
+    """Return the text of statements as it stands, without the mark."""
+    lines = [line for one in statements for line in one.text.split("\n")]
+    return "\n".join(line for line in lines if not _MARK.fullmatch(line))

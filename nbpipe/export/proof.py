@@ -16,23 +16,21 @@ from typing import Any, NamedTuple, final
 
 from ..errors import ExportError
 from .chain import Draft, chosen_text
-from .collect import Collector, Found
+from .collect import Collector, Found, Use, refusal
 from .difference import difference, loosened, may_hang_on_hashes, shows_order_of_set
 from .fresh import (
     STARTS_S,
     Answer,
-    Surroundings,
+    Environment,
     ask,
     error_words,
     has_own_seed,
-    portrayed,
+    json_fingerprint,
     temporary_folder,
 )
-from .held import changed_attributes, read_of
-from .model import Chain, Import, Module, Parameter, Piece, Spelling, Step
-from .render import import_block, ordered
+from .module import Chain, Import, Module, Parameter, Piece, Spelling, Step, import_block, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
-from .uses import Use, refusal
+from .source import changed_attributes, read_of
 
 # -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
 _GRACE_S = 5.0
@@ -40,13 +38,13 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Portraits of first items, and what was raised after them, in words; empty for nothing."""
+    """Fingerprints of first items, and what was raised after them, in words; empty for nothing."""
 
     items: tuple[Any, ...]
     raised: str = ""
 
 
-def own_samples(
+def _own_samples(
     items: Callable[[], Iterator[object]], count: int, limit_s: float
 ) -> list[Sample] | str:
     """Run twice for the first items; words where both together take longer than the limit."""
@@ -92,7 +90,7 @@ class _Taking:
         raised = ""
         try:
             self._iterator = iter(self._items())
-            taken.extend(map(portrayed, islice(self._iterator, self._count)))
+            taken.extend(map(json_fingerprint, islice(self._iterator, self._count)))
         except BaseException as error:  # noqa: BLE001  whatever user code raises
             raised = error_words(error)
         finally:
@@ -142,7 +140,7 @@ class Failure:
 def tried(
     imports: str,
     pieces: Sequence[Piece],
-    where: Surroundings,
+    where: Environment,
     *,
     name: str,
     future: bool,
@@ -189,7 +187,7 @@ def _played(
     tries: list[Piece],
     passed: list[int],
     request: dict[str, Any],
-    where: Surroundings,
+    where: Environment,
     *,
     limit_s: float,
     seed: int,
@@ -207,7 +205,9 @@ def _played(
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
         limits_s = {"": STARTS_S, "pieces": limit_s}
-        answer = ask("rehearse", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed)
+        answer = ask(
+            "try_pieces", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed
+        )
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
@@ -330,7 +330,7 @@ class Decided(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-def decided(collector: Collector, draft: Draft, where: Surroundings, name: str) -> Decided:
+def decided(collector: Collector, draft: Draft, where: Environment, name: str) -> Decided:
     """Try all ways to write the pieces in a fresh process, and take the first that is true.
 
     Args:
@@ -445,9 +445,9 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
     return replace(piece, expected=expected)
 
 
-# -- the trial ----------------------------------------------------------------------------
+# -- the trial -------------------------------------------------------------------------------------
 def _tried(
-    pieces: list[Piece], collector: Collector, where: Surroundings, name: str
+    pieces: list[Piece], collector: Collector, where: Environment, name: str
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
@@ -531,7 +531,7 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
     return refusal(f"{piece.words} fails in a fresh process: {failure.reason}", use)
 
 
-# -- what is used -------------------------------------------------------------------------
+# -- what is used ----------------------------------------------------------------------------------
 def _filled(draft: Draft, texts: dict[str, str]) -> Draft:
     """Put the expressions that were chosen into the draft."""
     return draft._replace(
@@ -673,7 +673,7 @@ class Report:
 def verified(
     text: str,
     filename: str,
-    where: Surroundings,
+    where: Environment,
     *,
     reads: Mapping[str, Use] | None = None,
     expected: Mapping[str, Any] | None = None,
@@ -694,7 +694,7 @@ def verified(
         filename: its name, as "loader.py".
         where: the notebook's folder and import path.
         reads: names that nothing in the module binds, by who reads them.
-        expected: portraits of names of the module.
+        expected: fingerprints of names of the module.
         expected_graph: `Pipeline.graph()` of the notebook's pipeline.
         process_stages: addresses of the stages whose functions plain pickle must take.
         spawn_check: what was pickled is loaded in yet another process.
@@ -729,7 +729,7 @@ def verified(
         return Report(0, reads_files=reads_files)
     if answer.ending == "late":  # the notebook's own need not be waited for
         return Report(0, False, f"not compared: took longer than {limit_s:g} s", reads_files)  # noqa: FBT003
-    report = _compared(answer, own_samples(items, count, limit_s), hint)
+    report = _compared(answer, _own_samples(items, count, limit_s), hint)
     return replace(report, reads_files=reads_files)
 
 
@@ -799,7 +799,7 @@ def _check_pickles(
     answer: Answer,
     every: Mapping[str, bytes],
     filename: str,
-    where: Surroundings,
+    where: Environment,
     limit_s: float,
     *,
     load: bool,
@@ -832,8 +832,8 @@ def _compared(answer: Answer, own: list[Sample] | str, hint: str) -> Report:
     raised = [line["raised"] for line in _found(answer, "raised")]
     if answer.ending == "died":
         raised.append(answer.explained())
-    portraits = tuple(line["item"] for line in _found(answer, "item"))
-    module = Sample(portraits, raised[0] if raised else "")
+    fingerprints = tuple(line["item"] for line in _found(answer, "item"))
+    module = Sample(fingerprints, raised[0] if raised else "")
     words = _mismatch(first, module)
     if words is not None:
         raise ExportError(scrubbed(words) + (f"; {hint}" if hint else ""))

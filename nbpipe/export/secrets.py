@@ -1,77 +1,554 @@
-"""Secrets: what must never leave an export, as a file, a note or an error."""
+"""Secrets in text: by the name a text is given, by what it looks like, by what is known."""
 
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
 import contextlib
-import functools
 import io
-import logging
-import pathlib
+import json
+import math
+import os
 import re
-import threading
 import tokenize
 import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, islice, pairwise, takewhile, zip_longest
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise, takewhile
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from ..base.tree import is_tensor
-from ..errors import ExportError, NbpipeError
-from .cells import Statement
-from .difference import stored
-from .model import Piece
-from .scope import Scope, is_local
-from .shapes import (
-    HIDDEN,
-    holds_token,
-    is_of_hash,
-    is_rare,
-    is_secret,
-    is_secret_name,
-    is_suspicious_name,
-    knowing,
-    looks_secret,
-    scrubbed,
-    secrets_held,
-    words_of,
+
+HIDDEN = "***"
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_STRONG = _set(
+    "secret secrets password passwords passwd passphrase passcode passwort pwd psw pswd passw "
+    "passwrd kennwort contrasena senha creds userpass apikey apikeys "
+    "credential credentials bearer authorization authtoken accesstoken privatekey secretkey"
 )
+# How one word ends that is made of two.
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "accesskey", "authkey")
+_KEYS = _set(  # words that make a "key" a secret
+    "api access private secret auth signing encryption account storage license licence hmac ssh "
+    "wandb openai anthropic aws azure gcp master fernet consumer subscription application rsa gpg "
+    "pgp aes cipher stripe"
+)
+_OWNERS = _set(  # words that make a "token" a secret
+    "auth access api hf github gh gitlab bearer refresh session slack wandb hub bot security "
+    "personal login oauth csrf jwt aws azure gcp google huggingface kaggle telegram jupyter "
+    "deploy npm pypi sas client app user service account secret private master root admin vault "
+    "openai replicate cohere mistral notion dropbox sentry"
+)
+_LOGINS = _set("db database user admin root login mail email smtp ftp sftp ssh sql my mysql pg")
+_WEAK = _set("key keys token tokens auth cookie cookies jwt pat dsn sig signature session sid sas")
+_ABOUT = _set(  # last words of names that speak about a secret and hold none
+    "file path dir folder field column col env var name url uri prefix suffix pattern regex len "
+    "length size count type ids id index idx label hint prompt placeholder header policy mode "
+    "ttl limit timeout param kind provider manager sock class re rate"
+)
+_HASHES = _set(
+    "hash hashes sha sha1 sha256 sha512 md5 digest checksum commit revision rev etag uuid "
+    "fingerprint blake2b crc"
+)
+_TAME = _set(
+    "basic digest none null true false auto default required optional str string bytes int float "
+    "bool any text hidden empty self user username pass changeme bearer token apikey negotiate"
+)
+_SHORTEST_TOKEN = 6  # characters of a bare `token = "..."` that has a digit
+_SHORTEST_SIGNATURE = 8  # of one in an address
+_LONG_TOKEN = 16  # one without
+_HEX = re.compile(r"[0-9a-fA-F]{32,}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_MARKER = re.compile(r"[<\[({|#@▁Ġ$%].*|.*[>\])}|]|\**|x*|\.*", re.DOTALL)
+_HOLDER = re.compile(r"(?i)\s*|your[-_ ].*|.*change[-_ ]?me.*|.*(placeholder|redacted|dummy).*")
+_IDENTIFIER = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*(?:[_-]\d+)?")
+_EDGE = r"(?<![A-Za-z0-9_])"
+_KNOWN = re.compile(
+    _EDGE + r"(?:hf_[A-Za-z0-9]{16,}|sk-ant-[\w-]{8,}|sk-(?=[\w-]{0,80}\d)[\w-]{20,}"
+    r"|[srp]k_(?:live|test)_\w{10,}"
+    r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|gl(?:pat|ptt|dt|rt|ft|soat)-[\w-]{12,}"
+    r"|(?:xox[abeprs]|xapp)-[\w-]{10,}"
+    r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|GOCSPX-[\w-]{20,}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{20,}"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|do[opr]_v1_[0-9a-f]{32,}|r8_[A-Za-z0-9]{30,}|wandb_v1_\w{20,}"
+    r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|dapi[0-9a-f]{32}|gsk_[A-Za-z0-9]{30,}"
+    r"|nvapi-[\w-]{30,}|xai-[A-Za-z0-9]{40,}|pplx-[A-Za-z0-9]{30,}|hvs\.[\w-]{20,}"
+    r"|dckr_pat_[\w-]{20,}|lin_api_[A-Za-z0-9]{30,}|ntn_[A-Za-z0-9]{30,}|ATATT3[\w=-]{20,}"
+    r"|PMAK-[0-9a-f-]{40,}|glsa_\w{30,}|sbp_[0-9a-f]{40}|tgp_v1_[\w-]{30,}"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{40,}|\d{8,10}:AA[\w-]{30,}"
+    r"|(?i:bearer) {1,3}(?=[\w.~+/=-]{0,200}\d)(?P<bearer>[\w.~+/=-]{8,}))"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----)?"
+    r"|AccountKey=[\w+/=]{20,}"
+)
+_PREFIXES = (  # what those begin with
+    *("hf_", "sk-", "k_live_", "k_test_", "gh", "gl", "xox", "xapp-", "AKIA", "ASIA", "AROA"),
+    *("AIDA", "AIza", "ya29.", "GOCSPX-", "eyJ", "npm_", "pypi-", "SG.", "_v1_", "r8_", "shp"),
+    *("dapi", "gsk_", "nvapi-", "xai-", "pplx-", "hvs.", "dckr_pat_", "lin_api_", "ntn_"),
+    *("ATATT3", "PMAK-", "glsa_", "sbp_", "AGE-SECRET", ":AA", "-----BEGIN ", "AccountKey="),
+    *("earer", "EARER"),
+)
+_LOGIN = re.compile(  # %s and the word itself stand for what comes later
+    r"(?<![\w+.-])[A-Za-z][\w+.-]{0,20}://[^\s/:@'\"]{0,100}:"
+    r"(?!%[sr(]|(?i:pass(?:word|wd)?|pwd?|secret|token|key|your[-_]\w{1,40}|x+|\.+)@|\d{1,5}/)"
+    r"(?P<secret>[^\s@'\"{}<>$*]{1,300})(?=@)"
+)
+_USER = re.compile(
+    r"://(?P<secret>(?=[\w-]{0,100}\d)(?=[\w-]{0,100}[A-Za-z])[\w-]{16,120})(?=[:@])"
+)
+_QUERY = re.compile(r"[?&#;](?P<name>[A-Za-z][\w.-]{0,60})=(?P<secret>[^\s&#'\"<>{}$*\\]{3,2000})")
+_HOOK = re.compile(
+    r"(?:hooks\.slack\.com/(?:services|workflows|triggers)"
+    r"|discord(?:app)?\.com/api/(?:v\d+/)?webhooks|webhook\.office\.com/webhookb2"
+    r"|hooks\.zapier\.com/hooks/catch|maker\.ifttt\.com/trigger|outlook\.office\.com/webhook"
+    r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook|api\.telegram\.org/(?:file/)?bot)"
+    r"/?(?P<secret>[^\s'\"<>{}$\\]{8,400})"
+)
+_BASIC = re.compile(r"(?i:basic) {1,3}(?P<secret>[A-Za-z0-9+/]{8,400}={0,2})(?![\w+/=])")
+_NAME = r"(?<![\w-])(?P<name>[A-Za-z_][\w.-]{0,60})"
+_QUOTED = re.compile(
+    _NAME + r"(?:\\?['\"])?\]?[ \t]{0,3}[=:][ \t]{0,3}b?"
+    r"(?P<quote>\\?['\"])(?P<secret>[^'\"\n\\]{1,500})(?P=quote)"
+)
+_SPOKEN = re.compile(_NAME + r"[ \t]{1,2}(?P<quote>['\"`])(?P<secret>[^\s'\"`\\]{6,200})(?P=quote)")
+_PLAIN = re.compile(
+    _NAME + r"(?P<between>[ \t]{0,3}[=:][ \t]{0,3}| is )"
+    # What follows the name may be a pair itself.
+    r"(?=(?P<secret>[^\s'\"\\,;&<>{}()\[\]$*%#]{3,200})(?![\w(\[{]))"
+)
+_LINE = re.compile(
+    r"(?m)^[ \t%!]*(?:(?:export|set|ENV|env|set_env)[ \t]+)?"
+    r"(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<quote>['\"]?)"
+    r"(?P<secret>[^\s'\"{}()\[\]$*%;&|]{3,400})(?P=quote)(?=[\s;&|]|$)"
+)
+_MAGIC = re.compile(
+    r"(?:%(?:set_)?env[ \t]+|_magic\('(?:set_)?env', *'|\bset[ ]+)(?P<name>\w{1,60})[= ][ \t]*"
+    r"(?P<secret>[^\s'\"$]{1,400})"
+)
+_OPTION = re.compile(
+    r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]{2,60})[ =]['\"]?(?P<secret>[^\s'\"$<{-][^\s'\"]{2,400})"
+)
+_CURL = re.compile(
+    r"(?:(?<=\s)|^)(?:-u|-a|--auth|--user|--proxy-user)[ =]?['\"]?[^\s:'\"$]{1,60}:"
+    r"(?P<secret>[^\s'\"$]{1,300})"
+)
+_SHELL = re.compile(
+    r"\b(?:sshpass[ ]+-p[ ]*|mysql\w{0,8}[ ][^|;\n]{0,200}?-p(?=\S)|login[ ][^|;\n]{0,200}?-p[ =]?)"
+    r"['\"]?(?P<secret>[^\s'\"$-]\S{2,200})"
+    r"|\blogin[ ]+(?:--?\w+[ ]+){0,4}(?P<hex>[0-9a-f]{40,64})(?!\w)"
+)
+_SQL = re.compile(r"(?i)\bidentified\s{1,3}by\s{1,3}['\"](?P<secret>[^'\"\s]{1,200})['\"]")
+_NETRC = re.compile(r"\blogin[ \t\n]+\S{1,100}[ \t\n]+password[ \t\n]+(?P<secret>[^\s'\"]{1,200})")
+_MARKED = re.compile(r"<(?P<name>[A-Za-z][\w-]{0,60})>(?P<secret>[^<>\s{}$]{3,300})</(?P=name)>")
+_DENSE = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/=_-]{20,120}(?![\w+/=.-])")
+_PAIRS = re.compile(r"(?m)(?:^|[;\s])[\w.-]{1,60}[ \t]{0,3}(?:=|:(?=[ \t]))[ \t]{0,3}[^\s=]")
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{12,4000}={0,2}")
+_TYPED = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{6,}")
+_ENDS = re.compile(r"[ \t]*(?:\n|$)")
+_WORD = re.compile(r"(?:[A-Z]*[a-z]*|[a-z]*(?:[A-Z][a-z]+)*|[^\W\d_]*[^\x00-\x7f][^\W\d_]*)\d{0,8}")
+_COUNTED = re.compile(r"\d+[-_.+]?[A-Za-z-]+")  # as "32-character"
+_LEAST_BITS = 3.6  # Shannon entropy of a character
+_LEAST_CHANGES = 0.5  # of all neighbours, those of different classes of characters
+_LEAST_MIXED = 0.18  # under a name that speaks of keys
+_SHORTEST_MIXED = 12
+_LEAST_PIECE = 10  # characters between two dashes, on average; names have shorter words
+_LONGEST_KEY = 120  # characters; what is longer is data, as a picture in base64
+_LEAST_VARIABLE = 8  # characters of a variable of the environment
+_LEAST_LINE = 20  # of a line of a secret of several lines
+_FEW_PAIRS = 2
+_LONG_FORM = 10  # characters of what is known that is one also inside a word
+# The secrets of the environment, and with them what the export under way has found.
+_known: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("known", default=None)
 
-# -- Secrets: what must never be written to a file, in live values and in source text --------------
-__all__ = [
-    "advice",
-    "as_text",
-    "is_text_of_texts",
-    "masked",
-    "reads_environment",
-    "reads_secret",
-    "scrubbed",
-    "secret_in",
-    "secret_in_text",
-    "secrets_in_text",
-    "texts_named_as_secrets",
-    "told_in",
-]
 
-_MOST = 20_000  # values that are looked at
-_DEPTH = 24  # levels of nesting
-_FEW = 64  # numbers of a list, one of which may be a PIN
-_HEAD = 100_000  # characters of a text that are looked at
-_CHUNK = 50_000  # texts of an array that are looked at together
+def words_of(name: str) -> list[str]:
+    """Split a name into lower-case words: `hfToken` and `HF_TOKEN` both give hf, token."""
+    return [word.lower() for word in _WORDS.findall(name)]
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Tell whether a text of this name is a secret, whatever it looks like.
+
+    A bare `token` is none: it may be a piece of a text, and its value decides.
+    """
+    words = words_of(name)
+    if not words or words[-1] in _ABOUT:
+        return False
+    if _STRONG.intersection(words) or _is_key(words):
+        return True
+    if any(word.endswith(_ENDINGS) for word in words):
+        return True
+    if words[-1] in ("pass", "pw"):
+        return bool(_LOGINS.intersection(words)) or name == "PASS"
+    return _is_token(words) and (bool(_OWNERS.intersection(words)) or name == "TOKEN")
+
+
+def is_suspicious_name(name: str) -> bool:
+    """Tell whether a name may be that of a secret, as `KEY`: what it holds decides."""
+    words = words_of(name)
+    return is_secret_name(name) or bool(words and words[-1] in _WEAK | {"pass", "pw"})
+
+
+def _is_key(words: list[str]) -> bool:
+    return any(
+        second in ("key", "keys") and first in _KEYS for first, second in pairwise(words)
+    ) or (words[-1] in ("cookie", "cookies") and "session" in words)
+
+
+def _is_token(words: list[str]) -> bool:
+    return words[-1] == "token"
+
+
+def is_secret(name: str, text: str, *, known: bool = True) -> bool:
+    """Tell whether a text is a secret, by the name it has (which may be empty) or by its look.
+
+    Args:
+        name: of what holds it.
+        text: any.
+        known: what the export under way has found counts too.
+    """
+    if _HOLDER.fullmatch(text) or text.strip(" :=").lower() in _TAME:
+        return False
+    if looks_secret(text, dense=not _is_of_hash(words_of(name)), known=known):
+        return True
+    if not name or _MARKER.fullmatch(text) or _is_its_name(name, text):
+        return False
+    return _is_secret_by_name(name, text)
+
+
+def _is_its_name(name: str, text: str) -> bool:
+    """Tell whether a text only repeats its name, as `password="password"` in an example."""
+    words = words_of(text)
+    return bool(_IDENTIFIER.fullmatch(text)) and set(words) <= {*words_of(name), *_STRONG}
+
+
+def _is_of_hash(words: list[str]) -> bool:
+    """Tell whether a name is that of a hash, or of the id of something public, as a shared file."""
+    return bool(_HASHES.intersection(words)) or words[-1:] in (["id"], ["ids"])
+
+
+def _is_secret_by_name(name: str, text: str) -> bool:
+    words = words_of(name)
+    if is_secret_name(name):
+        return not (words[-1] == "pwd" and text[:1] in ("/", "~", "."))
+    if not words or words[-1] in _ABOUT or _is_of_hash(words):
+        return False
+    if words[-1] in ("key", "auth", "token") and _HEX.fullmatch(text):
+        return True
+    if words[-1] in ("pass", "pw"):
+        return _TYPED.fullmatch(text) is not None
+    if words[-1] in _WEAK and _holds_mixed(words[-1], text):
+        return True
+    bare = words in (["token"], ["my", "token"], ["cookie"], ["auth"])
+    if not bare or " " in text or _IDENTIFIER.fullmatch(text):
+        return False
+    numbered = any(map(str.isdigit, text))
+    return len(text) >= (_SHORTEST_TOKEN if numbered else _LONG_TOKEN)
+
+
+def _holds_mixed(word: str, text: str) -> bool:
+    """Tell whether a text under a name that speaks of keys, as `key`, looks like one."""
+    if word in ("cookie", "cookies"):
+        return any(_is_mixed(part.rpartition("=")[2]) for part in re.split(r"[;\s]+", text))
+    return _is_mixed(text)
+
+
+def _is_mixed(text: str) -> bool:
+    """Tell whether letters and digits change often in a text, as they do not in names of files."""
+    if len(text) < _SHORTEST_MIXED or len(text) > _LONGEST_KEY or _UUID.fullmatch(text):
+        return False
+    if not re.fullmatch(r"[\w+/=~.-]+", text, re.ASCII) or re.search(r"\.[A-Za-z]\w{0,4}$", text):
+        return False
+    pieces = re.findall(r"[A-Za-z0-9]+", text)
+    kinds = [[_kind(c) for c in piece] for piece in pieces]
+    if not {"0"} < {kind for piece in kinds for kind in piece}:
+        return False
+    changes = sum(a != b for piece in kinds for a, b in pairwise(piece))
+    return changes >= _LEAST_MIXED * (sum(map(len, pieces)) - 1)
+
+
+def _kind(character: str) -> str:
+    return "0" if character.isdigit() else "A" if character.isupper() else "a"
+
+
+def _is_rare(text: str) -> bool:
+    """Tell whether a text is nothing else than the secret that it is, wherever it stands.
+
+    A password that is a word is not: others write that word too.
+    """
+    if _HOLDER.fullmatch(text) or text.lower() in _TAME | _STRONG or _MARKER.fullmatch(text):
+        return False
+    if _TYPED.fullmatch(text) and len(text) >= _SHORTEST_TOKEN:
+        return not re.fullmatch(r"[A-Za-z]+[_-]\d+", text)
+    return len(text) >= _LEAST_VARIABLE and not _IDENTIFIER.fullmatch(text)
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text is made of words and numbers, as names of files are."""
+    return all(map(_WORD.fullmatch, re.findall(r"[^\W_]+", text)))
+
+
+def looks_secret(text: str, *, dense: bool = True, known: bool = True) -> bool:
+    """Tell whether a text holds a secret by its look alone.
+
+    Args:
+        text: any.
+        dense: a random-looking text of 20 to 120 characters counts; longer ones are data, and
+            those of one case, as hexadecimal hashes, do not look random.
+        known: what the export under way has found counts too.
+    """
+    if next(_spans(text), None) is not None:
+        return True
+    if _holds_known(text, known=known):
+        return True
+    return dense and len(text) <= _LONGEST_KEY and _is_dense(text.strip())
+
+
+def holds_token(data: bytes) -> bool:
+    """Tell whether bytes of any kind hold a token of a known form, or a secret that is known."""
+    text = data.decode("latin-1")
+    forms = _known_forms(known=True)
+    if forms is not None and forms.search(text):
+        return True
+    return any(one in text for one in _PREFIXES) and _KNOWN.search(text) is not None
+
+
+def secrets_held(text: str) -> list[str]:
+    """Return the secrets that a text holds by what stands around them."""
+    return [text[first:last] for first, last in _spans(text)]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Return the places of secrets in a text, by what stands around them or how they begin."""
+    if len(text) < _SHORTEST_TOKEN or (len(text) < _LONG_TOKEN and text.isidentifier()):
+        return
+    if any(one in text for one in _PREFIXES):
+        yield from (_span(match, "bearer") for match in _KNOWN.finditer(text))
+    yield from _spans_in_addresses(text)
+    yield from _spans_in_commands(text)
+    for pattern in (_QUOTED, _LINE, _MAGIC, _OPTION, _MARKED):
+        for match in pattern.finditer(text):
+            if _is_secret_assigned(match["name"], match["secret"]):
+                yield match.span("secret")
+    for match in _SPOKEN.finditer(text):
+        if is_secret_name(match["name"]) and _TYPED.fullmatch(match["secret"]):
+            yield match.span("secret")
+    if "=" in text or ":" in text or " is " in text:
+        is_config = len(list(_PAIRS.finditer(text))) >= _FEW_PAIRS and "(" not in text
+        for match in _PLAIN.finditer(text):
+            if _is_told(match, is_config=is_config):
+                yield match.span("secret")
+
+
+def _span(match: re.Match[str], group: str) -> tuple[int, int]:
+    return match.span(group) if match[group] else match.span()
+
+
+def _spans_in_addresses(text: str) -> Iterator[tuple[int, int]]:
+    if "://" in text and "@" in text:
+        for pattern in (_LOGIN, _USER):
+            yield from (match.span("secret") for match in pattern.finditer(text))
+    if "/" in text:
+        yield from (match.span("secret") for match in _HOOK.finditer(text))
+    if "=" in text:
+        for match in _QUERY.finditer(text):
+            if _is_secret_parameter(match["name"], match["secret"]):
+                yield match.span("secret")
+
+
+def _spans_in_commands(text: str) -> Iterator[tuple[int, int]]:
+    yield from (match.span("secret") for match in _BASIC.finditer(text) if _is_basic(match))
+    for pattern in (_NETRC, _SQL):
+        yield from (match.span("secret") for match in pattern.finditer(text))
+    if "-" in text or "login " in text:
+        yield from (match.span("secret") for match in _CURL.finditer(text))
+        for match in _SHELL.finditer(text):
+            yield match.span("secret" if match["secret"] else "hex")
+
+
+def _is_secret_parameter(name: str, value: str) -> bool:
+    """Tell whether a parameter in the query of an address is one that grants access."""
+    if value.startswith(("%7B", "%24", "...")) or _is_of_hash(words_of(name)[-1:]):
+        return False
+    if _is_secret_assigned(name, value):
+        return True
+    words = words_of(name)
+    if not words or words[-1] not in _WEAK:
+        return False
+    if words[-1] in ("key", "keys", "session"):
+        return _is_mixed(value)
+    numbered = _TYPED.match(value) is not None and not _IDENTIFIER.fullmatch(value)
+    return len(value) >= (_SHORTEST_SIGNATURE if numbered else _LONG_TOKEN)
+
+
+def _is_secret_assigned(name: str, value: str) -> bool:
+    """Tell whether a text that stands behind a name, in a text of any language, is a secret."""
+    name = name.rpartition(".")[2]
+    if not name or _HOLDER.fullmatch(value) or value.lower() in _TAME or _MARKER.fullmatch(value):
+        return False
+    return not _is_its_name(name, value) and _is_secret_by_name(name, value)
+
+
+def _is_told(match: re.Match[str], *, is_config: bool) -> bool:
+    """Tell whether `name: value`, `name=value` or `name is value` tells a secret, or of one."""
+    name, value = match["name"], match["secret"].rstrip(".:!?")
+    if not _is_secret_assigned(name, value) or _COUNTED.fullmatch(value):
+        return False
+    if words_of(name)[-1] in _WEAK and not is_secret_name(name) and not is_config:
+        return _is_mixed(value)
+    if _TYPED.fullmatch(value):
+        return True
+    is_whole = "=" in match["between"] or _ENDS.match(match.string, match.end("secret"))
+    return is_config and bool(is_whole) and match["between"] != " is " and "." not in value
+
+
+def _is_basic(match: re.Match[str]) -> bool:
+    with contextlib.suppress(binascii.Error, ValueError, UnicodeDecodeError):
+        text = base64.b64decode(match["secret"], validate=True).decode("utf-8")
+        return ":" in text and text.isprintable()
+    return False
+
+
+def _is_dense(text: str) -> bool:
+    if not _DENSE.fullmatch(text):
+        return False
+    pieces = re.findall(r"[A-Za-z0-9]+", text)
+    text = "".join(pieces)
+    if len(text) < _LEAST_PIECE * len(pieces):
+        return False
+    kinds = [_kind(character) for character in text]
+    changes = sum(a != b for a, b in pairwise(kinds))
+    if not {"0", "A", "a"} <= set(kinds) or changes < _LEAST_CHANGES * (len(text) - 1):
+        return False
+    shares = [count / len(text) for count in Counter(text).values()]
+    return -sum(share * math.log2(share) for share in shares) >= _LEAST_BITS
+
+
+@contextlib.contextmanager
+def knowing(values: Iterable[str] = ()) -> Iterator[None]:
+    """Have texts be secret wherever they stand, for as long as this lasts; words are left out."""
+    variables = _variables()
+    before = _known.get() or (variables, frozenset())
+    found = before[1].union(variables, filter(_is_rare, values))
+    token = _known.set((variables, found))
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def know(values: Iterable[str]) -> None:
+    """Have more texts be secret until the `knowing` around this ends, words too."""
+    before = _known.get()
+    if before is not None:
+        _known.set((before[0], before[1].union(one for one in values if one not in _TAME)))
+
+
+def _known_forms(*, known: bool) -> re.Pattern[str] | None:
+    here = _known.get()
+    return _forms(_variables() if here is None else here[1] if known else here[0])
+
+
+def _variables() -> frozenset[str]:
+    """Return the values of the environment's secrets."""
+    return frozenset(
+        value
+        for name, value in os.environ.items()
+        if is_secret_name(name)
+        and _is_secret_by_name(name, value)
+        and (_is_rare(value) or len(value) >= _LEAST_VARIABLE)
+        and value not in _STRONG
+    )
+
+
+@lru_cache(maxsize=64)
+def _forms(values: frozenset[str]) -> re.Pattern[str] | None:
+    """Return what finds texts in others, in the forms that they may have there; None without any.
+
+    Short ones count as words: `abc123` is not in a hash that holds these letters.
+    """
+    forms: set[str] = set()
+    for value in values:
+        lines = [line for line in value.splitlines() if len(line) >= _LEAST_LINE]
+        for text in (value, *lines):
+            escaped = (json.dumps(text)[1:-1], repr(text)[1:-1], quote(text, safe=""), quote(text))
+            data = text.encode("utf-8", "surrogatepass")
+            forms |= {text, *escaped, data.hex(), text[::-1]}
+    ordered = sorted(forms, key=lambda form: (-len(form), form))
+    return re.compile("|".join(map(_pattern, ordered))) if forms else None
+
+
+def _pattern(form: str) -> str:
+    text = re.escape(form)
+    return text if len(form) >= _LONG_FORM else f"(?<![A-Za-z0-9]){text}(?![A-Za-z0-9])"
+
+
+def _holds_known(text: str, *, known: bool) -> bool:
+    forms = _known_forms(known=known)
+    return forms is not None and (
+        forms.search(text) is not None or next(_encoded(text, forms), None) is not None
+    )
+
+
+def _encoded(text: str, forms: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Return the runs of base64 in a text that hold what is searched for."""
+    for match in _RUN.finditer(text):
+        run = match[0].rstrip("=").replace("-", "+").replace("_", "/")
+        data = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4 % 3))
+        inner = data.decode("latin-1")
+        if forms.search(inner):
+            yield match
+
+
+def scrubbed(text: str, *, known: bool = True) -> str:
+    """Replace the secrets in a text by three asterisks.
+
+    Args:
+        text: any.
+        known: what the export under way has found is replaced too.
+
+    Examples:
+        >>> scrubbed("login to https://me:pa55word@example.org failed")
+        'login to https://me:***@example.org failed'
+    """
+    forms = _known_forms(known=known)
+    if forms is not None:
+        text = forms.sub(HIDDEN, text)
+        text = _without(text, [match.span() for match in _encoded(text, forms)])
+    text = _without(text, _spans(text))
+    return _DENSE.sub(lambda match: HIDDEN if _is_dense(match[0]) else match[0], text)
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Replace places of a text, which may overlap."""
+    parts, end = [], 0
+    for first, last in sorted(spans):
+        if first >= end:
+            parts += [text[end:first], HIDDEN]
+        end = max(end, last)
+    return "".join([*parts, text[end:]])
+
+
+# -- Literals and comments of source text ----------------------------------------------------------
 _PAIR = 2  # a name and its value
 _LEAST_PIN = 1000
 _SHORTEST_LETTERS = 6  # numbers that may be the letters of a password
 _LETTERS = range(32, 127)
-_BYTE = 255
-_SEQUENCES = (list, tuple, set, frozenset, deque)
+_HEAD = 100_000  # characters of a text that are looked at
 _NUMBERS = frozenset(("password", "passwd", "passphrase", "passcode", "pin"))
-# Written by their names, or not at all: what they hold belongs to the process.
-_NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)
-_SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
 _STORES = frozenset(  # what gives secrets and nothing else
     ("getpass", "keyring", "userdata", "UserSecretsClient", "get_secret", "get_password")
 )
@@ -102,101 +579,13 @@ _HOLES = re.compile(r"\{[^{}]*\}|%[sdr]")  # of a template
 _SHORTEST_PART = 4  # characters of a literal that is a part of a secret
 
 
-def secret_in(name: str, value: object) -> str | None:
-    """Tell what looks like a secret in a variable: "API_KEY", "CONFIG['token']"; None if nothing.
-
-    A text counts by the name of the variable, key, attribute, parameter or field that holds it,
-    by its look, and where it holds what is known to be a secret, as one of the environment. At
-    most 20,000 values are looked at one by one; arrays whole.
-
-    Args:
-        name: of the variable.
-        value: what it holds.
-    """
-    with knowing():
-        return next(_Search().search(name, name, value, 0, named=False), (None, ""))[0]
-
-
-def texts_named_as_secrets(name: str, value: object) -> Iterator[str]:
-    """Return the texts in a variable that are secrets.
-
-    Args:
-        name: of the variable.
-        value: what it holds.
-    """
-    return (text for _, text in _Search().search(name, name, value, 0, named=False) if text)
-
-
-Found = Iterator[tuple[str, str]]  # where a secret stands, and the text
-
-
-class _Search:
-    """One search; each object is looked at once."""
-
-    def __init__(self) -> None:
-        self._left = _MOST
-        self._seen: dict[int, object] = {}
-
-    def search(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> Found:
-        """Search a value that stands at `path`; `named`: what holds it is named as a secret."""
-        self._left -= 1
-        if self._left < 0 or depth > _DEPTH:
-            return
-        try:
-            yield from self._search(path, name, value, depth, named=named)
-        except Exception:  # noqa: BLE001 - one that cannot be looked at hides no other
-            return
-
-    def _search(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> Found:
-        if isinstance(value, str | bytes | bytearray):
-            text = as_text(value)
-            if is_secret("password" if named else name, text[:_HEAD]):
-                yield path, text
-        elif isinstance(value, int | float | complex | None):
-            if _is_secret_number(name, value):
-                yield path, str(value)
-        elif type(value).__name__ in _SECRET_TYPES:
-            yield path, ""
-        elif id(value) not in self._seen or named:
-            self._seen[id(value)] = value  # kept alive: its id stays its own
-            yield from self._search_parts(path, name, value, depth, named=named)
-
-    def _search_parts(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> Found:
-        named = named or is_secret_name(name) or words_of(name) == ["auth"]
-        if named and _is_letters(value):
-            yield path, bytes(np.asarray(value).ravel().tolist()).decode("latin-1")
-        if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
-            yield from self._search_array(path, name, value, depth, named=named)
-            return
-        parts = _parts(value)
-        while True:
-            try:
-                step, inner, part = next(parts)
-            except StopIteration:
-                return
-            if self._left < 0:
-                return
-            yield from self.search(f"{path}{step}", inner or name, part, depth + 1, named=named)
-
-    def _search_array(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> Found:
-        """Search an array or tensor: texts all at once, objects one by one, bytes as a text."""
-        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
-        fields = array.dtype.names or ()
-        for field in fields:
-            yield from self.search(f"{path}[{field!r}]", field, array[field], depth, named=named)
-        if array.dtype.kind == "O":
-            for at, part in enumerate(array.ravel()):
-                yield from self.search(f"{path}[{at}]", name, part, depth + 1, named=named)
-        elif array.dtype.kind in "SU":
-            texts = [as_text(one) for one in np.unique(array).tolist()]
-            label = "password" if named else name
-            for at in range(0, len(texts), _CHUNK):
-                chunk = texts[at : at + _CHUNK]
-                if looks_secret("\n".join(chunk), dense=False):
-                    yield path, ""
-                yield from ((path, text) for text in chunk if is_secret(label, text[:_HEAD]))
-        elif not fields and holds_token(_as_bytes(array)):
-            yield path, ""
+def advice(name: str) -> str:
+    """Tell of something that it holds a secret, and what to do."""
+    known = "".join(c if c.isalnum() else "_" for c in name).strip("_").upper()
+    return (
+        "holds what looks like a secret; it is never written to a file. Read it at run time, e.g. "
+        f'os.environ["{known if is_secret_name(name) else "TOKEN"}"]'
+    )
 
 
 def as_text(value: str | bytes | bytearray) -> str:
@@ -204,16 +593,7 @@ def as_text(value: str | bytes | bytearray) -> str:
     return str(value) if isinstance(value, str) else bytes(value).decode("latin-1")
 
 
-def _as_bytes(array: Any) -> bytes:
-    """Return the bytes that an array may be made of: its own, or one for each small number."""
-    if array.dtype.itemsize == 1 or array.dtype.kind == "V":
-        return bytes(array.tobytes())
-    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > _BYTE:
-        return b""
-    return bytes(array.astype("uint8").tobytes())
-
-
-def _is_letters(value: Any) -> bool:
+def is_letters(value: Any) -> bool:
     """Tell whether numbers may be the letters of a text, as those of `list(b"...")` are."""
     if isinstance(value, np.ndarray) or is_tensor(value):
         array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
@@ -225,150 +605,18 @@ def _is_letters(value: Any) -> bool:
     return all(type(one) is int and one in _LETTERS for one in islice(value, _HEAD))
 
 
-def _is_secret_number(name: str, value: object) -> bool:
+def is_secret_number(name: str, value: object) -> bool:
     """Tell whether a number is one that somebody types, as a PIN of four digits."""
     many = type(value) is int and value >= _LEAST_PIN
     return many and bool(_NUMBERS.intersection(words_of(name)[-1:]))
 
 
-def _is_table(values: Iterable[object]) -> bool:
+def is_table(values: Iterable[object]) -> bool:
     """Tell whether texts are given numbers, as in the vocabulary of a tokenizer."""
     kinds = {type(value) for value in values}
     return kinds == {int}
 
 
-def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return what a value holds: how it is reached, the name it has there, the part."""
-    if isinstance(value, dict):  # as it is stored: the methods of a subclass may do anything
-        yield from _parts_of_mapping(list(dict.items(value)))
-    elif isinstance(value, Mapping):
-        yield from _parts_of_foreign_mapping(value)
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from _attributes(zip(value._fields, tuple.__iter__(value), strict=False))
-    elif _is_pair(value):
-        yield from (("[0]", "", value[0]), ("[1]", value[0], value[1]))
-    elif isinstance(value, _SEQUENCES):
-        kind: Any = next(one for one in _SEQUENCES if isinstance(value, one))
-        yield from _parts_of_sequence(list(kind.__iter__(value)))
-    elif isinstance(value, functools.partial):
-        yield from ((f"({name})", name, part) for name, part in value.keywords.items())
-        yield from _parts_given(value)
-        yield "", "", value.func
-    elif isinstance(value, FunctionType):
-        yield from _parts_of_function(value)
-    elif isinstance(value, MethodType | BuiltinFunctionType):
-        yield "", "", value.__self__
-    elif isinstance(value, re.Pattern):
-        yield "", "", value.pattern
-    elif isinstance(value, pathlib.PurePath):
-        yield "", "", str(value)
-    else:
-        yield from _parts_of_object(value)
-    if isinstance(value, dict | list | tuple | set | frozenset | Mapping):
-        yield from _attributes(stored(value).items())
-
-
-def _is_pair(value: Any) -> bool:
-    """Tell whether a tuple, or a list, is a name and what it stands for."""
-    if type(value) not in (tuple, list) or len(value) != _PAIR or not isinstance(value[0], str):
-        return False
-    return isinstance(value, tuple) or is_secret_name(value[0])
-
-
-def _parts_of_mapping(pairs: list[tuple[Any, Any]]) -> Iterator[tuple[str, str, Any]]:
-    table = len(pairs) > 1 and _is_table(part for _, part in pairs)
-    for key, part in pairs:
-        last = (
-            key[-1] if isinstance(key, tuple) and key else key
-        )  # as in `{("db", "password"): ...}`
-        text = as_text(last) if isinstance(last, str | bytes) else ""
-        yield f"[{_key(key)}]", "" if table else text, part
-        if isinstance(key, str | bytes | tuple):
-            yield " (a key)", "", key
-
-
-def _parts_of_foreign_mapping(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
-    try:
-        pairs = list(islice(value.items(), _MOST))
-    except Exception:  # noqa: BLE001 - what it holds is looked at as it is stored
-        return
-    yield from _parts_of_mapping(pairs)
-
-
-def _parts_of_sequence(values: list[Any]) -> Iterator[tuple[str, str, Any]]:
-    numbers = (int, float, complex, type(None)) if len(values) > _FEW else ()
-    yield from ((f"[{at}]", "", one) for at, one in enumerate(values) if type(one) not in numbers)
-    for at, (flag, part) in enumerate(pairwise(values)):
-        if isinstance(flag, str) and flag[:1] == "-" and isinstance(part, str):
-            yield f"[{at + 1}]", "", f"{flag} {part}"  # as in `["curl", "-u", "me:..."]`
-    texts = [one for one in values[:_FEW] if isinstance(one, str)]
-    if any(one[:1] == "-" for one in texts):
-        yield "", "", " ".join(texts)
-
-
-def _parts_given(value: functools.partial[Any]) -> Iterator[tuple[str, str, Any]]:
-    """Return the arguments of a partial that have no name in it, as its function calls them."""
-    code = getattr(value.func, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if isinstance(code, CodeType) else ()
-    for at, (part, name) in enumerate(zip_longest(value.args, names[: len(value.args)])):
-        yield f"({name or at})", name or "", part
-
-
-def _key(key: object) -> str:
-    shown = repr(key) if isinstance(key, str | int | float | bytes) else type(key).__name__
-    return HIDDEN if isinstance(key, str) and looks_secret(key) else shown[:60]
-
-
-def _attributes(pairs: Any) -> Iterator[tuple[str, str, Any]]:
-    return ((f".{name}", str(name), part) for name, part in pairs)
-
-
-def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, str, Any]]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-    yield from ((f"({name})", name, part) for name, part in zip(names, defaults, strict=False))
-    yield from ((f"({n})", n, part) for n, part in (function.__kwdefaults__ or {}).items())
-    for name, cell in cells:
-        try:
-            yield f" ({name})", name, cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-
-
-def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return attributes as they are stored: no property runs."""
-    if isinstance(value, type):
-        public = [pair for pair in vars(value).items() if not pair[0].startswith("__")]
-        yield from _attributes(public)
-        return
-    if hasattr(type(value), "__self__") or type(value).__module__ in ("builtins", "numpy"):
-        return
-    if isinstance(value, _NAMED_ONLY):
-        return
-    if type(value).__module__.partition(".")[0] == "pandas":
-        yield from _parts_of_frame(value)
-    yield from _attributes(stored(value).items())
-
-
-def _parts_of_frame(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return the columns of a table of pandas, or the values of one."""
-    if hasattr(value, "columns"):
-        yield from ((f"[{_key(name)}]", str(name), value[name].to_numpy()) for name in value)
-    elif hasattr(value, "to_numpy"):
-        yield "", str(getattr(value, "name", None) or ""), value.to_numpy()
-
-
-def advice(name: str) -> str:
-    """Tell of something that it holds a secret, and what to do."""
-    known = "".join(c if c.isalnum() else "_" for c in name).strip("_").upper()
-    return (
-        "holds what looks like a secret; it is never written to a file. Read it at run time, e.g. "
-        f'os.environ["{known if is_secret_name(name) else "TOKEN"}"]'
-    )
-
-
-# -- source text ------------------------------------------------------------------------
 Pairs = Iterator[tuple[str, str]]  # the name that a text is given, and the text
 
 
@@ -394,9 +642,9 @@ def secrets_in_text(text: str) -> Pairs:
 def told_in(text: str) -> Iterator[str]:
     """Return what nobody may read elsewhere of a source text: its secrets, where they are rare."""
     for _, secret in secrets_in_text(text):
-        yield from filter(is_rare, secrets_held(secret) or (secret,))
+        yield from filter(_is_rare, secrets_held(secret) or (secret,))
     if _tree(text) is None:
-        yield from filter(is_rare, secrets_held(text))
+        yield from filter(_is_rare, secrets_held(text))
 
 
 def masked(text: str) -> str:
@@ -406,7 +654,7 @@ def masked(text: str) -> str:
         return scrubbed(text)
     found = {secret for _, secret in _secrets_in(tree)}
     if found:
-        text = _without(text, tree, found)
+        text = _without_literals(text, tree, found)
     for comment in _comments(text):
         if _is_secret_comment(comment):
             text = text.replace(comment, HIDDEN)
@@ -431,7 +679,7 @@ def _secrets_in(tree: ast.Module) -> Pairs:
                 yield name, value
 
 
-def _without(text: str, tree: ast.Module, found: set[str]) -> str:
+def _without_literals(text: str, tree: ast.Module, found: set[str]) -> str:
     """Replace the literals that are secrets, or parts of one."""
     lines = [line.encode("utf-8") for line in text.splitlines(keepends=True)]
     starts = [0, *accumulate(map(len, lines))]
@@ -482,7 +730,7 @@ def _public(nodes: list[ast.AST]) -> dict[int, str]:
     return {
         id(value): name
         for name, value in pairs
-        if isinstance(value, ast.Constant) and is_of_hash(words_of(name))
+        if isinstance(value, ast.Constant) and _is_of_hash(words_of(name))
     }
 
 
@@ -561,9 +809,7 @@ def _literals(node: ast.AST) -> Pairs:
     elif isinstance(node, ast.keyword):
         yield from _named(node.arg or "", node.value)
     elif isinstance(node, ast.Dict):
-        table = len(node.values) > 1 and _is_table(
-            getattr(one, "value", one) for one in node.values
-        )
+        table = len(node.values) > 1 and is_table(getattr(one, "value", one) for one in node.values)
         for key, value in zip(node.keys, node.values, strict=True):
             yield from () if table else _given(key, value)
     elif isinstance(node, ast.Tuple | ast.List):
@@ -626,7 +872,7 @@ def _ends_in_a_text(node: ast.Tuple) -> bool:
 
 def _named(name: str, value: ast.expr | None) -> Pairs:
     yield from ((name, text) for text in _texts(value))
-    if isinstance(value, ast.Constant) and _is_secret_number(name, value.value):
+    if isinstance(value, ast.Constant) and is_secret_number(name, value.value):
         yield "password", str(value.value)
     if words_of(name)[-1:] == ["auth"] and isinstance(value, ast.Tuple | ast.List):
         yield from (("password", text) for part in value.elts[1:] for text in _within(part))
@@ -646,7 +892,7 @@ def _within(node: ast.expr) -> Iterator[str]:
         yield from _within(node.body)
     else:
         letters: list[Any] = [getattr(one, "value", None) for one in getattr(node, "elts", ())]
-        if _is_letters(letters):
+        if is_letters(letters):
             yield bytes(letters).decode("ascii")
         kinds = {ast.BinOp: ("left", "right"), ast.Dict: ("values",), ast.BoolOp: ("values",)}
         kinds |= dict.fromkeys((ast.List, ast.Tuple, ast.Set), ("elts",))
@@ -744,139 +990,3 @@ def is_text_of_texts(node: ast.expr) -> bool:
         return False
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     return all(map(is_text_of_texts, (*owner, *node.args)))
-
-
-# -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
-_CAUSES = 20  # errors behind an error
-_READ = 100_000  # characters
-
-
-@contextlib.contextmanager
-def gate(scope: Scope) -> Iterator[None]:
-    """Let nothing out that is a secret of a notebook: errors that leave are `cleared`.
-
-    What is a secret is looked for once, in the environment, in variables with the name of a
-    secret, in what cells say, and in what was computed from these; as long as this lasts, a
-    text that holds one of them is a secret wherever it stands.
-
-    Args:
-        scope: the notebook.
-
-    Raises:
-        NbpipeError: those that leave, without secrets.
-    """
-    with knowing(_secrets_of(scope)):
-        try:
-            yield
-        except NbpipeError as error:
-            cleared(error)
-            raise
-
-
-def cleared(error: BaseException) -> None:
-    """Take the secrets out of what an error says; a cause that tells one is forgotten."""
-    error.args = tuple(scrubbed(one) if isinstance(one, str) else one for one in error.args)
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        error.__notes__ = [scrubbed(str(note)) for note in notes]
-    behind = [error.__cause__, error.__context__]
-    if any(map(_tells, behind)):
-        error.__cause__ = error.__context__ = None
-
-
-def _tells(error: BaseException | None) -> bool:
-    """Tell whether an error, or one behind it, says what is a secret."""
-    for _ in range(_CAUSES):
-        if error is None:
-            return False
-        words = (*error.args, *getattr(error, "__notes__", ()), _said(error))
-        texts = [one if isinstance(one, str) else repr(one)[:_READ] for one in words]
-        if any(scrubbed(text) != text for text in texts):
-            return True
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the user's own class
-        return ""
-
-
-def check_text(text: str, pieces: Iterable[Piece]) -> None:
-    """Refuse a module with a secret in it.
-
-    Args:
-        text: the module.
-        pieces: what it is made of, by which the secret's place is told.
-
-    Raises:
-        ExportError: it holds one.
-    """
-    if not secret_in_text(text):
-        return
-    texts = [(piece.words or " and ".join(map(repr, piece.names)), piece.text) for piece in pieces]
-    held = [words for words, one in texts if secret_in_text(one)]
-    names = [name for name, _ in secrets_in_text(text) if name]
-    raise ExportError(f"{held[0] if held else 'the module'} {advice(names[0] if names else '')}")
-
-
-def check_arrays(arrays: Mapping[str, Any]) -> None:
-    """Refuse data with a secret in it.
-
-    Raises:
-        ExportError: an array holds one.
-    """
-    for name, array in arrays.items():
-        if secret_in(name, np.asarray(array)) is not None:
-            raise ExportError(f"variable {name!r} {advice(name)}")
-
-
-# -- what is secret -----------------------------------------------------------------------
-def _secrets_of(scope: Scope) -> Iterator[str]:
-    """Return the secrets of a notebook, by name, by its text, and by where they come from."""
-    for cell in scope.cells.cells:
-        yield from told_in(cell.text)
-    derived = _derived(scope)
-    for name, value in tuple(scope.namespace.items()):
-        if scope.is_foreign(name) or isinstance(value, type):
-            continue
-        if name in derived and isinstance(value, str | bytes | bytearray):
-            yield as_text(value)
-        elif isinstance(value, ModuleType):
-            yield from _secrets_of_module(value)
-        elif is_suspicious_name(name):
-            yield from texts_named_as_secrets(name, value)
-
-
-def _secrets_of_module(module: ModuleType) -> Iterator[str]:
-    """Return the secrets in the variables of a module of the user's own."""
-    if is_local(module.__name__):
-        for name, value in tuple(vars(module).items()):
-            if is_suspicious_name(name):
-                yield from texts_named_as_secrets(name, value)
-
-
-def _derived(scope: Scope) -> set[str]:
-    """Return the variables that were looked up as secrets, or computed from such."""
-    derived: set[str] = set()
-    for cell in scope.cells.cells:
-        for statement in cell.statements:
-            if _is_derived(statement, derived):
-                derived |= statement.binds
-            else:
-                derived -= statement.binds
-    return derived
-
-
-def _is_derived(statement: Statement, derived: set[str]) -> bool:
-    node = statement.node
-    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or node.value is None:
-        return False
-    if reads_secret(node):
-        return True
-    if reads_environment(node) and any(map(is_suspicious_name, statement.binds)):
-        return True
-    read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
-    return not derived.isdisjoint(read) and is_text_of_texts(node.value)

@@ -33,7 +33,7 @@ _OWN = __name__.partition(".")[0]
 
 
 def module_path(path: str | os.PathLike[str]) -> Path:
-    """Check a path that a module is to be written to, and give it absolute, without `~`.
+    """Check a path that a module is to be written to; return it absolute, without `~`.
 
     Raises:
         ArgumentError: not the path of an importable module in a folder that exists, or it would
@@ -146,7 +146,6 @@ def _installed() -> Iterator[str]:
 
 # -- Records: what export wrote last, in the user's cache folder, so that edits are seen -----------
 FOLDER_VARIABLE = "NBPIPE_CACHE_DIR"
-
 _FORMAT = 1
 _KEPT = 256  # records
 _KEPT_BYTES = 1 << 24  # of all records
@@ -168,7 +167,7 @@ class Record:
     assets: Mapping[str, str] = field(default_factory=dict)
 
 
-def hash_of(data: bytes) -> str:
+def _hash_of(data: bytes) -> str:
     """Return the hash that bytes are known by."""
     return blake2b(data, digest_size=16).hexdigest()
 
@@ -194,7 +193,7 @@ def _platform_folder() -> Path:
     return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
 
 
-def last_record(path: Path) -> Record | None:
+def _last_record(path: Path) -> Record | None:
     """Return what was written last to a file, or None where nothing is known of it."""
     found = _newest_first(f"{_place(path)}-*.json")
     return next((record for record in map(_read_record, found) if record is not None), None)
@@ -202,7 +201,7 @@ def last_record(path: Path) -> Record | None:
 
 def is_ours(data: bytes) -> bool:
     """Tell whether a module of these bytes was written by export, whatever its path."""
-    content = hash_of(data)
+    content = _hash_of(data)
     found = map(_read_record, _newest_first(f"*-{content}.json"))
     return any(record is not None and record.content == content for record in found)
 
@@ -278,7 +277,7 @@ def _times(path: Path) -> Iterator[int]:
 
 
 def _place(path: Path) -> str:
-    return hash_of(os.fsencode(path))
+    return _hash_of(os.fsencode(path))
 
 
 def _folder() -> Path | None:
@@ -286,9 +285,8 @@ def _folder() -> Path | None:
     return None if cache is None else cache / "exports"
 
 
-# -- Retune: new defaults of `build_pipeline` in a file that was edited, and nothing else of it ----
-BUILD = "build_pipeline"
-
+# -- Patch: new defaults of `build_pipeline` in a file that was edited, and nothing else of it -----
+_BUILD = "build_pipeline"
 _MARK = "\ufeff"  # a byte order mark, which the parser does not take
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what the parser counts as lines
 
@@ -333,7 +331,7 @@ def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
     return tuple(Moved(*pair) for pair in pairs if pair[1] != pair[2])
 
 
-def retuned(old_text: str, new_text: str, disk_text: str) -> str | None:
+def patch_defaults(old_text: str, new_text: str, disk_text: str) -> str | None:
     """Write the defaults that moved between two texts into a third, which the user edited.
 
     Args:
@@ -405,7 +403,7 @@ def _parameters(text: str) -> ast.arguments | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file is being edited
         return None
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == BUILD]
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == _BUILD]
     return found[0].args if len(found) == 1 else None
 
 
@@ -422,12 +420,12 @@ class Written:
     Attributes:
         path: the file.
         changed: it, or an asset, was written; else all was there to the last byte.
-        retuned: the parameters whose defaults were rewritten, where nothing else was.
+        patched: the parameters whose defaults were rewritten, where nothing else was.
     """
 
     path: Path
     changed: bool
-    retuned: tuple[Moved, ...] = ()
+    patched: tuple[Moved, ...] = ()
 
 
 def stored(
@@ -463,7 +461,7 @@ def stored(
 def _stored(
     module: Path, target: Path, text: str, assets: Mapping[str, bytes], *, overwrite: bool
 ) -> Written:
-    disk, record, data = _read(target), last_record(target), text.encode("utf-8")
+    disk, record, data = _read(target), _last_record(target), text.encode("utf-8")
     final = data
     if disk not in (None, data) and not overwrite:
         assert disk is not None
@@ -478,8 +476,8 @@ def _stored(
     if disk != final:
         changes[target] = final
     _replace(changes)
-    hashes = {name: hash_of(content) for name, content in assets.items()}
-    keep(target, Record(hash_of(data), text, hashes))
+    hashes = {name: _hash_of(content) for name, content in assets.items()}
+    keep(target, Record(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
     return Written(module, bool(changes), knobs)
 
@@ -498,7 +496,7 @@ def _with_edits(disk: bytes, record: Record | None, text: str) -> bytes | None:
     if record is None or record.text is None:
         return None
     try:
-        found = retuned(record.text, text, disk.decode("utf-8"))
+        found = patch_defaults(record.text, text, disk.decode("utf-8"))
     except UnicodeDecodeError:
         return None
     return None if found is None else found.encode("utf-8")
@@ -518,11 +516,11 @@ def _check_assets(files: Mapping[Path, bytes], record: Record | None) -> None:
     ours = {} if record is None else record.assets
     for path, new in files.items():
         old = _read(path)
-        if old not in (None, new) and ours.get(path.name) != hash_of(old or b""):
+        if old not in (None, new) and ours.get(path.name) != _hash_of(old or b""):
             raise ModuleEditedError(f"{str(path)!r} holds what export did not write; {_WAY_OUT}")
 
 
-# -- refusing -----------------------------------------------------------------------------
+# -- refusing --------------------------------------------------------------------------------------
 def _edited(module: Path, disk: bytes, record: Record | None, text: str) -> ModuleEditedError:
     now = disk.decode("utf-8", "replace")
     if record is None or record.text is None:
@@ -552,7 +550,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")]
 
 
-# -- writing ------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
@@ -568,7 +566,8 @@ def _replace(files: Mapping[Path, bytes]) -> None:
         for path, data in files.items():
             _write(parts[path], path, data)
         for path, backup in backups.items():
-            _back_up(path, backup)
+            if path.exists():
+                shutil.copy2(path, backup)
         try:
             for path, part in parts.items():
                 part.replace(path)
@@ -602,15 +601,6 @@ def _write(part: Path, path: Path, data: bytes) -> None:
         if (new.st_size, int(new.st_mtime)) == (old.st_size, int(old.st_mtime)):
             # Python would take its old bytecode: it looks at the size and at whole seconds.
             os.utime(part, ns=(new.st_atime_ns, new.st_mtime_ns + 1_000_000_000))
-
-
-def _back_up(path: Path, backup: Path) -> None:
-    """Keep the old file under a second name; it is the same file."""
-    for _ in _status(path):
-        try:
-            backup.hardlink_to(path)
-        except (OSError, NotImplementedError):  # a file system without links
-            shutil.copy2(path, backup)
 
 
 def _restore(path: Path, part: Path, backup: Path) -> None:

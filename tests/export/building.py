@@ -2,7 +2,7 @@
 
 import ast
 
-from nbpipe.export.model import Chain, Import, Module, Piece, Spelling, Step
+from nbpipe.export.module import Chain, Import, Module, Piece, Spelling, Step
 
 
 def piece(kind, text, cell, number=0, *, now="", later=""):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nbpipe.export.model import Import, Module, Parameter
+from nbpipe.export.module import Import, Module, Parameter
 
 from .building import SOURCE, chained, constant, definition, module
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbpipe.export.handles import handle_in
+from nbpipe.export.held import handle_in
 from tests.export.notebooks import Notebook
 
 INSTEAD = "open it inside the stage, or in worker_init, instead"

@@ -8,11 +8,12 @@ import pytest
 
 from nbpipe.errors import ArgumentError, ExportError
 from nbpipe.export import fresh
-from nbpipe.export.difference import portrait, shows_order_of_set
-from nbpipe.export.fresh import Surroundings
-from nbpipe.export.model import Piece, Spelling
+from nbpipe.export.difference import fingerprint_of, shows_order_of_set
+from nbpipe.export.fresh import Environment
+from nbpipe.export.held import secret_in
+from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import Choice, tried
-from nbpipe.export.secrets import secret_in, secret_in_text
+from nbpipe.export.secrets import secret_in_text
 from nbpipe.export.store import module_path
 
 WORD = "horse9battery"
@@ -77,13 +78,13 @@ def test_secret_in_a_pair():
 
 def constant(name: str, *texts: str, **expected) -> Piece:
     """Make a piece from its spellings."""
-    portraits = {key: portrait(value) for key, value in expected.items()}
-    return Piece((name,), tuple(map(Spelling, texts)), portraits, words=f"variable {name!r}")
+    fingerprints = {key: fingerprint_of(value) for key, value in expected.items()}
+    return Piece((name,), tuple(map(Spelling, texts)), fingerprints, words=f"variable {name!r}")
 
 
 def trial(*pieces: Piece):
     """Try pieces as those of `my_loader`."""
-    return tried("", pieces, Surroundings.here(), name="my_loader", future=False)
+    return tried("", pieces, Environment.here(), name="my_loader", future=False)
 
 
 def test_secret_reaches_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

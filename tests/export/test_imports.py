@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.export.model import Import
-from nbpipe.export.render import import_block
+from nbpipe.export.module import Import, import_block
 
 MODULES = [
     "os", "os.path", "re", "xml.etree.ElementTree", "typing", "collections.abc", "nbpipe",

@@ -12,10 +12,11 @@ import pytest
 
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export.cells import Cell, Cells
-from nbpipe.export.collect import effects, note_of
-from nbpipe.export.difference import difference, portrait
-from nbpipe.export.scope import Scope
-from nbpipe.export.secrets import gate, masked, secret_in, secret_in_text
+from nbpipe.export.collect import Scope
+from nbpipe.export.difference import difference, fingerprint_of
+from nbpipe.export.exporting import effects, gate, note_of
+from nbpipe.export.held import secret_in
+from nbpipe.export.secrets import masked, secret_in_text
 from nbpipe.export.store import stored
 from tests.export.leaks import (
     IMPORTS,
@@ -223,7 +224,7 @@ WRITTEN = {
 def test_difference(kind: str):
     """Of a text that is neither words nor numbers, a difference tells no more than its length."""
     pairs = [filled(repr(value), 800 + at) for at, value in enumerate(WRITTEN[kind])]
-    one, other = (portrait(ast.literal_eval(text)) for text, _ in pairs)
+    one, other = (fingerprint_of(ast.literal_eval(text)) for text, _ in pairs)
     words = difference(one, other)
     assert words is not None
     assert [secret for _, held in pairs for secret in held if secret in words] == []
@@ -231,7 +232,9 @@ def test_difference(kind: str):
 
 def test_difference_of_names():
     """Names of files are shown as they are."""
-    words = difference(portrait(["data/train/img_0001.png"]), portrait(["data/val/n01440764.JPEG"]))
+    words = difference(
+        fingerprint_of(["data/train/img_0001.png"]), fingerprint_of(["data/val/n01440764.JPEG"])
+    )
     assert words == (
         "[0]: 'data/train/img_0001.png' in the notebook, 'data/val/n01440764.JPEG' when its text "
         "runs anew"

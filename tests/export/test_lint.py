@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from nbpipe.export import render
-from nbpipe.export.render import Finding, linted, with_noqa
+from nbpipe.export import exporting
+from nbpipe.export.exporting import Finding, linted, with_noqa
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="no ruff")
 
@@ -126,7 +126,7 @@ def test_without_ruff(monkeypatch):
     """Nothing is found where it is not installed."""
     monkeypatch.setitem(sys.modules, "ruff", None)
     monkeypatch.setitem(sys.modules, "ruff.__main__", None)
-    monkeypatch.setattr(render.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(exporting.shutil, "which", lambda *_, **__: None)
     assert linted("l = 1\n", "loader.py") == []
 
 
@@ -139,7 +139,7 @@ def test_without_its_package_the_program_is_found(monkeypatch):
 
 def test_a_program_that_is_none(monkeypatch):
     """One that gives no findings finds nothing."""
-    monkeypatch.setattr(render, "_find_ruff", lambda: "/bin/echo")
+    monkeypatch.setattr(exporting, "_find_ruff", lambda: "/bin/echo")
     assert linted("l = 1\n", "loader.py") == []
 
 

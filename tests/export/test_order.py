@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
-from nbpipe.export.model import Piece, Spelling
-from nbpipe.export.render import ordered
+from nbpipe.export.module import Piece, Spelling, ordered
 
 
 def piece(name, first=0, now="", later="", kind="definition", *literal):

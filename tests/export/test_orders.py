@@ -5,7 +5,7 @@ import pytest
 import nbpipe
 from nbpipe import ExportError
 from nbpipe.export.chain import claim_arguments
-from nbpipe.export.uses import Use
+from nbpipe.export.collect import Use
 from nbpipe.ranks import LocalStore
 from tests.export.notebooks import Notebook
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbpipe.export.names import names_unbound
-from nbpipe.export.render import linted, unknown_names
+from nbpipe.export.exporting import linted, unknown_names
+from nbpipe.export.source import names_unbound
 from tests.export.notebooks import Notebook
 
 FRAME = """

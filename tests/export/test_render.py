@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
-from nbpipe.export.model import Chain, Import, Parameter, Step
-from nbpipe.export.render import rendered
+from nbpipe.export.module import Chain, Import, Parameter, Step, rendered
 
 from .building import constant, definition, module
 from .modules import CASES

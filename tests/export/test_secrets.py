@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbpipe.export.secrets import reads_environment, scrubbed, secret_in, secret_in_text
+from nbpipe.export.held import secret_in
+from nbpipe.export.secrets import reads_environment, scrubbed, secret_in_text
 
 HF = "hf_abcdefghijklmnopqrstuvwx"
 DENSE = "aB3xY9qLmN2pR7sT5vWz"

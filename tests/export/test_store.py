@@ -17,7 +17,7 @@ from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export import store
 from nbpipe.export.store import Moved, cache_folder, stored
-from tests.export.test_retune import NEW, OLD
+from tests.export.test_patch_defaults import NEW, OLD
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = OLD.replace("SIZE = 8", "SIZE = 9")
@@ -52,7 +52,7 @@ def files(folder):
 def test_a_new_file(path):
     """The module and its assets are written, and nothing else."""
     written = write(path, OLD, ASSETS)
-    assert (written.path, written.changed, written.retuned) == (path, True, ())
+    assert (written.path, written.changed, written.patched) == (path, True, ())
     assert files(path.parent) == {"my_loader.py": OLD.encode(), **ASSETS}
 
 
@@ -81,7 +81,7 @@ def test_a_file_of_ours_is_replaced(path):
     """A file that nobody edited is replaced, whatever changed."""
     write(path)
     written = write(path, OTHER)
-    assert (written.changed, written.retuned, path.read_text()) == (True, (), OTHER)
+    assert (written.changed, written.patched, path.read_text()) == (True, (), OTHER)
 
 
 def test_a_file_of_ours_in_another_place_is_replaced(path, tmp_path):
@@ -104,7 +104,7 @@ def test_only_an_asset_changed(path):
     write(path, OLD, ASSETS)
     before = stamp(path)
     written = write(path, OLD, {"my_loader.npz": b"others"})
-    assert (written.changed, written.retuned, stamp(path)) == (True, (), before)
+    assert (written.changed, written.patched, stamp(path)) == (True, (), before)
     assert path.with_suffix(".npz").read_bytes() == b"others"
 
 
@@ -244,14 +244,14 @@ def test_the_difference_holds_no_secret(path, monkeypatch):
     assert "hf_a" not in str(caught.value)
 
 
-# -- retuning -----------------------------------------------------------------------------
+# -- patched defaults ---------------------------------------------------------------------
 MOVED = (Moved("decode_concurrency", "8", "12"), Moved("batch_size", "4", "64"))
 
 
 def test_moved_knobs_of_an_unedited_file(path):
     """The file is the new text to the last byte, and it is said what moved."""
     write(path)
-    assert (write(path, NEW).retuned, path.read_text()) == (MOVED, NEW)
+    assert (write(path, NEW).patched, path.read_text()) == (MOVED, NEW)
 
 
 def test_moved_knobs_of_an_edited_file(path):
@@ -261,7 +261,7 @@ def test_moved_knobs_of_an_edited_file(path):
     first = write(path, NEW)
     second = write(path, OLD)
     third = write(path, NEW)
-    assert [one.retuned == MOVED for one in (first, second, third)] == [True, False, True]
+    assert [one.patched == MOVED for one in (first, second, third)] == [True, False, True]
     expected = NEW.replace("SIZE = 8", "SIZE = 10  # mine").replace("\n", "\r\n")
     assert path.read_bytes() == expected.encode()
 
@@ -332,21 +332,6 @@ def test_an_interrupt_leaves_everything_as_it_was(path, monkeypatch, number):
     assert files(path.parent) == before
 
 
-def test_without_hard_links(path, monkeypatch):
-    """Where the file system knows no links, the old file is copied meanwhile."""
-
-    def refuse(self, target):
-        raise OSError(95, "Operation not supported")
-
-    write(path, OLD, ASSETS)
-    before = files(path.parent)
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    failing(monkeypatch, 2, OSError(5, "Input/output error"))
-    with pytest.raises(ExportError):
-        write(path, NEW, {"my_loader.npz": b"others"})
-    assert files(path.parent) == before
-
-
 def test_after_a_failure_the_file_is_still_ours(path, monkeypatch):
     """A write that failed is not remembered."""
     write(path)
@@ -354,7 +339,7 @@ def test_after_a_failure_the_file_is_still_ours(path, monkeypatch):
         failing(patched, 1, OSError(28, "No space left on device"))
         with pytest.raises(ExportError):
             write(path, OTHER)
-    assert write(path, NEW).retuned == MOVED
+    assert write(path, NEW).patched == MOVED
 
 
 def test_a_full_disk(path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.export.cells import Cell, Cells
-from nbpipe.export.names import names_read
+from nbpipe.export.source import names_read
 
 SEPARATOR = "\N{LINE SEPARATOR}"
 

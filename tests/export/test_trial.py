@@ -14,9 +14,9 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
-from nbpipe.export.difference import portrait
-from nbpipe.export.fresh import MARK, Surroundings, ask
-from nbpipe.export.model import Piece, Spelling
+from nbpipe.export.difference import fingerprint_of
+from nbpipe.export.fresh import MARK, Environment, ask
+from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import Choice, Failure, tried
 from tests.gates import HANG_S
 
@@ -27,8 +27,10 @@ LENGTH = f"{90_000 + os.getpid() / 1e7:.7f}"  # seconds that tell our processes 
 def piece(*texts, names=("x",), now=(), **expected):
     """Make a piece from its spellings; what it must be worth is given by name."""
     spellings = tuple(Spelling(text, frozenset(now)) for text in texts)
-    portraits = {name: json.loads(json.dumps(portrait(value))) for name, value in expected.items()}
-    return Piece(names, spellings, portraits)
+    fingerprints = {
+        name: json.loads(json.dumps(fingerprint_of(value))) for name, value in expected.items()
+    }
+    return Piece(names, spellings, fingerprints)
 
 
 SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy machine, too
@@ -36,7 +38,7 @@ SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy
 
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
     """Try pieces as those of `my_loader`."""
-    where = where or Surroundings.here()
+    where = where or Environment.here()
     return tried(imports, pieces, where, name="my_loader", future=future, limit_s=limit_s)
 
 
@@ -113,7 +115,7 @@ def test_what_needs_a_failed_piece_fails_by_it():
 def test_a_literal_needs_no_failed_piece():
     """A spelling that reads nothing of it is taken."""
     wanted = Piece(
-        ("y",), (Spelling("y = x", frozenset({"x"})), Spelling("y = 2")), {"y": portrait(2)}
+        ("y",), (Spelling("y = x", frozenset({"x"})), Spelling("y = 2")), {"y": fingerprint_of(2)}
     )
     assert trial(piece("x = 1 / 0"), wanted)[1] == Choice(1)
 
@@ -131,7 +133,7 @@ def test_an_import_that_fails_is_named():
 def test_a_module_that_would_hide_another_is_refused():
     """A file may not be called as what it imports."""
     with pytest.raises(ExportError) as caught:
-        tried("", [], Surroundings.here(), name="json", future=False)
+        tried("", [], Environment.here(), name="json", future=False)
     assert "a file called json.py would hide" in str(caught.value)
 
 
@@ -178,8 +180,8 @@ def test_relative_paths_are_the_notebooks(tmp_path):
     """Data and modules are found from the notebook's folder, that of the empty path entry too."""
     (tmp_path / "data.txt").write_text("here")
     (tmp_path / "my_helper.py").write_text("VALUE = 7")
-    here = Surroundings.here()
-    where = Surroundings(str(tmp_path), (str(tmp_path), *here.paths))
+    here = Environment.here()
+    where = Environment(str(tmp_path), (str(tmp_path), *here.paths))
     pieces = [piece("x = (open('data.txt').read(), my_helper.VALUE)", x=("here", 7))]
     assert trial(*pieces, imports="import my_helper", where=where) == [Choice(0)]
 
@@ -188,7 +190,7 @@ def test_the_empty_path_entry_is_the_working_folder(monkeypatch, tmp_path):
     """`''` in `sys.path` is not the folder that the process starts in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", "relative", *sys.path])
-    assert Surroundings.here().paths[:2] == (str(tmp_path), str(tmp_path / "relative"))
+    assert Environment.here().paths[:2] == (str(tmp_path), str(tmp_path / "relative"))
 
 
 def test_the_environment_is_inherited(monkeypatch):
@@ -388,8 +390,8 @@ def test_from_any_thread():
 
 SCRIPT = '''
 import sys
-from nbpipe.export.fresh import Surroundings
-from nbpipe.export.model import Piece, Spelling
+from nbpipe.export.fresh import Environment
+from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import tried
 text = """
 import subprocess
@@ -399,7 +401,7 @@ while True: pass
 """
 piece = Piece(("x",), (Spelling(text),))
 try:
-    tried("", [piece], Surroundings.here(), name="m", future=False)
+    tried("", [piece], Environment.here(), name="m", future=False)
 except KeyboardInterrupt:
     print("interrupted")
 '''
@@ -454,5 +456,5 @@ def test_an_answer_of_any_size():
 
 def test_an_unknown_task_is_words():
     """What fails in the probe itself is told with its last lines."""
-    answer = ask("no such task", {}, Surroundings.here(), limits_s={"": 30.0})
+    answer = ask("no such task", {}, Environment.here(), limits_s={"": 30.0})
     assert "KeyError: 'no such task'" in answer.explained()

@@ -10,8 +10,8 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
-from nbpipe.export.difference import portrait
-from nbpipe.export.fresh import Surroundings
+from nbpipe.export.difference import fingerprint_of
+from nbpipe.export.fresh import Environment
 from nbpipe.export.proof import Report, verified
 
 MODULE = """import nbpipe
@@ -55,7 +55,7 @@ def items():
 
 def verify(text, **options):
     """Verify a text as `my_loader.py`."""
-    return verified(text, "my_loader.py", Surroundings.here(), **options)
+    return verified(text, "my_loader.py", Environment.here(), **options)
 
 
 def refusal(text, **options):
@@ -67,8 +67,8 @@ def refusal(text, **options):
 
 
 def expected(**values):
-    """Give portraits by name."""
-    return {name: json.loads(json.dumps(portrait(value))) for name, value in values.items()}
+    """Give fingerprints by name."""
+    return {name: json.loads(json.dumps(fingerprint_of(value))) for name, value in values.items()}
 
 
 def test_a_module_that_is_right(folder):

@@ -1,36 +1,219 @@
-"""Render: the text of a module, from its model."""
+"""Module: what is to be written, as frozen values, and its text; no live object is looked at."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
-import importlib
 import io
-import json
+import keyword
 import re
-import shutil
-import subprocess
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ExportError
-from .model import Chain, Import, Module, Parameter, Piece, Spelling, Step
+from ..ops import stage as stages
+
+Kind = Literal["setup", "constant", "definition"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Import:
+    """One name that is imported: `import a.b as c`, or `from a import b as c`.
+
+    Attributes:
+        module: dotted name of the module.
+        member: what is taken out of it; None imports the module itself.
+        alias: name it is given; None keeps its own.
+        local: the module is the user's own file, and stands in the last section.
+        for_types: it is imported under `if TYPE_CHECKING:` only.
+    """
+
+    module: str
+    member: str | None = None
+    alias: str | None = None
+    local: bool = False
+    for_types: bool = False
+
+    @property
+    def binds(self) -> str:
+        """The name it binds in the module: the first part of `import a.b`."""
+        if self.alias is not None:
+            return self.alias
+        return self.module.partition(".")[0] if self.member is None else self.member
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One way to write a piece: its text, and the names of the module that it reads.
+
+    Attributes:
+        text: whole lines without a newline at the end, comments included, not indented.
+        now: names read while the module is imported.
+        later: names read when its functions are called, and in annotations.
+    """
+
+    text: str
+    now: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some lines of the module: a constant, a definition or a set-up cell.
+
+    Attributes:
+        names: the names it binds.
+        spellings: ways to write it, the best first; there is one once it is decided.
+        expected: what each name must be worth in a fresh process, as `fingerprint_of` gives it; a
+            name that is missing here is not compared.
+        kind: what it is.
+        first: where the first of its names was first bound: the number of the cell, of the
+            statement in it, and where a statement holds several, its line and column.
+        words: what it is called in a message, as "variable 'TABLE', assigned in In[3]".
+    """
+
+    names: tuple[str, ...]
+    spellings: tuple[Spelling, ...]
+    expected: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = "definition"
+    first: tuple[int, ...] = (0, 0)
+    words: str = ""
+
+    @property
+    def text(self) -> str:
+        """The best way to write it."""
+        return self.spellings[0].text
+
+    @property
+    def now(self) -> frozenset[str]:
+        """Names that its best spelling reads while the module is imported."""
+        return self.spellings[0].now
+
+    @property
+    def later(self) -> frozenset[str]:
+        """Names that its best spelling reads afterwards."""
+        return self.spellings[0].later
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of `build_pipeline`.
+
+    Attributes:
+        name: its name.
+        annotation: its type, as source.
+        default: its default, as source.
+        positional: it may be given without its name; such parameters come first.
+    """
+
+    name: str
+    annotation: str
+    default: str
+    positional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One method call of a chain, as `.map(decode, concurrency=decode_concurrency)`.
+
+    Attributes:
+        method: name of the method.
+        arguments: its arguments as source, in order, the keyword with its value.
+        branches: for `route`, source of each value and the steps of its chain.
+    """
+
+    method: str
+    arguments: tuple[str, ...] = ()
+    branches: tuple[tuple[str, tuple[Step, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """An expression that gives a pipeline: a call of nbpipe, and steps that follow it.
+
+    Attributes:
+        head: what begins it, as "nbpipe.source", or the name of a local variable that holds a
+            shared beginning; then it is no call, and has neither inputs nor arguments.
+        inputs: chains that are its first arguments.
+        listed: the inputs are one list, as for `mix`.
+        arguments: its further arguments as source.
+        steps: what follows.
+    """
+
+    head: str
+    inputs: tuple[Chain, ...] = ()
+    listed: bool = False
+    arguments: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole module.
+
+    Attributes:
+        title: first line of its docstring, without the full stop at its end.
+        origin: where the values were tuned: "the notebook" or "the script".
+        imports: what it imports, in any order, `nbpipe` among them.
+        pieces: in any order, each with one spelling.
+        parameters: of `build_pipeline`, in the order of the stages.
+        locals: chains that are shared, by the name of the variable that holds each, in order.
+        chain: what `build_pipeline` returns.
+        future: it begins with `from __future__ import annotations`.
+    """
+
+    title: str
+    origin: str
+    imports: tuple[Import, ...]
+    pieces: tuple[Piece, ...]
+    parameters: tuple[Parameter, ...]
+    locals: tuple[tuple[str, Chain], ...]
+    chain: Chain
+    future: bool = False
+
+
+# -- Parameters: what the parameters of `build_pipeline` are called --------------------------------
+def identifier(text: str) -> str:
+    """Make a name of a variable out of any text, as a stage's name."""
+    name = re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", text))
+    if name.startswith("__") and name.endswith("__"):  # a method, as __getitem__
+        name = name.strip("_")
+    name = name or "stage"
+    usable = name.isidentifier() and not keyword.iskeyword(name)
+    return name if usable else f"stage_{name}"
+
+
+def stage_words(chain: stages.Chain) -> dict[int, str]:
+    """Return what the names of the parameters of each stage begin with, by the stage's id.
+
+    Stages whose names give the same word are numbered, in the order of their addresses.
+    """
+    words: dict[int, str] = {}
+    for stage in stages.addresses(chain).values():
+        if id(stage) not in words:
+            words[id(stage)] = _free(identifier(stage.name), words.values())
+    return words
+
+
+def _free(word: str, taken: Collection[str]) -> str:
+    found, number = word, 2
+    while found in taken:
+        found, number = f"{word}_{number}", number + 1
+    return found
+
 
 # -- Chains as lines of code: one call on each line, an argument a line where that is too long -----
 # A line here may hold line feeds, where a string of the user's goes on over them: whatever indents
 # lines leaves the inside of strings alone.
 INDENT = "    "
 _WIDTH = 88
-
 Lines = list[str]
 
 
-def unix(text: str) -> str:
+def _unix(text: str) -> str:
     """End the lines of `text` as Python reads them: in a line feed."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -40,10 +223,9 @@ def indented(lines: Iterable[str]) -> Lines:
     return [INDENT + line if line else line for line in lines]
 
 
-# -- one expression -------------------------------------------------------------------------
 def expression(text: str) -> Lines:
     """Lay out an expression of the user's that will stand in brackets: its lines are kept."""
-    first, *rest = _code_lines(unix(text).strip())
+    first, *rest = _code_lines(_unix(text).strip())
     rest = [line if line.strip() else "" for line in rest]
     margin = min((_blanks(line) for line in rest if line), key=len, default="")
     lines = [line.removeprefix(margin) for line in rest]
@@ -82,13 +264,12 @@ def _blanks(line: str) -> str:
 
 def _argument(text: str) -> Lines:
     """Lay out an argument; a generator gets parentheses, which it needs beside others."""
-    call = ast.parse(f"f({unix(text).strip()}\n)", mode="eval").body
+    call = ast.parse(f"f({_unix(text).strip()}\n)", mode="eval").body
     given = call.args if isinstance(call, ast.Call) else []
     bare = any(isinstance(node, ast.GeneratorExp) and node.col_offset == 1 for node in given)
     return expression(f"({text.strip()})" if bare else text)
 
 
-# -- chains ---------------------------------------------------------------------------------
 def statement(keyword: str, chain: Chain) -> Lines:
     """Write `return <chain>` or `<name> = <chain>`, as a line of a function's body."""
     if len(chain.steps) + _is_call(chain) <= 1:
@@ -189,7 +370,7 @@ def _fits(line: str, room: int) -> bool:
     return "\n" not in line and len(line) <= room
 
 
-# -- Import block: the imports of a module in sections, as isort sorts them ------------------------
+# -- Imports in sections, as isort sorts them ------------------------------------------------------
 _IMPORT_WIDTH = 88
 _INDENT = "    "
 _NATURAL = re.compile(r"[0-9]+|[^0-9]")
@@ -315,7 +496,6 @@ def _natural_part(part: str) -> tuple[int, int, str]:
 
 # -- Order: pieces in the order that importing the module needs ------------------------------------
 _RANK = {"setup": 0, "constant": 1, "definition": 2}
-
 # For each piece that is not placed yet, by its number, the numbers of those it must follow.
 _Edges = dict[int, set[int]]
 
@@ -463,143 +643,12 @@ def _words(piece: Piece) -> str:
     return piece.words or ", ".join(map(repr, piece.names))
 
 
-# -- Lint: what ruff says of a module, under rules that no configuration changes -------------------
-# User text is not rewritten: what ruff does not like there is excused where it stands.
-# ruff's own default selection grew more than once; a module is not to fail by it.
-COMMAND = ("check", "--isolated", "--select", "E4,E7,E9,F,I")
-_LIMIT_S = 30.0
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as ruff and Python count them
-_NOQA = re.compile(r"#\s*noqa\s*:\s*[A-Z]+\d+(?:[\s,]+[A-Z]+\d+)*", flags=re.IGNORECASE)
-_UNKNOWN = re.compile(r"Undefined name `(\w+)`")
-_OURS = re.compile(r"I\d+")  # the order of imports, which export itself writes
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that ruff found.
-
-    Attributes:
-        code: its rule, as "E731"; empty for a syntax error.
-        line: where it is, from 1.
-        message: ruff's words.
-        fixable: ruff knows a fix that keeps the meaning.
-        comment_line: the line on which a comment excuses it: the last one of its statement
-            where that spans lines.
-    """
-
-    code: str
-    line: int
-    message: str
-    fixable: bool = False
-    comment_line: int = 0
-
-    @property
-    def excusable(self) -> bool:
-        """It lies in the user's text; another one is an error of export."""
-        return bool(self.code) and not _OURS.fullmatch(self.code)
-
-
-def linted(text: str, filename: str, *, folder: str | None = None) -> list[Finding]:
-    """Have ruff check a module.
-
-    Args:
-        text: the module.
-        filename: its name.
-        folder: where it will stand: modules that lie there are the user's own.
-
-    Returns:
-        What ruff found, in order; nothing where ruff is not installed.
-    """
-    ruff = _find_ruff()
-    if ruff is None:
-        return []
-    options = ("--no-cache", "--output-format", "json", "--stdin-filename", filename, "-")
-    try:
-        done = subprocess.run(  # noqa: S603  ruff, with options that stand here
-            [ruff, *COMMAND, *options],
-            input=text.encode("utf-8"),
-            capture_output=True,
-            cwd=folder,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-        found = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):  # it does not work here
-        return []
-    return [_finding(entry) for entry in found]
-
-
-def unknown_names(findings: Iterable[Finding]) -> frozenset[str]:
-    """Return the names that ruff knows no binding of."""
-    matches = (_UNKNOWN.match(one.message) for one in findings if one.code == "F821")
-    return frozenset(match[1] for match in matches if match is not None)
-
-
-def with_noqa(text: str, findings: Iterable[Finding]) -> str:
-    """Excuse findings with comments, and change nothing else; the order of imports is not excused.
-
-    Source: ruff's "Error suppression": a comment belongs on the last line of a string or of
-    lines that are continued.
-    """
-    wanted: dict[int, dict[str, None]] = {}
-    for finding in findings:
-        if finding.excusable:
-            row = finding.comment_line or finding.line
-            wanted.setdefault(row, {})[finding.code] = None
-    lines = _LINE.findall(text)
-    columns = _comment_columns(lines)
-    for row, codes in wanted.items():
-        lines[row - 1] = _excused(lines[row - 1], columns.get(row), sorted(codes))
-    return "".join(lines)
-
-
-def _excused(line: str, column: int | None, codes: Sequence[str]) -> str:
-    """Add codes to a line, whose comment begins at a column."""
-    body = line.rstrip("\r\n")
-    ending, listed = line[len(body) :], ", ".join(codes)
-    known = None if column is None else _NOQA.search(body, column)
-    if known is not None:
-        return f"{body[: known.end()]}, {listed}{body[known.end() :]}{ending}"
-    return f"{body.rstrip()}  # noqa: {listed}{ending}"
-
-
-def _comment_columns(lines: list[str]) -> dict[int, int]:
-    """Return where the comment of each line begins."""
-    columns: dict[int, int] = {}
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what was read so far counts
-        for token in tokenize.generate_tokens(iter(lines).__next__):
-            if token.type == tokenize.COMMENT:
-                columns[token.start[0]] = token.start[1]
-    return columns
-
-
-def _finding(entry: dict[str, Any]) -> Finding:
-    line = entry["location"]["row"]
-    code = entry["code"] or ""
-    return Finding(
-        code=code if re.fullmatch(r"[A-Z]+\d+", code) else "",
-        line=line,
-        message=entry["message"],
-        fixable=(entry.get("fix") or {}).get("applicability") == "safe",
-        comment_line=entry.get("noqa_row") or line,
-    )
-
-
-def _find_ruff() -> str | None:
-    """Return ruff's program: that of its package, one beside Python, or any."""
-    for module in ("ruff", "ruff.__main__"):
-        with contextlib.suppress(Exception):  # not installed, another version, no program in it
-            return str(importlib.import_module(module).find_ruff_bin())
-    beside = str(Path(sys.executable).parent) if sys.executable else ""
-    return shutil.which("ruff", path=beside) or shutil.which("ruff")
-
-
-# -- Render: the text of a module, from its model --------------------------------------------------
+# -- The text of a module --------------------------------------------------------------------------
 _BUILD = "build_pipeline"
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class _Rendered:
     """A module's text, and where things stand in it; the first line is line 1.
 
     Attributes:
@@ -630,14 +679,14 @@ class _Page:
         return "\n".join(self._lines) + "\n"
 
     def write(self, text: str, *, above: int = 0) -> tuple[int, int]:
-        """Write `text` below `above` empty lines; give the numbers of its lines."""
+        """Write `text` below `above` empty lines; return the numbers of its lines."""
         self._lines += [""] * above
         first = self.height + 1
         self._lines += text.split("\n")
         return first, self.height
 
 
-def rendered(module: Module) -> Rendered:
+def rendered(module: Module) -> _Rendered:
     """Write a module: docstring, imports, pieces, `build_pipeline` and `main`.
 
     Raises:
@@ -652,7 +701,7 @@ def rendered(module: Module) -> Rendered:
     lines = tuple(_written(page, pieces))
     parameters = _write_build(page, module)
     page.write(_main(_free_name(module)), above=2)
-    return Rendered(page.text, lines, parameters)
+    return _Rendered(page.text, lines, parameters)
 
 
 def _refuse_taken(module: Module) -> None:
@@ -699,12 +748,11 @@ def _in_docstring(text: str) -> str:
     )
 
 
-# -- pieces ---------------------------------------------------------------------------------
 def _written(page: _Page, pieces: list[Piece]) -> Iterator[tuple[int, int, Piece]]:
     above: Piece | None = None
     for piece in pieces:
         gap = _gap(above, piece)
-        first, last = page.write(unix(piece.text).strip("\n"), above=gap)
+        first, last = page.write(_unix(piece.text).strip("\n"), above=gap)
         yield first, last, piece
         above = piece
 
@@ -720,7 +768,7 @@ def _gap(above: Piece | None, piece: Piece) -> int:
 
 
 def _tree(piece: Piece) -> list[ast.stmt]:
-    return ast.parse(unix(piece.text)).body
+    return ast.parse(_unix(piece.text)).body
 
 
 def _defines(piece: Piece) -> bool:
@@ -739,9 +787,8 @@ def _is_short(piece: Piece) -> bool:
     return all(line.lineno == line.end_lineno for line in _tree(piece))
 
 
-# -- build_pipeline and main ----------------------------------------------------------------
 def _write_build(page: _Page, module: Module) -> dict[str, int]:
-    """Write `build_pipeline`; give the line of each of its parameters."""
+    """Write `build_pipeline`; return the line of each of its parameters."""
     returns = ") -> nbpipe.Pipeline:"
     if not module.parameters:
         page.write(f"def {_BUILD}({returns}", above=2)

@@ -1,4 +1,4 @@
-"""Retuning: the defaults that moved are written into an edited file, and nothing else."""
+"""Patched defaults: the defaults that moved are written into an edited file, and nothing else."""
 
 import ast
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.export.store import Moved, moved, retuned
+from nbpipe.export.store import Moved, moved, patch_defaults
 
 OLD = '''"""Loader."""
 
@@ -60,19 +60,19 @@ def test_nothing_moved():
     ],
 )
 def test_more_than_defaults_moved(other):
-    """A text that differs elsewhere is no retuned one."""
-    assert (moved(OLD, other), retuned(OLD, other, OLD)) == (None, None)
+    """A text that differs elsewhere is not patched."""
+    assert (moved(OLD, other), patch_defaults(OLD, other, OLD)) == (None, None)
 
 
 def test_an_unedited_file_becomes_the_new_text():
     """The result is the new text to the last byte."""
-    assert retuned(OLD, NEW, OLD) == NEW
+    assert patch_defaults(OLD, NEW, OLD) == NEW
 
 
 def test_edits_stay():
     """Another order, other spaces, parentheses and comments survive."""
     expected = EDITED.replace("(4)", "(64)").replace("int = 8 ", "int = 12 ")
-    assert retuned(OLD, NEW, EDITED) == expected
+    assert patch_defaults(OLD, NEW, EDITED) == expected
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
@@ -80,14 +80,14 @@ def test_edits_stay():
 def test_line_ends_and_byte_order_mark_stay(end, mark):
     """Line ends of other systems and a byte order mark survive."""
     disk = mark + OLD.replace("\n", end)
-    assert retuned(OLD, NEW, disk) == mark + NEW.replace("\n", end)
+    assert patch_defaults(OLD, NEW, disk) == mark + NEW.replace("\n", end)
 
 
 def test_odd_characters_before_a_default():
     """Letters of several bytes, form feeds and line separators do not shift the place."""
     disk = OLD.replace("SIZE = 8", "SIZE = 'äé\u2028日本'\n\f\nx = 1").replace('"data"', '"dätä"')
     new = NEW.replace("SIZE = 8", "SIZE = 'äé\u2028日本'\n\f\nx = 1").replace('"data"', '"dätä"')
-    assert retuned(OLD, NEW, disk) == new
+    assert patch_defaults(OLD, NEW, disk) == new
 
 
 def test_two_on_one_line_and_over_lines():
@@ -95,7 +95,7 @@ def test_two_on_one_line_and_over_lines():
     old = "def build_pipeline(a=1, b=[\n    1,\n    2,\n], /, c=3, *, d=-4): pass\n"
     new = "def build_pipeline(a=100, b=[3], /, c=300, *, d=None): pass\n"
     disk = "def build_pipeline(a=1, b=[1, 2], c=3, *, d=- 4): return 'edited'\n"
-    assert retuned(old, new, disk) == (
+    assert patch_defaults(old, new, disk) == (
         "def build_pipeline(a=100, b=[3], c=300, *, d=None): return 'edited'\n"
     )
 
@@ -103,13 +103,13 @@ def test_two_on_one_line_and_over_lines():
 def test_what_the_user_moved_is_kept_while_we_do_not():
     """A default of the user's own stays where ours did not move."""
     disk = OLD.replace("prefetch: int = 32", "prefetch: int = 99")
-    assert retuned(OLD, NEW, disk) == NEW.replace("prefetch: int = 32", "prefetch: int = 99")
+    assert patch_defaults(OLD, NEW, disk) == NEW.replace("prefetch: int = 32", "prefetch: int = 99")
 
 
 def test_both_moved_to_the_same_value():
     """There is no conflict where the user wrote the very value."""
     disk = OLD.replace("concurrency: int = 8", "concurrency: int = 0xC")
-    assert retuned(OLD, NEW, disk) == NEW.replace("= 12", "= 0xC")
+    assert patch_defaults(OLD, NEW, disk) == NEW.replace("= 12", "= 0xC")
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_both_moved_to_the_same_value():
 )
 def test_conflicts(disk):
     """Moved by both, gone, without a default, or not readable: no answer."""
-    assert retuned(OLD, NEW, disk) is None
+    assert patch_defaults(OLD, NEW, disk) is None
 
 
 def test_an_edited_file_stays_while_nothing_moves():
     """Where nothing moved the file is as it should be, even one that cannot be read."""
-    assert retuned(OLD, OLD, "def build_pipeline(") == "def build_pipeline("
+    assert patch_defaults(OLD, OLD, "def build_pipeline(") == "def build_pipeline("
 
 
 @given(
@@ -152,7 +152,7 @@ def test_any_order_and_spacing(values, space, data):
         + ",".join(f"{name}{space}={space}{value[0]}" for name, value in order)
         + "): pass"
     )
-    arguments = ast.parse(retuned(old, new, disk)).body[0].args
+    arguments = ast.parse(patch_defaults(old, new, disk)).body[0].args
     found = {
         one.arg: ast.literal_eval(default)
         for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)

@@ -20,19 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.difference import difference, portrait
+from nbpipe.export.difference import difference, fingerprint_of
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = """
 import json, pickle, sys
-from nbpipe.export.difference import portrait
+from nbpipe.export.difference import fingerprint_of
 values = pickle.load(sys.stdin.buffer)
-print(json.dumps([portrait(value) for value in values]))
+print(json.dumps([fingerprint_of(value) for value in values]))
 """
 IN_MODULE = """
 import importlib, json, sys
-from nbpipe.export.difference import portrait
+from nbpipe.export.difference import fingerprint_of
 module = importlib.import_module(sys.argv[1]) if len(sys.argv) > 1 else sys.modules["__main__"]
 names = [name for name in vars(module) if name.startswith("v_")]
 """
@@ -163,15 +163,15 @@ def run(code, *arguments, cwd=ROOT, data=b""):
 
 
 def elsewhere(values):
-    """Give the portraits of pickled values in a fresh process."""
+    """Give the fingerprints of pickled values in a fresh process."""
     return run(ELSEWHERE, data=pickle.dumps(values))
 
 
 @settings(max_examples=examples(0.2))
 @given(st.lists(VALUES, min_size=20, max_size=40))
 def test_equal_in_another_process(values):
-    """A value that was pickled has the same portrait in a fresh process, after JSON too."""
-    assert elsewhere(values) == [portrait(value) for value in values]
+    """A value that was pickled has the same fingerprint in a fresh process, after JSON too."""
+    assert elsewhere(values) == [fingerprint_of(value) for value in values]
 
 
 def test_library_values_in_another_process():
@@ -209,13 +209,13 @@ def test_library_values_in_another_process():
         *(types.SimpleNamespace(a=1), Exception("a", 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
     ]
     values = [value for value in values if value is not np]
-    assert elsewhere(values) == [portrait(value) for value in values]
+    assert elsewhere(values) == [fingerprint_of(value) for value in values]
 
 
 def test_same_text_in_main_and_in_a_module(tmp_path):
     """The user's code is the same in `__main__`, in a module, and further down in its file."""
     (tmp_path / "loader.py").write_text("import os\n\n\n" + SOURCE, encoding="utf-8")
-    report = "print(json.dumps({n: portrait(getattr(module, n)) for n in names}))"
+    report = "print(json.dumps({n: fingerprint_of(getattr(module, n)) for n in names}))"
     main = run(f"exec(compile({SOURCE!r}, 'cell', 'exec'))\n{IN_MODULE}{report}")
     module = run(f"{IN_MODULE}{report}", "loader", cwd=tmp_path)
     assert {name: difference(main[name], module[name]) for name in main} == dict.fromkeys(main)
@@ -263,7 +263,7 @@ def test_same_text_in_main_and_in_a_module(tmp_path):
 )
 def test_words_for_a_difference(one, other, words):
     """A difference is said with its place and both values."""
-    assert difference(portrait(one), portrait(other)) == words
+    assert difference(fingerprint_of(one), fingerprint_of(other)) == words
 
 
 def test_words_for_functions():
@@ -272,9 +272,9 @@ def test_words_for_functions():
     def make(k, text):
         return eval(f"lambda k: lambda x, pad={text}: x + k")(k)
 
-    base = portrait(make(1, "3"))
-    code = portrait(eval("lambda k: lambda x, pad=3: x - k")(1))
-    found = [difference(base, portrait(other)) for other in (make(1, "5"), make(2, "3"))]
+    base = fingerprint_of(make(1, "3"))
+    code = fingerprint_of(eval("lambda k: lambda x, pad=3: x - k")(1))
+    found = [difference(base, fingerprint_of(other)) for other in (make(1, "5"), make(2, "3"))]
     assert [*found, difference(base, code)] == [
         "default 'pad': 3 in the notebook, 5 when its text runs anew",
         "closure 'k': 1 in the notebook, 2 when its text runs anew",
@@ -286,7 +286,7 @@ def test_nan_equals_itself():
     """Not-a-number is equal to itself, in containers and arrays too."""
     one = [math.nan, {"a": np.array([np.nan])}, np.float32("nan")]
     other = [float("nan"), {"a": np.array([np.nan])}, np.float32("nan")]
-    assert difference(portrait(one), portrait(other)) is None
+    assert difference(fingerprint_of(one), fingerprint_of(other)) is None
 
 
 def test_circles_and_hostile_objects():
@@ -295,8 +295,8 @@ def test_circles_and_hostile_objects():
     circle.append({"me": circle})
     other = [1]
     other.append({"me": other})
-    hostile = portrait([Hostile(), threading.Lock(), (n for n in ()), threading.local()])
-    assert portrait(circle) == portrait(other)
+    hostile = fingerprint_of([Hostile(), threading.Lock(), (n for n in ()), threading.local()])
+    assert fingerprint_of(circle) == fingerprint_of(other)
     assert len(hostile["parts"]) == 4
 
 
@@ -304,7 +304,7 @@ def test_filled_caches_do_not_count():
     """A cached property that was read once changes nothing."""
     used = Decoder()
     assert used.table == [3]
-    assert portrait(used) == portrait(Decoder())
+    assert fingerprint_of(used) == fingerprint_of(Decoder())
 
 
 @functools.singledispatch
@@ -315,18 +315,18 @@ def described(value):
 
 def test_calls_of_a_generic_function_do_not_count():
     """A generic function is the same before and after it looked for an implementation."""
-    before = portrait(described)
+    before = fingerprint_of(described)
     assert described(2) == "2"
-    assert portrait(described) == before
+    assert fingerprint_of(described) == before
 
 
 def test_pickled_instances_do_not_count():
     """A class is the same before and after an instance of it was pickled."""
     kind = type("Attributes", (dict,), {})
-    before = portrait(kind)
+    before = fingerprint_of(kind)
     kind().__reduce_ex__(4)
     assert "__slotnames__" in vars(kind)
-    assert portrait(kind) == before
+    assert fingerprint_of(kind) == before
 
 
 @pytest.mark.parametrize(
@@ -340,22 +340,30 @@ def test_pickled_instances_do_not_count():
     ],
     ids=["array", "list", "nested", "text", "dict"],
 )
-def test_portrait_is_small(value):
-    """A portrait of a large value is short."""
-    assert len(json.dumps(portrait(value))) < 500_000
+def test_fingerprint_is_small(value):
+    """A fingerprint of a large value is short."""
+    assert len(json.dumps(fingerprint_of(value))) < 500_000
 
 
 def test_no_address():
-    """No portrait holds the address of an object."""
-    objects = [object(), Decoder, Hostile, print, portrait, threading.Lock(), Decoder().__eq__]
-    assert re.findall("0x[0-9a-f]{6}", json.dumps(portrait(objects))) == []
+    """No fingerprint holds the address of an object."""
+    objects = [
+        object(),
+        Decoder,
+        Hostile,
+        print,
+        fingerprint_of,
+        threading.Lock(),
+        Decoder().__eq__,
+    ]
+    assert re.findall("0x[0-9a-f]{6}", json.dumps(fingerprint_of(objects))) == []
 
 
 def test_secrets_are_not_shown():
-    """A secret is not in the portrait of what holds it."""
+    """A secret is not in the fingerprint of what holds it."""
     key = "hf_abcdefghijklmnopqrstuvwx"
     holders = [key, [key], {"a": key, "password": "pa55"}, Path(key), {key}, {key: 1}]
-    assert [t for t in (key, "pa55") if t in json.dumps(portrait(holders))] == []
+    assert [t for t in (key, "pa55") if t in json.dumps(fingerprint_of(holders))] == []
 
 
 @pytest.mark.torch
@@ -369,11 +377,11 @@ def test_torch_values():
         *(torch.tensor([1.5], dtype=torch.bfloat16), torch.float32, torch.device("cpu"), net),
         *(torch.tensor([True]), torch.eye(3).to_sparse(), torch.nn.Parameter(torch.ones(2))),
     ]
-    here = json.loads(json.dumps([portrait(value) for value in values]))
+    here = json.loads(json.dumps([fingerprint_of(value) for value in values]))
     assert elsewhere(values) == here
     changed = pickle.loads(pickle.dumps(net))
     changed[0].bias.data[1] += 1
-    assert difference(portrait(net), portrait(changed)) is not None
+    assert difference(fingerprint_of(net), fingerprint_of(changed)) is not None
 
 
 def test_pandas_and_pillow_values():
@@ -384,5 +392,5 @@ def test_pandas_and_pillow_values():
     values = [table, table["a"], pandas.Timestamp("2020-01-01"), image, pandas.Categorical(["a"])]
     other = table.copy()
     other.loc[6, "a"] = 7
-    assert elsewhere(values) == [portrait(value) for value in values]
-    assert "[1]: 2 in the notebook, 7" in difference(portrait(table), portrait(other))
+    assert elsewhere(values) == [fingerprint_of(value) for value in values]
+    assert "[1]: 2 in the notebook, 7" in difference(fingerprint_of(table), fingerprint_of(other))
