@@ -1,1 +1,1 @@
-"""Hands: what does the work of the stages; all satisfy the contract in `base`."""
+"""What does the work of stages, and the ways to it; nothing here knows an operation or a run."""
