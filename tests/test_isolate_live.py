@@ -30,7 +30,7 @@ def held(gate, calls, *, kind="thread", count=100, **knobs):
     return nbpipe.source(range(count)).map(fn, name="work", executor=executor, **knobs)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Wait for answers of the process as long as it takes: the machine may be busy."""
     monkeypatch.setattr(isolated, "ANSWER_S", HANG_S)
@@ -52,7 +52,6 @@ def test_a_limit_goes_up_in_mid_epoch(kind):
         assert (drained(items), seen) == (list(range(100)), [1, 2, 5])
 
 
-@pytest.mark.usefixtures("patience")
 def test_a_limit_goes_down_in_mid_epoch():
     """After a limit was lowered, no call begins before enough others have ended."""
     gates, calls = [Gate() for _ in range(20)], Calls()
@@ -140,7 +139,6 @@ def test_a_knob_is_quick_while_large_items_cross():
 
 
 # -- pause and stop -----------------------------------------------------------------------
-@pytest.mark.usefixtures("patience")
 def test_pause_and_resume():
     """Paused, no further call begins there; resumed, everything goes on."""
     gates, calls = [Gate() for _ in range(40)], Calls()
@@ -158,7 +156,6 @@ def test_pause_and_resume():
         assert (begun, state, drained(items)) == (2, "paused", list(range(40)))
 
 
-@pytest.mark.usefixtures("patience")
 def test_paused_before_the_first_epoch():
     """A run that is paused before it began begins when it is resumed."""
     calls = Calls()
