@@ -19,7 +19,7 @@ from ..base.knobs import Knob
 from ..export.cells import History
 from ..show.watch import Attended, AttendedLoader, AttendedRun, loader_made, run_started
 from .display import RunDisplay
-from .kernel import Pump
+from .kernel import Pump, cure_streams
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
 # What is shown, by name: this room knows none of them.
@@ -61,6 +61,7 @@ def load_ipython_extension(ip: Any) -> None:
     """
     if getattr(ip, "kernel", None) is None or ip in _loaded:
         return
+    cure_streams()
     display = RunDisplay(ip.display_pub)
     rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip))
     ip.events.register("pre_run_cell", rules.begin)

@@ -1,8 +1,8 @@
 """The kernel of a notebook: widgets are answered from inside a running cell.
 
 All that nbpipe knows of ipykernel's private parts stands here: `Pump` answers what waits, `Inbox`
-takes it from the kernel's stream, `Shield` keeps interrupts back meanwhile, and `cure` sets right
-how the messages of one widget travel.
+takes it from the kernel's stream, `Shield` keeps interrupts back meanwhile, `cure` sets right how
+the messages of one widget travel, and `cure_streams` how a thread that prints finds its cell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import threading
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from inspect import isawaitable, iscoroutine
@@ -443,3 +443,36 @@ def _let_threads_publish(comm: Any) -> None:
         (copy_context() if known else context.copy()).run(publish, *args, **keywords)
 
     comm.publish_msg = publish_msg
+
+
+@final
+class _Ancestors(dict[int, int]):
+    """Which thread was started by which, by their numbers; never in a circle."""
+
+    def __init__(self, known: Mapping[int, int]) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        for number, parent in tuple(known.items()):
+            self[number] = parent
+
+    def __setitem__(self, number: int, parent: int) -> None:
+        with self._lock:
+            above: int | None = parent
+            while above is not None and above != number:
+                above = self.get(above)
+            if above is not None:  # the numbers are those of other threads by now
+                self.pop(parent, None)
+            if parent != number:
+                super().__setitem__(number, parent)
+
+
+def cure_streams() -> None:
+    """Let threads print that got the numbers of others.
+
+    Before 7.4 ipykernel looks for the thread that began all, from parent to parent, when a thread
+    prints. Numbers are used again: two that have become each other's parents it follows for ever.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        known = getattr(stream, "_thread_to_parent", None)
+        if type(known) is dict:
+            stream._thread_to_parent = _Ancestors(known)  # type: ignore[union-attr]

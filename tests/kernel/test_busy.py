@@ -150,6 +150,25 @@ def test_what_a_thread_prints_after_a_look_lands_in_the_cell(direct):
     assert direct.client.output(cell) == "begun\nthread\n"
 
 
+CIRCLE = """
+import sys, threading
+def show():
+    known, me = getattr(sys.stdout, "_thread_to_parent", {}), threading.get_ident()
+    known[me] = -1
+    known[-1] = me  # as where both numbers are those of threads that came later
+    print("thread")
+thread = threading.Thread(target=show, daemon=True)
+thread.start()
+thread.join(10)
+"""
+
+
+def test_a_thread_prints_where_numbers_of_threads_were_used_again(direct):
+    """Threads come and go, and get the numbers of others: none is taken for its own ancestor."""
+    cell, _ = direct.client.end(CIRCLE)
+    assert direct.client.output(cell) == "thread\n"
+
+
 def test_what_a_handler_prints_belongs_to_its_message(talk):
     """A handler's output belongs to the message, as it does outside a cell."""
     knob = talk.knob()
