@@ -466,13 +466,31 @@ class _Ancestors(dict[int, int]):
                 super().__setitem__(number, parent)
 
 
+@final
+class _Requests(dict[int, Message]):
+    """The request that output of a thread belongs to; such a thread has no ancestor."""
+
+    def __init__(self, known: Mapping[int, Message], ancestors: _Ancestors) -> None:
+        super().__init__(known)
+        self._ancestors = ancestors
+
+    def __setitem__(self, number: int, request: Message) -> None:
+        self._ancestors.pop(number, None)  # that of a thread that is gone
+        super().__setitem__(number, request)
+
+
 def cure_streams() -> None:
-    """Let threads print that got the numbers of others.
+    """Let threads print into their cells that got the numbers of others.
 
     Before 7.4 ipykernel looks for the thread that began all, from parent to parent, when a thread
-    prints. Numbers are used again: two that have become each other's parents it follows for ever.
+    prints. Numbers are used again: what it knows of a thread may be of one that is gone, and two
+    that have become each other's parents it follows for ever.
     """
     for stream in (sys.stdout, sys.stderr):
-        known = getattr(stream, "_thread_to_parent", None)
-        if type(known) is dict:
-            stream._thread_to_parent = _Ancestors(known)  # type: ignore[union-attr]
+        parents = getattr(stream, "_thread_to_parent", None)
+        requests = getattr(stream, "_thread_to_parent_header", None)
+        if type(parents) is dict and type(requests) is dict:
+            ancestors = _Ancestors(parents)
+            vars(stream).update(
+                _thread_to_parent=ancestors, _thread_to_parent_header=_Requests(requests, ancestors)
+            )

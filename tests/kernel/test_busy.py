@@ -169,6 +169,24 @@ def test_a_thread_prints_where_numbers_of_threads_were_used_again(direct):
     assert direct.client.output(cell) == "thread\n"
 
 
+AGAIN = """
+import threading
+def started(target, *arguments):
+    thread = threading.Thread(target=target, args=arguments)
+    thread.start()
+    thread.join()
+for number in range(50):
+    started(started, started, int)
+    started(print, number)
+"""
+
+
+def test_a_thread_with_the_number_of_another_prints_into_its_cell(direct):
+    """What is printed belongs to the cell that started the thread, whoever had its number."""
+    cell, _ = direct.client.end(AGAIN)
+    assert direct.client.output(cell) == "".join(f"{number}\n" for number in range(50))
+
+
 def test_what_a_handler_prints_belongs_to_its_message(talk):
     """A handler's output belongs to the message, as it does outside a cell."""
     knob = talk.knob()
