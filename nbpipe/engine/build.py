@@ -110,10 +110,7 @@ class Part:
     def source(self, stage: Stage, spec: Any) -> None:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
-            inner = self._builder.nodes(
-                stage.inputs[0], f"{self._place}0/", self._passes, context=self._context
-            )
-            self._nodes.extend(inner)
+            self._nodes.extend(self._input(0, stage.inputs[0]))
             self._append(PumpNode(self._runtime(stage), self._epoch, ConcatMover(deepen=False)))
             return
         runtime = self._runtime(stage)
@@ -245,12 +242,7 @@ class Part:
 
     def join(self, stage: Stage, spec: Any) -> None:
         """Add what several pipelines are joined by, and their nodes."""
-        inputs = [
-            self._builder.nodes(
-                chain, f"{self._place}{number}/", self._passes, context=self._context
-            )
-            for number, chain in enumerate(stage.inputs)
-        ]
+        inputs = [self._input(number, chain) for number, chain in enumerate(stage.inputs)]
         runtime = self._runtime(stage)
         mover, at_first = MOVERS[spec.label](
             Joining(

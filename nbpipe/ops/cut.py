@@ -22,17 +22,13 @@ class Take(Operation):
     """The first `count` items."""
 
     label: ClassVar[str] = "take"
+    keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
 
     def detail(self) -> str:
         """Return the count."""
         return str(self.count)
-
-    @property
-    def permutes(self) -> bool | None:
-        """No: the order of indices stays."""
-        return False
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Cut the order."""
@@ -52,17 +48,13 @@ class Skip(Operation):
     """All but the first `count` items."""
 
     label: ClassVar[str] = "skip"
+    keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
 
     def detail(self) -> str:
         """Return the count."""
         return str(self.count)
-
-    @property
-    def permutes(self) -> bool | None:
-        """No: the order of indices stays."""
-        return False
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Cut the order."""
@@ -105,12 +97,8 @@ class Enumerate(Operation):
     """Pairs of a number and an item."""
 
     label: ClassVar[str] = "enumerate"
+    keeps_order: ClassVar[bool] = True
     numbers: ClassVar[bool] = True
-
-    @property
-    def permutes(self) -> bool | None:
-        """No: the order of indices stays."""
-        return False
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Number the rows."""
@@ -126,6 +114,7 @@ class Repeat(Operation):
     """`times` passes, or passes for ever."""
 
     label: ClassVar[str] = "repeat"
+    keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("times",)
     runs: ClassVar[Runs] = "repeat"
     times: int | None = None
@@ -133,11 +122,6 @@ class Repeat(Operation):
     def detail(self) -> str:
         """Return the number of passes."""
         return "for ever" if self.times is None else str(self.times)
-
-    @property
-    def permutes(self) -> bool | None:
-        """No: the order of indices stays."""
-        return False
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Repeat the order."""

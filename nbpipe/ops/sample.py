@@ -22,8 +22,31 @@ _SEEDS = (-(2**63), 2**64)
 _MOST_ROWS = 2**62
 
 
+class DrawnRows(Operation):
+    """Rows drawn by weight: what `sample` and `balance` have in common."""
+
+    __slots__ = ()
+    draw: Draw
+    n: int | None
+    seed: int
+
+    @property
+    def permutes(self) -> bool | None:
+        """Whether it makes another order: yes."""
+        return True
+
+    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
+        """Draw rows."""
+        return plan.sample(self.draw, self.n, self.seed)
+
+    def state_words(self) -> dict[str, Any]:
+        """Return a digest of the weights in the place of them."""
+        words = {"draw": self.draw.digest, "weights": None, "labels": None}
+        return Operation.state_words(self) | words
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sample(Operation):
+class Sample(DrawnRows):
     """Rows drawn by weight: `weights` as they were given, `draw` made of them."""
 
     label: ClassVar[str] = "sample"
@@ -39,20 +62,6 @@ class Sample(Operation):
         count = "" if self.n is None else f"{self.n}, "
         return f"{count}seed {self.seed}" + ("" if self.replacement else ", without replacement")
 
-    @property
-    def permutes(self) -> bool | None:
-        """Yes."""
-        return True
-
-    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
-        """Draw rows."""
-        return plan.sample(self.draw, self.n, self.seed)
-
-    def state_words(self) -> dict[str, Any]:
-        """Return a digest of the weights in the place of them."""
-        words = {"draw": self.draw.digest, "weights": None, "labels": None}
-        return Operation.state_words(self) | words
-
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
         """Return the weights, and the seed, which a reader should see."""
         count = [] if self.n is None else [("n", self.n)]
@@ -61,7 +70,7 @@ class Sample(Operation):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Balance(Operation):
+class Balance(DrawnRows):
     """Rows drawn so that every label comes equally often."""
 
     label: ClassVar[str] = "balance"
@@ -74,20 +83,6 @@ class Balance(Operation):
     def detail(self) -> str:
         """Return seed and count."""
         return ("" if self.n is None else f"{self.n}, ") + f"seed {self.seed}"
-
-    @property
-    def permutes(self) -> bool | None:
-        """Yes."""
-        return True
-
-    def reorder(self, plan: IndexPlan) -> IndexPlan | None:
-        """Draw rows."""
-        return plan.sample(self.draw, self.n, self.seed)
-
-    def state_words(self) -> dict[str, Any]:
-        """Return a digest of the weights in the place of them."""
-        words = {"draw": self.draw.digest, "weights": None, "labels": None}
-        return Operation.state_words(self) | words
 
     def arguments(self, given: frozenset[str]) -> list[tuple[str, Any]]:
         """Return the labels, and the seed, which a reader should see."""
@@ -120,7 +115,7 @@ class Claim(Operation):
 
     @property
     def permutes(self) -> bool | None:
-        """Yes."""
+        """Whether it makes another order: yes."""
         return True
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:

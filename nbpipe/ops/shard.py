@@ -22,6 +22,7 @@ class Shard(Operation):
     """Every `world_size`-th item from `rank` on."""
 
     label: ClassVar[str] = "shard"
+    keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("rank", "world_size")
     splits: ClassVar[bool] = True
     rank: int
@@ -31,11 +32,6 @@ class Shard(Operation):
     def detail(self) -> str:
         """Return rank and world size."""
         return f"{self.rank} of {self.world_size}, {self.tail}"
-
-    @property
-    def permutes(self) -> bool | None:
-        """No: the order of indices stays."""
-        return False
 
     def reorder(self, plan: IndexPlan) -> IndexPlan | None:
         """Keep the rows of this rank, where they end."""

@@ -39,6 +39,7 @@ class Operation:
         branches: its inputs are branches of the chain, not chains of their own.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
+        keeps_order: the order of indices stays, though there may be fewer or more of them.
         positional: arguments of its method that are written without their names.
         numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
@@ -55,13 +56,14 @@ class Operation:
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
+    keeps_order: ClassVar[bool] = False
     positional: ClassVar[tuple[str, ...]] = ()
     claims: ClassVar[bool] = False
 
     @property
     def permutes(self) -> bool | None:
         """Whether it makes another order of indices."""
-        return None
+        return False if self.keeps_order else None
 
     @property
     def function(self) -> Any:
