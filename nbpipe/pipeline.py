@@ -16,7 +16,7 @@ from .ops.call import OnError, append_call
 from .ops.chain import as_html, as_text, graph, length
 from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
 from .ops.dedupe import append_dedupe
-from .ops.device import append_to_device
+from .ops.device import append_to_device, check_end
 from .ops.index import Store, Tail
 from .ops.route import append_route, grown_branches
 from .ops.sample import append_balance, append_claim, append_sample
@@ -43,6 +43,7 @@ class Chaining:
     chain: Chain
 
     def __init__(self, chain: Chain) -> None:
+        check_end(chain)
         object.__setattr__(self, "chain", chain)
 
     def __setattr__(self, name: str, value: object) -> None:

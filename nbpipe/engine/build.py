@@ -38,7 +38,7 @@ from .join import (
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
 from .program import RegionNode, node_of
-from .regions import Regions, direct_node, let_read
+from .regions import Leftovers, Regions, direct_node
 from .runtime import StageRuntime
 from .task import EpochContext
 
@@ -174,6 +174,8 @@ class Part:
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
             node.guarded = True
+        if group[0].executor == "device":
+            self._epoch.litter.append(Leftovers(self._epoch))
         self._append(node)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:
@@ -412,7 +414,6 @@ class Builder:
             part.add(group)
             if cache is not None and group[-1] is cache[0]:
                 part.make_as_of(part.own.epoch, passes)
-        let_read(nodes)
         return nodes
 
     def _begun_elsewhere(self, chain: Chain, place: str) -> tuple[Stage, Made] | None:

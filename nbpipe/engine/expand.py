@@ -241,10 +241,6 @@ class CallOpener(Opener):
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def let_read(self, each: Callable[[Any], Any]) -> None:
-        """Called when items are batches in flight; `each` makes a function open them."""
-        self._step.fn = each(self._step.fn)
-
     def open(self, expansion: Expansion) -> None:
         """Call the function on the item."""
         entry, step = expansion.entry, self._step

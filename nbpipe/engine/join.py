@@ -13,7 +13,6 @@ from numpy.random import Generator
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
-from ..executors.device import opened
 from ..ops.remaining import Remaining, check_below
 from ..ops.route import Route
 from .fold import StreamNode
@@ -490,12 +489,7 @@ class Chooser:
     def __init__(self, stage: str, spec: Route, numbers: dict[Any, int]) -> None:
         self._stage = stage
         self._key = spec.key
-        self._reads = False
         self._numbers = numbers
-
-    def let_read(self) -> None:
-        """Called when items are batches in flight; they pass as they are."""
-        self._reads = True
 
     def __call__(self, value: Any) -> tuple[int, Any]:
         """Return the branch's number and the item.
@@ -503,7 +497,7 @@ class Chooser:
         Raises:
             ArgumentError: no branch has this key.
         """
-        key = self._key(opened(value) if self._reads else value)
+        key = self._key(value)
         number = self._numbers.get(key)
         if number is None:
             known = ", ".join(repr(known) for known in self._numbers)

@@ -20,7 +20,6 @@ from ..errors import (
     WorkerStartError,
 )
 from ..executors.base import Answer, Caller, Job
-from ..executors.device import opened
 from ..ops.batch import Batch
 from ..ops.call import Call
 from ..ops.remaining import Remaining
@@ -306,7 +305,7 @@ class RegionNode(MapNode):
         gather: items that one call takes together; then each keeps its own path.
     """
 
-    __slots__ = ("busy_ns", "reads", "region")
+    __slots__ = ("busy_ns", "region")
 
     chunk_ns = 1 << 62  # `chunk` decides
 
@@ -323,7 +322,6 @@ class RegionNode(MapNode):
         last = list(region.steps.values())[-1]
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
-        self.reads = False  # items are batches in flight
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     @property
@@ -377,8 +375,6 @@ class RegionNode(MapNode):
         entries = _taken(task.items)
         if not entries:  # all was taken back
             return
-        if self.reads:
-            entries = [(path, opened(value)) for path, value, *_ in entries]
         task.sent = entries
         tally = [[0, 0, 0] for _ in self.region.program.stages]
         task.tally = tally[:-1]
@@ -489,19 +485,12 @@ class RegionOpener(CallOpener):
         super().__init__(step)
         self._region = region
         self._epoch = epoch
-        self._reads = False
-
-    def let_read(self, each: Callable[[Any], Any]) -> None:
-        """Called when items are batches in flight: they are opened before they are sent."""
-        self._reads = True
 
     def open(self, expansion: Expansion) -> None:
         """Have the function called on the item, somewhere else."""
         entry = expansion.entry
         assert entry is not None
         self._step.wait(expansion.wait_s)
-        if self._reads:
-            entry = (entry[0], opened(entry[1]))
         job = Job(self._region.program, self._epoch, [entry])
         expansion.inner = self._region.caller.expand(job)
         expansion.entries = children(entry[0], expansion.inner, expansion)

@@ -13,15 +13,16 @@ import functools
 import itertools
 import threading
 import weakref
-from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from operator import add
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
 
@@ -35,12 +36,25 @@ if TYPE_CHECKING:
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams
 _NUMERIC = frozenset("biufc")
-_DEEPEST = 8  # levels of rows and windows around a batch
 _PATIENCE_NS = 25_000_000  # a batch waits no longer for those that are handed over with it
 _numbers = itertools.count()
 
 
 # -- Devices of a run ------------------------------------------------------------------------------
+class Devices:
+    """The devices of one run: for each one thread and one stream, for the life of the run."""
+
+    def __init__(self) -> None:
+        self._callers: dict[tuple[str, int], DeviceCaller] = {}
+
+    def caller(self, device: Device) -> DeviceCaller:
+        """Return the thread of a device; one for each stream that the user gave."""
+        return self._callers.setdefault((device.name, id(device.given)), DeviceCaller(device))
+
+    def __iter__(self) -> Iterator[DeviceCaller]:
+        return iter(tuple(self._callers.values()))
+
+
 def device_named(stage: str, wanted: str, stream: object = None) -> Device:
     """Return a device of this machine, ready for one run.
 
@@ -123,10 +137,12 @@ class Device(ABC):
 
     Attributes:
         name: its full name, as "cuda:0".
+        given: the user's own stream, or None.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, given: object = None) -> None:
         self.name = name
+        self.given = given
         self._holdings = Holdings()
 
     @abstractmethod
@@ -140,6 +156,10 @@ class Device(ABC):
     def read(self, value: Any) -> Any:
         """Open what an earlier stage made, for work on the device."""
         return opened(value)
+
+    def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Call a function with what an earlier stage made."""
+        return fn(self.read(value), **options)
 
     def finish(self, value: Any) -> Any:
         """Return what was made as a value that every thread may read."""
@@ -156,7 +176,9 @@ class Device(ABC):
                     made = self.finish(fn(value, **options))
                 finally:
                     self.settle()
-            return replaced(made, _arrived)
+            if isinstance(made, InFlight):
+                made.wait()
+            return opened(made)
         finally:
             self.close()
 
@@ -167,11 +189,6 @@ class Device(ABC):
     def close(self) -> None:
         """Wait until nothing is under way, and let go of everything."""
         self._holdings.wait()
-
-
-def _arrived(flight: InFlight) -> Any:
-    flight.wait()
-    return flight.open()
 
 
 @final
@@ -185,16 +202,15 @@ class _StreamDevice(Device):
     """
 
     def __init__(self, backend: Backend, name: str, stream: object = None) -> None:
-        super().__init__(name)
+        super().__init__(name, stream)
         self._backend = backend
-        self._given = stream
         self._begun: list[Any] = []  # what copies since the last event read
         self._event: Event | None = None
         self._fresh = True  # the next value was not made on the stream itself
 
     @functools.cached_property
     def _stream(self) -> Any:
-        return self._backend.new_stream(self.name) if self._given is None else self._given
+        return self._backend.new_stream(self.name) if self.given is None else self.given
 
     def active(self) -> AbstractContextManager[Any]:
         """Make the stream this thread's."""
@@ -238,12 +254,14 @@ class _StreamDevice(Device):
         return backend.copy(source, self.name)
 
     def finish(self, value: Any) -> Any:
-        """Record the event of a batch."""
-        flight = _sealed(value, self._backend, self._holdings)
-        if isinstance(flight, InFlight):
-            mine = (mark.event for mark in flight.marks if mark.device == self.name)
-            self._event = next(mine, None)
-        return flight
+        """Record the event of a batch; what lies on no device of this kind stays as it is."""
+        backend = self._backend
+        devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(value))))
+        if not devices:
+            return value
+        marks = tuple(Mark(backend, name, backend.current_stream(name)) for name in devices)
+        self._event = next((mark.event for mark in marks if mark.device == self.name), None)
+        return InFlight(value, marks, self._holdings)
 
     def settle(self) -> None:
         """Keep the sources of what was begun until it is done."""
@@ -273,7 +291,7 @@ class _HostDevice(Device):
     def copy(self, value: Any) -> Any:
         """Begin to copy a batch back."""
         self._holdings.sweep()
-        return _moved(replaced(value, self._returned), _on_host)
+        return self._returned(value) if isinstance(value, InFlight) else _moved(value, _on_host)
 
     def _returned(self, flight: InFlight) -> InFlight:
         marks = {mark.device: mark for mark in flight.marks}
@@ -316,24 +334,20 @@ class DeviceCaller(Caller):
     def __init__(self, device: Device) -> None:
         self.device = device
         self._lock = threading.Lock()
-        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Job, Future[Answer]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def call(self, job: Job) -> Answer:
         """Have a job done, and wait for it in this thread."""
-        errand = _Errand(job)
+        answer: Future[Answer] = Future()
         with self._lock:
             if self._closed:
                 raise RunClosedError(f"the run was closed: nothing goes to {self.device.name}")
             if self._thread is None:
                 self._start()
-            self._errands.put(errand)
-        errand.gate.acquire()
-        if errand.error is not None:
-            raise errand.error
-        assert errand.answer is not None
-        return errand.answer
+            self._jobs.put((job, answer))
+        return answer.result()
 
     def _start(self) -> None:
         name = f"nbpipe-{self.device.name}-{next(_numbers)}"
@@ -347,17 +361,20 @@ class DeviceCaller(Caller):
     def _serve(self) -> None:
         try:
             with self.device.active():
-                while (errand := self._errands.get()) is not None:
-                    errand.run(self.device)
-                    del errand  # a batch must not stay with a thread that waits
+                self._answer_all(lambda job: _done(job, self.device))
         except BaseException as error:  # the device cannot be made active, or left
-            self._refuse(error)
+            self._answer_all(functools.partial(_refuse, error))
         finally:
             self.device.close()
 
-    def _refuse(self, error: BaseException) -> None:
-        while (errand := self._errands.get()) is not None:
-            errand.fail(error)
+    def _answer_all(self, answer_of: Callable[[Job], Answer]) -> None:
+        while (asked := self._jobs.get()) is not None:
+            job, answer = asked
+            try:
+                answer.set_result(answer_of(job))
+            except BaseException as error:
+                answer.set_exception(error)
+            del asked, job, answer  # a batch must not stay with a thread that waits
 
     def has(self, ident: int) -> bool:
         """Tell whether the thread with this id is the device's."""
@@ -370,7 +387,7 @@ class DeviceCaller(Caller):
             first, self._closed = not self._closed, True
             thread = self._thread
         if first:
-            self._errands.put(None)
+            self._jobs.put(None)
         if thread is None:
             self.device.close()
         elif thread is not threading.current_thread():
@@ -378,52 +395,32 @@ class DeviceCaller(Caller):
         return []
 
 
-@final
-class _Errand:
-    """A job, and the gate at which its caller waits."""
-
-    __slots__ = ("answer", "error", "gate", "job")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.answer: Answer | None = None
-        self.error: BaseException | None = None
-        self.gate = allocate_lock()
-        self.gate.acquire()
-
-    def run(self, device: Device) -> None:
-        """Do the job in this thread."""
-        try:
-            self.answer = _done(self.job, device)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.gate.release()
-
-    def fail(self, error: BaseException) -> None:
-        """Give up."""
-        self.error = error
-        self.gate.release()
+def _refuse(error: BaseException, _: Job) -> NoReturn:
+    raise error
 
 
 def _done(job: Job, device: Device) -> Answer:
     """Do a job, batch by batch; an event for each."""
-    made = Answer([], [[0, 0, 0] for _ in job.program.functions])
+    results: list[Any] = []
+    tally = [[0, 0, 0] for _ in job.program.functions]
+    retried: tuple[str, ...] = ()
     since_ns = perf_counter_ns()
     try:
         for entry in job.entries:
             answer = _one(job, entry, device)
-            made = _together(made, answer)
-            if getattr(answer.results[-1], "fatal", False):
+            results += answer.results
+            retried += answer.retried
+            tally = [list(map(add, *rows)) for rows in zip(tally, answer.tally, strict=True)]
+            if getattr(results[-1], "fatal", False):
                 break
             if job.hand is not None and perf_counter_ns() - since_ns > _PATIENCE_NS:
-                job.hand(made.results)
-                made, since_ns = replace(made, results=[]), perf_counter_ns()
+                job.hand(results)
+                results, since_ns = [], perf_counter_ns()
     except BaseException:
         if job.hand is not None:
-            job.hand(made.results)
+            job.hand(results)
         raise
-    return made
+    return Answer(results, tally, retried)
 
 
 def _one(job: Job, entry: Any, device: Device) -> Answer:
@@ -437,18 +434,10 @@ def _one(job: Job, entry: Any, device: Device) -> Answer:
     return replace(answer, results=[result])
 
 
-def _together(made: Answer, answer: Answer) -> Answer:
-    tally = [
-        [old + new for old, new in zip(*rows, strict=True)]
-        for rows in zip(made.tally, answer.tally, strict=True)
-    ]
-    return Answer([*made.results, *answer.results], tally, made.retried + answer.retried)
-
-
 # -- Batches in flight: their copy or computation may not be done yet ------------------------------
-# Between the stages of a run they travel as values. Whoever reads one opens it, in the thread that
-# reads: the streams of that thread wait for what is under way, without a wait of the thread, and
-# the memory of its tensors is kept from others until they, too, have passed.
+# They travel as values to another device, and to the loop. Whoever reads one opens it, in its own
+# thread: the streams of that thread wait for what is under way, without a wait of the thread,
+# and the memory of its tensors is kept from others until they, too, have passed.
 @final
 class InFlight:
     """A batch, and the events after which it may be read.
@@ -508,11 +497,6 @@ class InFlight:
         """Estimated size of the batch [bytes]."""
         return size_bytes(self.batch)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leave as the plain batch."""
-        self.wait()
-        return _same, (self.batch,)
-
 
 class Mark:
     """An event, and the stream it was recorded on."""
@@ -532,62 +516,13 @@ class Mark:
 
 
 def opened(value: Any) -> Any:
-    """Return a value with all batches in it opened, those in rows and windows, too."""
-    return _replaced(value, InFlight.open, 0)
+    """Return a batch in flight opened, and any other value as it is."""
+    return value.open() if type(value) is InFlight else value
 
 
 def seen(value: Any) -> Any:
     """Return a value as it would be opened, to look at; nothing waits for it."""
-    return _replaced(value, _batch, 0)
-
-
-def replaced(value: Any, fn: Callable[[InFlight], Any]) -> Any:
-    """Return a value with `fn(flight)` in place of each batch in flight."""
-    return _replaced(value, fn, 0)
-
-
-def _replaced(value: Any, fn: Callable[[InFlight], Any], depth: int) -> Any:
-    kind = type(value)
-    if kind is InFlight:
-        return fn(value)
-    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
-        return value
-    if kind is list and _first(value, depth) is None:  # a window holds nothing else
-        return value
-    parts = [_replaced(part, fn, depth + 1) for part in value]
-    same = all(new is old for new, old in zip(parts, value, strict=True))
-    return value if same else kind(parts)
-
-
-def _first(value: Any, depth: int) -> InFlight | None:
-    kind = type(value)
-    if kind is InFlight:
-        found: InFlight = value
-        return found
-    if (kind is not tuple and kind is not list) or depth == _DEEPEST:
-        return None
-    parts = value[:1] if kind is list else value
-    return next(filter(None, (_first(part, depth + 1) for part in parts)), None)
-
-
-def seal_with(like: Any, value: Any) -> Any:
-    """Return a value that this thread has made of `like` as one that others may open."""
-    flight = _first(like, 0)
-    if flight is None:
-        return value
-    return _sealed(value, flight.marks[0].backend, flight.holdings)
-
-
-def _sealed(value: Any, backend: Backend, holdings: Holdings) -> Any:
-    """Return a value that this thread has made, as one that others may open.
-
-    What lies on no device of this kind is given as it is.
-    """
-    devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(value))))
-    if not devices:
-        return value
-    marks = (Mark(backend, one, backend.current_stream(one)) for one in devices)
-    return InFlight(value, tuple(marks), holdings)
+    return value.batch if type(value) is InFlight else value
 
 
 def tensors(value: Any) -> Iterator[Any]:
@@ -602,14 +537,6 @@ def _inside(leaf: Any) -> Iterable[Any]:
         return (leaf,)
     parts = (part for part in held.values() if not callable(part))
     return itertools.chain((leaf,), itertools.chain.from_iterable(map(leaves, parts)))
-
-
-def _batch(flight: InFlight) -> Any:
-    return flight.batch
-
-
-def _same(batch: Any) -> Any:
-    return batch
 
 
 # -- What is held: sources of copies under way, batches that nobody opened -------------------------

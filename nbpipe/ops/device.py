@@ -1,4 +1,4 @@
-"""Copies to a device: in its own thread, one batch after the other."""
+"""Copies to a device: in its own thread, one batch after the other. Device stages end a chain."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from ..base.knobs import Knob
 from ..errors import ArgumentError
+from ..executors.device import Device, device_named
 from .chain import new_name
-from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, depth_knob, given
+from .stage import DEPTH, Chain, Operation, Placement, Runs, Stage, depth_knob, given, has_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,44 @@ _NAME = re.compile(r"[a-z]+(?::\d+)?")
 def append_to_device(chain: Chain, device: object, depth: int, stream: object) -> Chain:
     """Append a copy to a device."""
     name, named = new_name(chain, "to_device", None, None)
-    return _append_transfer(chain, device, depth=depth, stream=stream, name=name, named=named)
-
-
-def _append_transfer(
-    chain: Chain, device: object, *, depth: int, stream: object, name: str, named: bool
-) -> Chain:
-    """Append a copy to a device."""
     target = Target(checked_device(name, device), _stream(name, stream))
     return place_on_device(chain, ToDevice(target.device), target, depth, name=name, named=named)
+
+
+def device_of(stage: Stage) -> Device:
+    """Return the device of a stage, ready for use.
+
+    Raises:
+        ArgumentError: this machine has no such device.
+        MissingExtraError: torch is not installed.
+    """
+    assert stage.placement is not None
+    target = stage.placement.given
+    assert isinstance(target, Target)
+    return device_named(stage.name, target.device, target.stream)
+
+
+def check_end(chain: Chain) -> None:
+    """Check that the last stage of a chain may stand there: stages on a device end a chain.
+
+    Raises:
+        ArgumentError: it stands behind a device, or joins pipelines that end on one.
+    """
+    if not chain:
+        return
+    *above, stage = chain
+    first = next((one.name for one in above if one.executor == "device"), None)
+    if first is not None and stage.executor != "device":
+        raise ArgumentError(
+            f"{stage.name} must stand before the stages on a device, got it behind {first!r}: what "
+            f"follows to_device is a map with device=, or the loop; move {stage.op} before {first}"
+        )
+    inside = next((inner[-1].name for inner in stage.inputs if has_device(inner)), None)
+    if inside is not None:
+        raise ArgumentError(
+            f"{stage.name} must be given stages of the host, got {inside!r}, which runs on a "
+            f"device: that is where a pipeline ends; move {inside} behind {stage.op}"
+        )
 
 
 def checked_device(name: str, device: object) -> str:

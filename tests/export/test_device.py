@@ -44,13 +44,13 @@ def test_a_map_on_a_device_alone(notebook: Notebook):
     """It has parameters of its own; a depth that is the default is left out."""
     found = exported_chain(
         notebook,
-        "nbpipe.source(range(6)).map(plus, device='cpu').batch(2).map(abs, device='cpu', depth=4)",
+        "nbpipe.source(range(6)).batch(2).map(plus, device='cpu').map(abs, device='meta', depth=4)",
     )
     assert found == (
-        "*, plus_device: str='cpu', batch_size: int=2, abs_depth: int=4",
+        "*, batch_size: int=2, plus_device: str='cpu', abs_device: str='meta', abs_depth: int=4",
         (
-            "nbpipe.source(range(6)).map(plus, device=plus_device).batch(batch_size)"
-            ".map(abs, device=plus_device, depth=abs_depth)"
+            "nbpipe.source(range(6)).batch(batch_size).map(plus, device=plus_device)"
+            ".map(abs, device=abs_device, depth=abs_depth)"
         ),
     )
 

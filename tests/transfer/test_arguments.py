@@ -144,6 +144,46 @@ def test_neighbours_cannot_be_given_different_depths():
     )
 
 
+@pytest.mark.parametrize(
+    ("append", "name"),
+    [
+        (lambda pipe: pipe.map(double), "double"),
+        (lambda pipe: pipe.filter(bool, executor="process"), "bool"),
+        (lambda pipe: pipe.batch(2), "batch"),
+        (lambda pipe: pipe.cache(), "cache"),
+        (lambda pipe: pipe.take(1), "take"),
+        (lambda pipe: pipe.repeat(2), "repeat"),
+        (lambda pipe: pipe.route(str, {"a": lambda chain: chain.map(abs)}), "route"),
+    ],
+)
+def test_a_stage_behind_a_device_is_refused(append, name):
+    """Device stages end a pipeline; the message names both, and says where the stage belongs."""
+    pipe = PIPE.to_device("cpu").map(double, device="cpu", name="first")
+    with pytest.raises(ArgumentError) as caught:
+        append(pipe)
+    assert str(caught.value).startswith(
+        f"{name} must stand before the stages on a device, got it behind 'to_device': what follows "
+        "to_device is a map with device=, or the loop; move "
+    )
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda pipe: nbpipe.zip(pipe, PIPE),
+        lambda pipe: nbpipe.concat(PIPE, pipe),
+        lambda pipe: nbpipe.mix([pipe, PIPE]),
+        lambda pipe: nbpipe.interleave([pipe]),
+        nbpipe.source,
+        lambda pipe: PIPE.route(str, {"a": lambda chain: chain.map(abs, device="cpu", name="on")}),
+    ],
+)
+def test_pipelines_that_end_on_a_device_are_not_joined(join):
+    """The message names the stage on the device, and where it belongs."""
+    with pytest.raises(ArgumentError, match=r"got 'on(@a)?', which runs on a device.* behind"):
+        join(PIPE.map(double, device="cpu", name="on"))
+
+
 def test_a_device_stage_gives_as_many_batches_as_it_gets():
     """`len` goes through it."""
     pipe = PIPE.batch(4).to_device("cuda").map(double, device="cuda")
@@ -184,19 +224,6 @@ def test_names_are_numbered():
     ]
 
 
-def test_branches_of_a_route_have_depths_of_their_own():
-    """A branch that is used twice has its own knobs in each place."""
-    pipe = PIPE.route(
-        str,
-        {
-            "a": lambda chain: chain.map(double, device="cpu", depth=3).map(abs, device="cpu"),
-            "b": lambda chain: chain.map(double, device="cpu"),
-        },
-    )
-    pipe["double@a"].depth = 6
-    assert [pipe[name].depth for name in ("double@a", "abs@a", "double@b")] == [6, 6, 2]
-
-
 @pytest.mark.torch
 def test_a_device_that_is_not_there_is_refused_at_the_start():
     """Nothing is left running."""
@@ -224,10 +251,3 @@ def test_a_stream_where_there_are_none_is_refused():
 
     with pytest.raises(ArgumentError, match="to_device stream must be left out for device 'cpu'"):
         PIPE.to_device("cpu", stream=Stream()).start()
-
-
-def test_isolate_needs_stages_before_the_device():
-    """Pipelines that copy to a device themselves cannot be joined in another process."""
-    pipe = nbpipe.zip(PIPE.to_device("cpu"), PIPE.to_device("cpu"))
-    with pytest.raises(ArgumentError, match="isolate=True must have stages before the first"):
-        pipe.start(isolate=True)

@@ -67,16 +67,6 @@ def test_a_map_on_the_device_is_in_order():
     assert slow_sums(pipe) == [(2 * n + 1, 2 * n + 1) for n in range(BATCHES)]
 
 
-def test_a_thread_behind_the_device_is_in_order():
-    """Its work on the default stream follows the copy; the loop, on another, follows it."""
-    import torch
-
-    pipe = filled().to_device("cuda").map(lambda batch: -batch, name="negate", concurrency=3)
-    with torch.cuda.stream(torch.cuda.Stream()):
-        read = slow_sums(pipe)
-    assert read == [(-n, -n) for n in range(BATCHES)]
-
-
 def test_batches_come_back_to_the_host():
     """They lie in pinned memory, and are whole."""
     pipe = filled().to_device("cuda").map(lambda batch: batch + 1, device="cuda").to_device("cpu")

@@ -13,7 +13,7 @@ from ...base.knobs import Knob
 from ...errors import ArgumentError
 from ...executors.pickling import pickled_bytes
 from ...executors.shipping import LARGE_BYTES, Shipped, ship, warn_if_large
-from ...ops.stage import Chain, Operation, Placement, Stage, address_book, addresses, has_device
+from ...ops.stage import Chain, Operation, Placement, Stage, address_book, addresses
 
 LOG = logging.getLogger("nbpipe")
 
@@ -72,17 +72,8 @@ def split(chain: Chain) -> tuple[Chain, Chain]:
     """Return the stages that go to the other process, and those that stay with the loop.
 
     A batch does not leave the process in which it was copied to a device.
-
-    Raises:
-        ArgumentError: no stage is left for the other process.
     """
-    count = next((n for n, stage in enumerate(chain) if has_device((stage,))), len(chain))
-    if chain and not count:
-        raise ArgumentError(
-            f"isolate=True must have stages before the first to_device, got {chain[0].name!r} of "
-            "pipelines that copy to a device themselves; call to_device behind it, or start the "
-            "run without isolate"
-        )
+    count = sum(stage.executor != "device" for stage in chain)
     return chain[:count], chain[count:]
 
 
