@@ -37,7 +37,7 @@ from .chain import (
     split_chain,
     with_knobs,
 )
-from .run import LoaderRun, LocalEpoch
+from .run import LoaderRun, LocalRun
 from .state import EpochProgress, LoaderState, Position, RandomSources, RandomState
 from .workers import WantsWorkersError
 
@@ -170,7 +170,6 @@ class LoaderEpoch(Iterator[Any]):
 
     Attributes:
         over: no more batches will come.
-        dropped: nobody holds it any more, and it is being closed.
         local: what counts the batches, where the calling thread makes them; else None.
     """
 
@@ -183,8 +182,8 @@ class LoaderEpoch(Iterator[Any]):
         *,
         closes: bool = False,
     ) -> None:
-        self.over = self.dropped = False
-        self.local: LocalEpoch | None = None
+        self.over = False
+        self.local: LocalRun | None = None
         self._loader = loader
         self._items = items
         self._run = run
@@ -222,7 +221,7 @@ class LoaderEpoch(Iterator[Any]):
             return batch
         return self._failed(failure)  # not in the handler: it would stand in the error's context
 
-    def _make_next(self, local: LocalEpoch) -> Any:
+    def _make_next(self, local: LocalRun) -> Any:
         """Make the next batch."""
         try:
             local.ask()
@@ -234,6 +233,7 @@ class LoaderEpoch(Iterator[Any]):
             raise
         except BaseException as error:
             local.end(FAILED, error)
+            self.close()
             raise
         local.made()
         return batch
@@ -259,9 +259,11 @@ class LoaderEpoch(Iterator[Any]):
 
     def close(self) -> None:
         """Leave the epoch; workers that end with it end at once. Again does nothing."""
-        if self.over:
-            return
-        self.over = True
+        if not self.over:
+            self.over = True
+            self._leave()
+
+    def _leave(self) -> None:
         if self.local is not None:
             self.local.end(CANCELLED)
         if self._run is not None and self._closes:
@@ -280,9 +282,13 @@ class LoaderEpoch(Iterator[Any]):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # runs were closed; modules may be empty by now, arguments are not
             return
-        self.dropped = True
-        if not getattr(self, "over", True) and self._closes:
-            in_new_thread(self.close)  # garbage may be found where a lock is held
+        if getattr(self, "over", True):
+            return
+        self.over = True
+        if self.local is not None:
+            self.local.closed = True
+        if self._closes:
+            in_new_thread(self._leave)  # garbage may be found where a lock is held
 
 
 def _close_run(run: Run, timeout_s: float) -> None:

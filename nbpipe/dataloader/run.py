@@ -8,7 +8,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter_ns, time
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
@@ -49,36 +49,57 @@ _ELSEWHERE = {  # what a pipeline's run has
 _SUMS = ("items_in", "items_out", "errors", "retries", "bytes_out")  # since the run began
 
 
-# -- the epochs that are made in the calling thread ------------------------------------------------
+# -- an epoch that is made in the calling thread ---------------------------------------------------
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
 
 
 @final
-class LocalEpoch:
-    """Counts one epoch that is made in the calling thread.
+class LocalRun:
+    """One epoch that is made in the calling thread; asked and told what a run is.
 
     Args:
-        epochs: all of the loader that are made so.
-        number: of the epoch.
+        chain: the stages that it is shown as.
         before: batches of the epoch that the loop had before.
         total: batches of the epoch, or None.
+        between_waits: called before a batch is made, and again and again during a pause, or None.
 
     Attributes:
+        stages: by address.
         outcome: how it ended; CANCELLED while it has not.
+        closed: it is over.
     """
 
-    def __init__(self, epochs: LocalEpochs, number: int, before: int, total: int | None) -> None:
-        self.number = number
+    epoch = 0
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        before: int,
+        total: int | None,
+        between_waits: Callable[[], object] | None,
+    ) -> None:
+        now_ns = perf_counter_ns()
+        self.stages = addresses(chain)
         self.outcome = CANCELLED
-        self.over = False
-        self._epochs = epochs
-        self._before = before
+        self.closed = False
+        self._before = self._delivered = before
         self._total = total
+        self._between = between_waits
         self._error: BaseException | None = None
         self._stopping = False
-        self._delivered = before
-        self._waited_ns = self._asked_ns = 0  # not 0: a batch is being made since then
-        self._begun_ns = self._last_ns = perf_counter_ns()
+        self._going = threading.Event()
+        self._going.set()
+        self._lock = threading.RLock()  # stats are read while batches are made
+        self._begun_ns = self._last_ns = now_ns
+        self._sample_ns = 0
+        self._record = Record()
+        self._record.begin(now_ns)
+        self._runtimes: dict[str, StageRuntime] = {}
+        for address, stage in self.stages.items():
+            self._runtimes[address] = one = StageRuntime(address, stage, prefetch=0, now_ns=now_ns)
+            one.state = BLOCKED  # nothing is made before it is wanted
+            one.counters.first_ns = now_ns
 
     # -- called by the iterating thread -----------------------------------------------------
     def ask(self) -> None:
@@ -87,232 +108,89 @@ class LocalEpoch:
         Raises:
             StopIteration: it was stopped.
         """
-        epochs = self._epochs
-        between = epochs.between_waits
-        if between is not None:
-            between()
-        epochs.wait_while_paused()
+        if self._between is not None:
+            self._between()
+        while not self._going.wait(ATTEND_S):
+            if self._between is not None:
+                self._between()
         if self._stopping:
             self.end(STOPPED)
             raise StopIteration
-        self._asked_ns = perf_counter_ns()
-        epochs.begin_call(self._asked_ns)
+        with self._lock:
+            self._record.consumer.waits_since_ns = now_ns = perf_counter_ns()
+            runtime = self._runtimes[_MADE_IN]
+            runtime.account(now_ns, READY)
+            runtime.active = 1
 
     def made(self) -> None:
         """Called when the batch is there."""
-        self._delivered += 1
-        self._note(self._epochs.end_call(perf_counter_ns(), self.number))
-
-    def _note(self, now_ns: int) -> None:
-        asked_ns, self._asked_ns = self._asked_ns, 0
-        self._waited_ns += max(0, now_ns - asked_ns) if asked_ns else 0
-        self._last_ns = now_ns
+        with self._lock:
+            spent_ns = self._back()
+            now_ns = self._last_ns
+            self._delivered += 1
+            self._record.consumer.items += 1
+            for runtime in self._runtimes.values():
+                runtime.counters.items_in += 1
+                runtime.counters.items_out += 1
+            self._runtimes[_MADE_IN].learn(spent_ns, 1, now_ns)
+            if now_ns >= self._sample_ns:
+                self._sample(last=False)
 
     def end(self, outcome: str, error: BaseException | None = None) -> None:
         """Called when the epoch is over; again does nothing."""
-        if self.over:
+        if self.closed:
             return
-        self.over = True
+        self.closed = True
         self.outcome, self._error = outcome, error
-        if isinstance(error, Exception):
-            self._epochs.fail(error, self.number, self._delivered)
-        self._note(self._epochs.end(perf_counter_ns(), self.number))
-
-    # -- called by others -------------------------------------------------------------------
-    def stop(self) -> None:
-        """End it as if it were exhausted, before its next batch."""
-        self._stopping = True
-        self._epochs.resume()
-
-    def now_ns(self, *, going: bool) -> int:
-        """Return the time that its stats are of [ns].
-
-        Args:
-            going: it may go on: its iterator is there.
-        """
-        return perf_counter_ns() if going else self._last_ns
-
-    def status(self, *, going: bool) -> Status:
-        """Tell where it is.
-
-        Args:
-            going: it may go on: its iterator is there.
-        """
-        now_ns = self.now_ns(going=going)
-        asked_ns = self._asked_ns
-        waited_ns = self._waited_ns + (max(0, now_ns - asked_ns) if asked_ns else 0)
-        state = ("paused" if self._epochs.paused else "running") if going else self.outcome
-        return Status(
-            state=state,
-            epoch=self.number,
-            epochs=None,
-            epochs_begun=None,
-            delivered=self._delivered,
-            total=self._total,
-            units={},
-            elapsed_s=(now_ns - self._begun_ns) / 1e9,
-            waited_s=waited_ns / 1e9,
-            cpu_cores=self._epochs.record.cpu_cores,
-            error="" if self._error is None else one_line(self._error),
-            held_bytes=None,
-            limit_bytes=None,
-            resumed=self._before,
-            by_loop=True,
-        )
-
-
-@final
-class LocalEpochs:
-    """Counts what a loader makes in the calling thread, over all of its epochs.
-
-    Attributes:
-        record: how long the loop waited, and the history.
-        between_waits: called before a batch is made, and again and again during a pause, or None.
-    """
-
-    def __init__(self) -> None:
-        self.record = Record()
-        self.between_waits: Callable[[], object] | None = None
-        self._runtimes: dict[str, StageRuntime] = {}
-        self._lock = threading.RLock()  # stats are read while batches are made
-        self._sample_ns = 0
-        self._going = threading.Event()
-        self._going.set()
-
-    def begin(self, chain: Chain, number: int, before: int, total: int | None) -> LocalEpoch:
-        """Begin an epoch.
-
-        Args:
-            chain: the stages that it is shown as.
-            number: of the epoch.
-            before: batches of it that the loop had before.
-            total: batches of it, or None.
-        """
         with self._lock:
-            now_ns = perf_counter_ns()
-            self.record.end(now_ns)  # the one before may have been dropped
-            self.record.begin(now_ns)
-            for address, stage in addresses(chain).items():
-                runtime = self._runtimes.get(address)
-                if runtime is None or runtime.stage is not stage:
-                    runtime = self._runtimes[address] = StageRuntime(
-                        address, stage, prefetch=0, now_ns=now_ns
-                    )
-                runtime.active = 0
-                runtime.skip_time(now_ns)
-                runtime.state = BLOCKED  # nothing is made before it is wanted
-                if not runtime.counters.first_ns:
-                    runtime.counters.first_ns = now_ns
-            self.record.consumer.waits_since_ns = 0
-            return LocalEpoch(self, number, before, total)
+            if isinstance(error, Exception):
+                self._fail(error)
+            self._back()
+            self._sample(last=True)
+            self._record.end(self._last_ns)
 
-    def begin_call(self, now_ns: int) -> None:
-        """Called when a batch is being made."""
-        with self._lock:
-            self.record.consumer.waits_since_ns = now_ns
-            runtime = self._runtimes.get(_MADE_IN)
-            if runtime is not None:
-                runtime.account(now_ns, READY)
-                runtime.active = 1
+    def _back(self) -> int:
+        """Note that the loop is its own again; return the time that it was not [ns]."""
+        self._last_ns = now_ns = perf_counter_ns()
+        consumer = self._record.consumer
+        since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
+        spent_ns = now_ns - since_ns if since_ns else 0
+        consumer.waited_ns += spent_ns
+        runtime = self._runtimes[_MADE_IN]
+        runtime.account(now_ns, BLOCKED)
+        runtime.active = 0
+        return spent_ns
 
-    def end_call(self, now_ns: int, epoch: int) -> int:
-        """Called when a batch was made; return the time [ns]."""
-        with self._lock:
-            spent_ns = self._back(now_ns)
-            consumer = self.record.consumer
-            consumer.items += 1
-            for address, runtime in self._runtimes.items():
-                runtime.counters.items_in += 1
-                runtime.counters.items_out += 1
-                if address == _MADE_IN:
-                    runtime.learn(spent_ns, 1, now_ns)
-            if now_ns >= self._sample_ns:
-                self._sample(now_ns, epoch, last=False)
-        return now_ns
+    def _sample(self, *, last: bool) -> None:
+        runtimes = [(runtime, 0, 0) for runtime in self._runtimes.values()]
+        self._sample_ns = self._record.sample(self._last_ns, self.epoch, runtimes, last=last)
 
-    def fail(self, error: Exception, epoch: int, place: int) -> None:
-        """Called when a batch could not be made.
-
-        Args:
-            error: why.
-            epoch: its number.
-            place: of the batch in the epoch.
-        """
-        with self._lock:
-            address = self._stage_of(error)
-            runtime = self._runtimes.get(address)
-            if runtime is not None:
-                runtime.counters.errors += 1
-            self.record.failures.append(
-                Failure(
-                    stage=address,
-                    path=place,
-                    epoch=epoch,
-                    error=one_line(error),
-                    traceback=formatted(error),
-                    input="",
-                    attempts=1,
-                    when_s=time(),
-                )
+    def _fail(self, error: Exception) -> None:
+        address = self._stage_of(error)
+        self._runtimes[address].counters.errors += 1
+        self._record.failures.append(
+            Failure(
+                stage=address,
+                path=self._delivered,
+                epoch=self.epoch,
+                error=one_line(error),
+                traceback=formatted(error),
+                input="",
+                attempts=1,
+                when_s=time(),
             )
+        )
 
     def _stage_of(self, error: Exception) -> str:
         """Return the stage whose function an error came through; else it is the first one's."""
         ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
-        for address, runtime in self._runtimes.items():
-            call = vars(type(getattr(runtime.stage, "fn", None))).get("__call__")
+        for address, stage in self.stages.items():
+            call = vars(type(stage.fn)).get("__call__")
             if getattr(call, "__code__", None) in ran:
                 return address
-        return next(iter(self._runtimes), _MADE_IN)
+        return next(iter(self.stages))
 
-    def end(self, now_ns: int, epoch: int) -> int:
-        """Called when an epoch is over; return the time [ns]."""
-        with self._lock:
-            self._back(now_ns)
-            self._sample(now_ns, epoch, last=True)
-            self.record.end(now_ns)
-        return now_ns
-
-    def _back(self, now_ns: int) -> int:
-        """Note that the loop is its own again; return the time that it was not [ns]."""
-        consumer = self.record.consumer
-        since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
-        spent_ns = max(0, now_ns - since_ns) if since_ns else 0
-        consumer.waited_ns += spent_ns
-        runtime = self._runtimes.get(_MADE_IN)
-        if runtime is not None:
-            runtime.account(now_ns, BLOCKED)
-            runtime.active = 0
-        return spent_ns
-
-    def _sample(self, now_ns: int, epoch: int, *, last: bool) -> None:
-        runtimes = [(runtime, 0, 0) for runtime in self._runtimes.values()]
-        self._sample_ns = self.record.sample(now_ns, epoch, runtimes, last=last)
-
-    # -- looking in -----------------------------------------------------------------------
-    def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Return stats by address, and of the loop."""
-        with self._lock:
-            since_ns = self.record.consumer.waits_since_ns
-            running_ns = max(0, now_ns - since_ns) if since_ns else 0
-            rows = {
-                address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
-                for address, runtime in self._runtimes.items()
-            }
-            rows[CONSUMER] = self.record.consumer.stats(now_ns)
-        return rows
-
-    def history(self) -> list[Row]:
-        """Return one row a second and stage."""
-        with self._lock:
-            return self.record.history()
-
-    def failures(self) -> list[Failure]:
-        """Return the last batches that could not be made, oldest first."""
-        with self._lock:
-            return list(self.record.failures)
-
-    # -- reaching in ----------------------------------------------------------------------
+    # -- called by others -------------------------------------------------------------------
     @property
     def paused(self) -> bool:
         """Whether no further batch is to be made."""
@@ -326,11 +204,65 @@ class LocalEpochs:
         """Go on."""
         self._going.set()
 
-    def wait_while_paused(self) -> None:
-        """Wait until batches may be made."""
-        while not self._going.wait(ATTEND_S):
-            if self.between_waits is not None:
-                self.between_waits()
+    def stop(self) -> None:
+        """End it as if it were exhausted, before its next batch."""
+        self._stopping = True
+        self.resume()
+
+    def close(self, timeout_s: float = 0) -> None:
+        """End it; nothing is waited for."""
+        self.end(CANCELLED)
+
+    def __getitem__(self, address: str) -> Stage:
+        """Return a stage.
+
+        Raises:
+            UnknownStageError: there is no such stage.
+        """
+        return stage_at(self.stages, address, "loader")
+
+    @property
+    def _now_ns(self) -> int:
+        """The time that its stats are of [ns]."""
+        return self._last_ns if self.closed else perf_counter_ns()
+
+    def status(self) -> Status:
+        """Tell where it is."""
+        now_ns, consumer = self._now_ns, self._record.consumer
+        since_ns = consumer.waits_since_ns or now_ns
+        return Status(
+            state="paused" if self.paused else "running",
+            epoch=self.epoch,
+            delivered=self._delivered,
+            total=self._total,
+            elapsed_s=(now_ns - self._begun_ns) / 1e9,
+            waited_s=(consumer.waited_ns + max(0, now_ns - since_ns)) / 1e9,
+            cpu_cores=self._record.cpu_cores,
+            error="" if self._error is None else one_line(self._error),
+            resumed=self._before,
+            by_loop=True,
+        )
+
+    def stats(self) -> dict[str, StageStats]:
+        """Return stats by address, and of the loop."""
+        with self._lock:
+            now_ns, consumer = self._now_ns, self._record.consumer
+            running_ns = max(0, now_ns - (consumer.waits_since_ns or now_ns))
+            rows = {
+                address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
+                for address, runtime in self._runtimes.items()
+            }
+            return {**rows, CONSUMER: consumer.stats(now_ns)}
+
+    def history(self) -> list[Row]:
+        """Return one row a second and stage."""
+        with self._lock:
+            return self._record.history()
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the batch that could not be made, where one could not."""
+        with self._lock:
+            return tuple(self._record.failures)
 
 
 # -- all epochs of a loader ------------------------------------------------------------------------
@@ -338,21 +270,9 @@ class ClosableEpoch(Protocol):
     """The iterator of an epoch, as far as its run knows it."""
 
     over: bool
-    dropped: bool
 
     def close(self) -> None:
         """Leave it."""
-
-
-class Loader(Protocol):
-    """A loader, as far as its run knows it."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
-
-    def close(self) -> None:
-        """End its workers."""
 
 
 class _Begun(NamedTuple):
@@ -362,17 +282,15 @@ class _Begun(NamedTuple):
     """
 
     number: int
-    maker: Run | LocalEpoch
-    epoch: weakref.ref[Any]
+    maker: Run | LocalRun
+    epoch: weakref.ref[ClosableEpoch]
     thread: int
 
     @property
     def going(self) -> bool:
         """Whether more batches may come."""
         epoch = self.epoch()
-        if epoch is None or epoch.over or epoch.dropped:
-            return False
-        return not (isinstance(self.maker, LocalEpoch) and self.maker.over)
+        return epoch is not None and not epoch.over
 
 
 @final
@@ -389,22 +307,22 @@ class LoaderRun:
 
     Attributes:
         on_run: called with every run that makes batches for this one, or None.
-        between_waits: called before a batch is made in the calling thread, or None.
+        between_waits: called before a batch is made in the calling thread, or None; each epoch
+            has that of its beginning.
         shown: what shows this run; its `rest` is called at the end of each epoch.
     """
 
-    def __init__(self, loader: Loader, *, in_batches: bool) -> None:
+    def __init__(self, loader: Any, *, in_batches: bool) -> None:
         self.on_run: Callable[[AttendedRun], object] | None = None
         self.between_waits: Callable[[], object] | None = None
         self.shown: weakref.WeakSet[Shown] = weakref.WeakSet()
         self._loader = weakref.ref(loader)
         self._in_batches = in_batches
         self._pipeline = Pipeline(())
-        self._local = LocalEpochs()
         self._begun: list[_Begun] = []
         self._number = -1
         self._lock = threading.RLock()
-        self._runs: list[tuple[Run, dict[int, int]]] = []  # each with the numbers of its epochs
+        self._runs: list[tuple[Run | LocalRun, dict[int, int]]] = []  # with their epochs' numbers
         self._past: list[Row] = []  # of runs that are closed, and let go
         self._sums: dict[str, dict[str, int]] = {}
         self._lost: deque[Failure] = deque(maxlen=KEPT)
@@ -431,7 +349,7 @@ class LoaderRun:
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def began(self, epoch: ClosableEpoch, run: Run | None, before: int) -> LocalEpoch | None:
+    def began(self, epoch: ClosableEpoch, run: Run | None, before: int) -> LocalRun | None:
         """Called when an epoch begins.
 
         Args:
@@ -445,17 +363,18 @@ class LoaderRun:
         with self._lock:
             self._number += 1
             self._let_go()
-            maker: Run | LocalEpoch
+            local = None
             if run is None:
-                self._local.between_waits = self.between_waits
-                chain = self._pipeline.chain
-                maker = self._local.begin(chain, self._number, before, self._total())
-            else:
-                maker = run
-                self._numbers_of(run)[run.epoch] = self._number
+                chain, total = self._pipeline.chain, self._total()
+                local = LocalRun(
+                    chain, before=before, total=total, between_waits=self.between_waits
+                )
+            maker = run or local
+            assert maker is not None
+            self._numbers_of(maker)[maker.epoch] = self._number
             self._begun = [one for one in self._begun if one.going]
             self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
-        return maker if isinstance(maker, LocalEpoch) else None
+        return local
 
     def ended(self) -> None:
         """Called when an epoch is over."""
@@ -470,12 +389,12 @@ class LoaderRun:
             ]
             self._numbers_of(other)[other.epoch] = self._number
 
-    def _numbers_of(self, run: Run) -> dict[int, int]:
+    def _numbers_of(self, run: Run | LocalRun) -> dict[int, int]:
         for known, numbers in self._runs:
             if known is run:
                 return numbers
         self._runs.append((run, {}))
-        if self.on_run is not None:
+        if self.on_run is not None and isinstance(run, Run):
             self.on_run(run)
         return self._runs[-1][1]
 
@@ -499,10 +418,10 @@ class LoaderRun:
         return next((one for one in reversed(begun) if one.going), begun[-1] if begun else None)
 
     @property
-    def _run(self) -> Run | None:
-        """The run that makes, or made, the batches of the newest epoch."""
+    def _run(self) -> Run | LocalRun | None:
+        """What makes, or made, the batches of the newest epoch."""
         current = self._current
-        return current.maker if current is not None and isinstance(current.maker, Run) else None
+        return None if current is None else current.maker
 
     @property
     def title(self) -> str:
@@ -525,7 +444,7 @@ class LoaderRun:
     def paused(self) -> bool:
         """Whether the run is paused."""
         run = self._run
-        return self._local.paused if run is None else run.paused
+        return run is not None and run.paused
 
     @property
     def stopped(self) -> bool:
@@ -546,9 +465,7 @@ class LoaderRun:
         """Tell where the loader is: state, epoch, batches delivered, time, why an epoch failed."""
         current = self._current
         if current is None:
-            status = _ready(self._total(), by_loop=is_local(self._pipeline))
-        elif isinstance(current.maker, LocalEpoch):
-            status = current.maker.status(going=current.going)
+            status = Status("ready", 0, total=self._total(), by_loop=is_local(self._pipeline))
         else:
             status = current.maker.status()
             state = status.state if current.going else current.maker.outcome
@@ -571,25 +488,14 @@ class LoaderRun:
         epoch.
         """
         with self._lock:
-            current = self._current
+            shown = self._run
             rows = {name: _idle(stage) for name, stage in self.stages.items()}
-            rows[CONSUMER] = StageStats()
-            shown: Run | LocalEpochs | None = None
-            if current is not None and isinstance(current.maker, Run):
-                shown = current.maker
-                rows |= current.maker.stats()
-            elif current is not None and isinstance(current.maker, LocalEpoch):
-                shown = self._local
-                rows |= self._local.stats(current.maker.now_ns(going=current.going))
-            others: list[Mapping[str, StageStats]] = [
-                run.stats() for run, _ in self._runs if run is not shown
-            ]
-            if shown is not self._local:
-                others.append(self._local.stats(perf_counter_ns()))
+            rows |= {CONSUMER: StageStats()} if shown is None else dict(shown.stats())
+            others = [run.stats() for run, _ in self._runs if run is not shown]
             return RunStats({name: self._summed(name, row, others) for name, row in rows.items()})
 
     def _summed(
-        self, name: str, row: StageStats, others: list[Mapping[str, StageStats]]
+        self, name: str, row: StageStats, others: Iterable[Mapping[str, StageStats]]
     ) -> StageStats:
         """Add what others counted for the stage of this name."""
         sums = {part: self._sums.get(name, {}).get(part, 0) for part in _SUMS}
@@ -604,23 +510,22 @@ class LoaderRun:
     def history(self) -> list[Row]:
         """Return one row a second and stage, of all epochs; old times are thinned."""
         with self._lock:
-            rows = [*self._past, *self._placed(self._local.history())]
+            rows = list(self._past)
             for run, numbers in self._runs:
                 rows += self._placed(run.history(), numbers)
         rows.sort(key=lambda row: row["time_s"])
         return rows
 
-    def _placed(self, rows: list[Row], numbers: Mapping[int, int] | None = None) -> list[Row]:
+    def _placed(self, rows: list[Row], numbers: Mapping[int, int]) -> list[Row]:
         """Have rows count their time from when the loader was made, and the loader's epochs."""
         if not rows:
             return rows
         later_s = float(rows[0]["when_s"]) - float(rows[0]["time_s"]) - self._begun_s
-        known = numbers or {}
         return [
             {
                 **row,
                 "time_s": float(row["time_s"]) + later_s,
-                "epoch": known.get(int(row["epoch"]), row["epoch"]),
+                "epoch": numbers.get(int(row["epoch"]), row["epoch"]),
             }
             for row in rows
         ]
@@ -628,7 +533,7 @@ class LoaderRun:
     def failures(self) -> tuple[Failure, ...]:
         """Return the last 100 items that failed, oldest first."""
         with self._lock:
-            found = [*self._lost, *self._local.failures()]
+            found = list(self._lost)
             for run, numbers in self._runs:
                 found += _renumbered(run.failures(), numbers)
         found.sort(key=lambda one: one.when_s)
@@ -661,7 +566,7 @@ class LoaderRun:
         return f"LoaderRun({self.title}; {state})"
 
     # -- reaching in -------------------------------------------------------------------------
-    def _open_loader(self) -> Loader:
+    def _open_loader(self) -> Any:
         loader = self._loader()
         if loader is None:
             raise RunClosedError("this run's loader is gone; make another one")
@@ -678,15 +583,12 @@ class LoaderRun:
     def pause(self) -> None:
         """Begin no further batch until `resume()`, in this epoch."""
         run = self._run
-        if run is None:
-            self._local.pause()
-        elif not run.closed:
+        if run is not None and not run.closed:
             run.pause()
 
     def resume(self) -> None:
         """Go on after `pause()`."""
         run = self._run
-        self._local.resume()
         if run is not None and not run.closed:
             run.resume()
 
@@ -797,25 +699,6 @@ def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
             one._events.append(change)
 
     return noted
-
-
-def _ready(total: int | None, *, by_loop: bool) -> Status:
-    return Status(
-        state="ready",
-        epoch=0,
-        epochs=None,
-        epochs_begun=None,
-        delivered=0,
-        total=total,
-        units={},
-        elapsed_s=0.0,
-        waited_s=0.0,
-        cpu_cores=None,
-        error="",
-        held_bytes=None,
-        limit_bytes=None,
-        by_loop=by_loop,
-    )
 
 
 def _idle(stage: Stage) -> StageStats:

@@ -379,17 +379,17 @@ class Status:
 
     state: str
     epoch: int
-    epochs: int | None
-    epochs_begun: int | None
-    delivered: int
-    total: int | None
-    units: Mapping[str, str]
-    elapsed_s: float
-    waited_s: float
-    cpu_cores: float | None
-    error: str
-    held_bytes: int | None
-    limit_bytes: int | None
+    epochs: int | None = None
+    epochs_begun: int | None = None
+    delivered: int = 0
+    total: int | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+    waited_s: float = 0.0
+    cpu_cores: float | None = None
+    error: str = ""
+    held_bytes: int | None = None
+    limit_bytes: int | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     resumed: int = 0
     by_loop: bool = False
