@@ -38,7 +38,7 @@ from .chain import (
     with_knobs,
 )
 from .run import LoaderRun, LocalRun
-from .state import EpochProgress, LoaderState, Position, RandomSources, RandomState
+from .state import EpochProgress, LoaderState, Position, RandomSources
 from .workers import WantsWorkersError
 
 _NO_PINNING = (
@@ -619,29 +619,24 @@ class DataLoader:
         self._check_timeout()
         position, sources = self._state.loaded(), self._sources
         if position is None or not position.begun:
-            return self._begun(position, sources, sources.now)
+            return self._begun(position, sources)
         self._check_readers(position)
-        sources.restore(position.random)
-        with sources.with_torch(position.random.torch):
-            return self._begun(position, sources, position.random)
+        sources.restore(position)
+        with sources.with_torch(position.torch):
+            return self._begun(position, sources)
 
-    def _begun(
-        self, loaded: Position | None, sources: RandomSources, random: RandomState
-    ) -> LoaderEpoch:
+    def _begun(self, loaded: Position | None, sources: RandomSources) -> LoaderEpoch:
         """Begin an epoch; of a loaded one, its rest."""
-        state, goes_on = self._state, loaded is not None and loaded.begun
-        indices = state.indices(sources, loaded)
-        seed = state.seed_of(self._drawn_seed, loaded, stays=self._stays)
-        workers = None if goes_on else self._free_workers(seed.seed)
-        position = state.beginning(loaded, random, seed, stays=self._stays)
-        progress = state.progress_of(position, indices, by_loop=not self.num_workers)
-        left = position.left_of(indices)
-        if self.num_workers:
-            epoch = (workers or self._open(position)).epoch(self, begun(left), progress)
+        goes_on, workers = loaded is not None and loaded.begun, self.num_workers
+        draw, stays = self._drawn_seed, self._stays
+        progress, left = self._state.begin(sources, loaded, draw, stays=stays, by_loop=not workers)
+        if workers:
+            free = None if goes_on else self._free_workers(progress.position.seed)
+            epoch = (free or self._open(progress.position)).epoch(self, begun(left), progress)
         else:  # what goes on draws its first index while torch's generator is as it was
             epoch = self._local_epoch(begun(left) if goes_on else left, progress)
         epoch.local = self._live.began(epoch, progress.run, progress.delivered)
-        state.progress = progress
+        self._state.progress = progress
         return epoch
 
     def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
@@ -652,7 +647,7 @@ class DataLoader:
         recipe = self._recipe(0, None, position)
         if indices is None:
             progress.reading = recipe.batches()
-        batches = local_batches(recipe, indices or progress.reading, position.rest)
+        batches = local_batches(recipe, indices or progress.reading, position.left)
         return LoaderEpoch(self, batches, progress)
 
     @property
@@ -663,7 +658,7 @@ class DataLoader:
     def _stays(self) -> bool:
         return self.persistent_workers and self.num_workers > 0
 
-    def _free_workers(self, seed: int) -> WorkerRun | None:
+    def _free_workers(self, seed: int | None) -> WorkerRun | None:
         """Return the workers that stayed, if the next epoch, with this seed, may have them."""
         workers = self._kept
         if workers is None or not self.num_workers or workers.seed != seed:
@@ -757,9 +752,9 @@ class DataLoader:
             StateError: it is of another dataset, batch size or sampler, or cannot be read.
         """
         sources = self._sources
-        position, now = self._state.read(sources, state)
+        position = self._state.read(sources, state)
         self._check_readers(position)
-        self._state.load(sources, position, now)
+        self._state.load(sources, position)
         if self._kept is not None:
             _close_run(self._kept.run, _CLOSE_S)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import dataclasses
 import itertools
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, final
 
 from ..base.format import shortened
@@ -31,31 +30,6 @@ from .chain import (
 
 # -- what the order is drawn from ------------------------------------------------------------------
 _MOST_BYTES = 1 << 20  # the state of a generator has some thousand
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """How the generators and the sampler were at some moment.
-
-    Attributes:
-        generators: the states of the generators that were given.
-        torch: that of torch's own, or None where nothing is drawn from it.
-        epoch: that which `set_epoch` told the sampler, or None.
-    """
-
-    generators: tuple[Any, ...]
-    torch: Any | None
-    epoch: int | None
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The states as JSON-ready values."""
-        return {
-            "generators": [_packed(state) for state in self.generators],
-            "torch": None if self.torch is None else _packed(self.torch),
-            "sampler_epoch": self.epoch,
-        }
 
 
 def _packed(state: Any) -> str:
@@ -114,21 +88,26 @@ class RandomSources:
         return [type(one).__qualname__ for one in self._samplers]
 
     @property
-    def now(self) -> RandomState:
-        """How everything is at this moment."""
-        return RandomState(
-            tuple(one.get_state() for one in self._generators),
-            self._torch.get_rng_state() if self._from_torch else None,
-            next((one.epoch for one in self._samplers if _counts_epochs(one)), None),
-        )
+    def now(self) -> dict[str, Any]:
+        """How everything is at this moment, as the fields of a `Position`."""
+        return {
+            "generators": [_packed(one.get_state()) for one in self._generators],
+            "torch": self.torch_now,
+            "sampler_epoch": next((one.epoch for one in self._samplers if _counts(one)), None),
+        }
 
-    def read(self, data: Any) -> RandomState:
-        """Read what `RandomState.data` wrote.
+    @property
+    def torch_now(self) -> str | None:
+        """The state of torch's own generator; None where nothing is drawn from it."""
+        return _packed(self._torch.get_rng_state()) if self._from_torch else None
+
+    def check(self, position: Position) -> None:
+        """Check that a place is of generators and samplers like these.
 
         Raises:
             StateError: something else stands there, or there are other generators.
         """
-        texts, text, epoch = data["generators"], data["torch"], data["sampler_epoch"]
+        texts, text, epoch = position.generators, position.torch, position.sampler_epoch
         if len(texts) != len(self._generators):
             raise StateError(
                 f"the state has {len(texts)} generators that were given, this loader has "
@@ -141,10 +120,13 @@ class RandomSources:
             )
         if epoch is not None and type(epoch) is not int:
             raise StateError(f"the epoch of a sampler must be an int, got {shortened(repr(epoch))}")
-        found = tuple(map(self.unpacked, texts, self._generators))
-        return RandomState(found, None if text is None else self.unpacked(text), epoch)
+        for one, state in zip(self._generators, texts, strict=True):
+            self._unpacked(state, one)
+        for own in (text, position.torch_now):
+            if own is not None:
+                self._unpacked(own)
 
-    def unpacked(self, text: Any, generator: Any = None) -> Any:
+    def _unpacked(self, text: Any, generator: Any = None) -> Any:
         """Read the state of a generator, torch's own if not given.
 
         Raises:
@@ -162,38 +144,37 @@ class RandomSources:
             ) from error
         return state
 
-    def restore(self, random: RandomState) -> None:
+    def restore(self, position: Position) -> None:
         """Set generators and sampler, but for torch's own generator, as they were."""
-        for one, state in zip(self._generators, random.generators, strict=True):
-            one.set_state(state)
-        self.tell_epoch(random)
+        for one, state in zip(self._generators, position.generators, strict=True):
+            one.set_state(self._unpacked(state, one))
+        self.tell_epoch(position.sampler_epoch)
 
-    def tell_epoch(self, random: RandomState) -> None:
-        """Set the sampler's epoch as it was."""
+    def tell_epoch(self, epoch: int | None) -> None:
+        """Set the sampler's epoch as it was, where it counts them."""
         for one in self._samplers:
-            if random.epoch is not None and _counts_epochs(one):
-                one.set_epoch(random.epoch)
+            if epoch is not None and _counts(one):
+                one.set_epoch(epoch)
 
-    def set_torch(self, state: Any) -> None:
+    def set_torch(self, state: str | None) -> None:
         """Set torch's own generator, if the order is drawn from it."""
         if state is not None:
-            self._torch.set_rng_state(state)
+            self._torch.set_rng_state(self._unpacked(state))
 
     @contextmanager
-    def with_torch(self, state: Any) -> Iterator[None]:
+    def with_torch(self, state: str | None) -> Iterator[None]:
         """Draw from torch's own generator as it was then; it is left as it is."""
-        if state is None:
-            yield
-            return
         before = self._torch.get_rng_state()
-        self._torch.set_rng_state(state)
+        self.set_torch(state)
         try:
             yield
         finally:
-            self._torch.set_rng_state(before)
+            if state is not None:
+                self._torch.set_rng_state(before)
 
 
-def _counts_epochs(sampler: Any) -> bool:
+def _counts(sampler: Any) -> bool:
+    """Tell whether a sampler has an epoch that can be set."""
     is_told = callable(getattr(sampler, "set_epoch", None))
     return is_told and type(getattr(sampler, "epoch", None)) is int
 
@@ -236,6 +217,7 @@ class StatefulIndices(Iterator[Any]):
 
 
 # -- a place in the epochs -------------------------------------------------------------------------
+_ALL = Remaining()
 _FORMAT = 1
 _WAY_OUT = "give what loader.state_dict() returned"
 _MOST = 2**62
@@ -244,56 +226,45 @@ _MOST_SEED = 2**63
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitPosition:
-    """Where the workers are that read a part of an iterable dataset each.
-
-    Attributes:
-        readers: number of workers.
-        in_order: they take turns.
-        stages: where the stages of their run go on.
-    """
-
-    readers: int
-    in_order: bool
-    stages: dict[str, Any]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in the epochs of a loader.
+    """A place in the epochs of a loader, in the words and values in which it is written down.
 
     Attributes:
         begun: the epoch had begun; False: it is the next one.
-        delivered: batches of it that the loop has had.
-        rest: those that it has not.
-        random: what its order is drawn from, as it was when the epoch began.
+        generators: states of the generators that were given, when the epoch began.
+        torch: that of torch's own then, or None where nothing is drawn from it.
+        sampler_epoch: that which `set_epoch` told the sampler, or None.
         seed: of the workers' items; None where none was drawn.
         drew: that seed was drawn for this epoch.
         stays: the seed is drawn once for all epochs.
         epoch: number of the epoch among those of this seed.
-        sampler: the sampler's own state behind the batches below `rest.start`, or None.
+        delivered: batches of the epoch that the loop has had.
+        rest: those that it has not, as `Remaining.data`.
+        sampler: the sampler's own state behind the batches that the loop has had, or None.
         dataset: the iterable dataset's own state, or None.
         iterator: that of the dataset's iterator, where it has another one, or None.
         ended: those are states of an end: the dataset has given all.
-        parts: where the workers are that read it in parts, or None.
-        data: all of this as it was written.
+        parts: where the workers are that read a part of it each: how many there are, whether
+            they take turns, where the stages of their run go on; or None.
+        torch_now: of torch's own generator when the state was taken, in mid-epoch, or None.
     """
 
     begun: bool
-    delivered: int
-    rest: Remaining
-    random: RandomState
+    generators: list[str]
+    torch: str | None
+    sampler_epoch: int | None
     seed: int | None
     drew: bool
     stays: bool
     epoch: int
+    delivered: int = 0
+    rest: list[Any] = field(default_factory=lambda: _ALL.data)
     sampler: Any = None
     dataset: Any = None
     iterator: Any = None
     ended: bool = False
-    parts: SplitPosition | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    parts: list[Any] | None = None
+    torch_now: str | None = None
 
     def written(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Write it down.
@@ -301,25 +272,13 @@ class Position:
         Args:
             about: what must be the same where the epoch goes on.
         """
-        parts = self.parts
-        return {
-            "nbpipe_loader": _FORMAT,
-            "begun": self.begun,
-            "delivered": self.delivered,
-            "rest": self.rest.data,
-            "by": self._way,
-            "seed": self.seed,
-            "drew": self.drew,
-            "stays": self.stays,
-            "epoch": self.epoch,
-            **self.random.data,
-            "sampler": self.sampler,
-            "dataset": self.dataset,
-            "iterator": self.iterator,
-            "ended": self.ended,
-            "parts": None if parts is None else [parts.readers, parts.in_order, parts.stages],
-            "about": dict(about),
-        }
+        values = {name: getattr(self, name) for name in _NAMES}
+        return {"nbpipe_loader": _FORMAT, **values, "by": self._way, "about": dict(about)}
+
+    @property
+    def left(self) -> Remaining:
+        """The batches of the epoch that the loop has not had."""
+        return Remaining.read(self.rest)
 
     @property
     def _way(self) -> str:
@@ -346,10 +305,11 @@ class Position:
             return
         if parts is None:
             raise self.read_whole()
-        if (workers, in_order) != (parts.readers, parts.in_order):
+        readers, turns, _ = parts
+        if (workers, in_order) != (readers, turns):
             raise StateError(
-                f"the state is of an epoch whose dataset {parts.readers} workers read in parts, "
-                f"with in_order={parts.in_order}; here are {workers}, with in_order={in_order}: "
+                f"the state is of an epoch whose dataset {readers} workers read in parts, "
+                f"with in_order={turns}; here are {workers}, with in_order={in_order}: "
                 "each has read as far as it came, so set both as they were, or begin the epoch "
                 "again"
             )
@@ -371,7 +331,7 @@ class Position:
         """
         if indices is None:
             return None
-        start = self.rest.start
+        start = self.left.start
         if not isinstance(indices, StatefulIndices):
             deque(itertools.islice(indices, start), 0)
         return itertools.chain(itertools.repeat(None, start), indices)
@@ -381,7 +341,7 @@ class Position:
         """Where an iterable dataset goes on that is read once."""
         return Resumed(
             epoch=self.epoch,
-            had=self.rest.start,
+            had=self.left.start,
             dataset=self.dataset,
             iterator=self.iterator,
             ended=self.ended,
@@ -393,13 +353,16 @@ class Position:
             return
         stages: Mapping[str, Any] = {}
         if self.delivered and self.parts is not None:
-            stages = self.parts.stages
+            _, _, stages = self.parts
         elif self.delivered and READER in run.stages:
-            stages = {SAMPLES: {"children": [[0, self.rest.data]]}}
+            stages = {SAMPLES: {"children": [[0, self.rest]]}}
         elif self.delivered:
-            stages = {next(iter(run.stages)): {"rest": self.rest.data, "by": "skipping"}}
+            stages = {next(iter(run.stages)): {"rest": self.rest, "by": "skipping"}}
         place = {"epoch": self.epoch, "delivered": self.delivered, "stages": dict(stages)}
         run.load_state_dict(run.state_dict() | place)
+
+
+_NAMES = tuple(one.name for one in fields(Position))
 
 
 def read_position(data: Any, sources: RandomSources, about: Mapping[str, Any]) -> Position:
@@ -419,11 +382,19 @@ def read_position(data: Any, sources: RandomSources, about: Mapping[str, Any]) -
         )
     try:
         _check_about(data["about"], about)
-        return _read(data, sources)
+        position = Position(**{name: data[name] for name in _NAMES if name in data})
+        for name, right in _rules(position):
+            if not right:
+                raise StateError(
+                    f"{name!r} of a loader's state is not what was written, got "
+                    f"{shortened(repr(data[name]))}; {_WAY_OUT}"
+                )
+        sources.check(position)
     except (TypeError, ValueError, LookupError) as error:
         if isinstance(error, StateError):
             raise
         raise StateError(f"the state cannot be read ({error!r}); {_WAY_OUT}") from error
+    return position
 
 
 def _check_about(theirs: Any, ours: Mapping[str, Any]) -> None:
@@ -436,53 +407,24 @@ def _check_about(theirs: Any, ours: Mapping[str, Any]) -> None:
             )
 
 
-def _read(data: Mapping[str, Any], sources: RandomSources) -> Position:
+def _rules(one: Position) -> Iterator[tuple[str, bool]]:
+    """Return the names of what is written, each with whether it may be what it is."""
     for name in ("begun", "drew", "stays"):
-        if not isinstance(data[name], bool):
-            raise _wrong(name, data[name])
+        yield name, isinstance(getattr(one, name), bool)
     for name in ("delivered", "epoch"):
-        if type(data[name]) is not int or not 0 <= data[name] < _MOST:
-            raise _wrong(name, data[name])
-    seed, rest = data["seed"], Remaining.read(data["rest"])
-    is_seed = type(seed) is int and 0 <= seed < _MOST_SEED
-    if not is_seed and (data["begun"] or seed is not None):
-        raise _wrong("seed", seed)
-    if data["parts"] is None and rest.left_out != data["delivered"]:
-        raise _wrong("rest", data["rest"])
-    if data["delivered"] and not data["begun"]:
-        raise _wrong("begun", data["begun"])
-    return Position(
-        begun=data["begun"],
-        delivered=data["delivered"],
-        rest=rest,
-        random=sources.read(data),
-        seed=seed,
-        drew=data["drew"],
-        stays=data["stays"],
-        epoch=data["epoch"],
-        sampler=data["sampler"],
-        dataset=data["dataset"],
-        iterator=data.get("iterator"),
-        ended=data.get("ended") is True,
-        parts=_parts(data["parts"]),
-        data=data,
-    )
+        yield name, _is_number(getattr(one, name), _MOST)
+    yield "seed", _is_number(one.seed, _MOST_SEED) or (one.seed is None and not one.begun)
+    yield "begun", one.begun or not one.delivered
+    if one.parts is None:
+        yield "rest", one.left.left_out == one.delivered
+    else:
+        readers, turns, stages = one.parts
+        yield "parts", _is_number(readers, _MOST) and isinstance(turns, bool)
+        yield "parts", isinstance(stages, Mapping)
 
 
-def _parts(data: Any) -> SplitPosition | None:
-    if data is None:
-        return None
-    readers, in_order, stages = data
-    if type(readers) is not int or not isinstance(stages, Mapping):
-        raise _wrong("parts", data)
-    return SplitPosition(readers=readers, in_order=bool(in_order), stages=dict(stages))
-
-
-def _wrong(name: str, value: Any) -> StateError:
-    return StateError(
-        f"{name!r} of a loader's state is not what was written, got {shortened(repr(value))}; "
-        f"{_WAY_OUT}"
-    )
+def _is_number(value: object, most: int) -> bool:
+    return type(value) is int and 0 <= value < most
 
 
 @final
@@ -520,57 +462,68 @@ class EpochProgress:
     def deliver(self) -> int:
         """Called when the loop gets a batch; return the number of all that it has had."""
         self.delivered += 1
-        if self._sampled is not None and self._in_order and not self.position.rest.gaps:
+        if self._sampled is not None and self._in_order and not self.position.left.gaps:
             self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
 
-    @property
-    def iterator(self) -> Any:
-        """The state of the iterator that reads in the calling thread, if it has one; or None."""
-        return None if self.reading is None else self.reading.state_of_iterator
+    def place(self, state_of_dataset: Callable[..., Any]) -> Position:
+        """Tell where it is now.
 
-    @property
-    def ended(self) -> bool:
-        """Whether a dataset that is read in the calling thread has given all."""
-        return self.reading is not None and self.reading.ended
+        Args:
+            state_of_dataset: returns the dataset's own state; told whether the calling thread
+                reads it, and how many batches of it the loop has had.
 
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing was asked for, and nothing is made ahead."""
-        return not self.asked and self.run is None
-
-    @property
-    def parts(self) -> SplitPosition | None:
-        """Where the workers are that read parts, if they do."""
-        if self.run is None or not self.readers:
-            return None
-        stages = self.run.state_dict()["stages"]
-        return SplitPosition(readers=self.readers, in_order=self._in_order, stages=stages)
-
-    @property
-    def rest(self) -> Remaining:
-        """The batches that the loop has not had."""
-        if self.run is None or self._in_order:
-            return self.position.rest.of_wanted(Remaining(self.delivered - self.position.delivered))
-        stages = self.run.state_dict()["stages"]
-        if READER not in stages:
-            return next(
-                (Remaining.read(about["rest"]) for about in stages.values()), self.position.rest
+        Raises:
+            StateError: the workers died, and nobody can say how far they had come.
+        """
+        run, reading = self.run, self.reading
+        iterator = None if reading is None else reading.state_of_iterator
+        if run is None and not self.asked:  # its sampler has drawn nothing
+            return replace(
+                self.position,
+                begun=False,
+                sampler=self._sampler_at(0),
+                dataset=state_of_dataset(by_loop=True),
+                iterator=iterator,
             )
+        asks = run is not None and (self.readers or not self._in_order)
+        stages = run.state_dict()["stages"] if run is not None and asks else None
+        parts = [self.readers, self._in_order, stages] if run is not None and self.readers else None
+        rest = _ALL if parts is not None else self._rest(stages)
+        return replace(
+            self.position,
+            delivered=self.delivered,
+            rest=rest.data,
+            sampler=self._sampler_at(rest.start),
+            dataset=state_of_dataset(by_loop=run is None, had=self.delivered),
+            iterator=iterator,
+            ended=reading is not None and reading.ended,
+            parts=parts,
+        )
+
+    def _rest(self, stages: Mapping[str, Any] | None) -> Remaining:
+        """Return the batches that the loop has not had.
+
+        Args:
+            stages: where those of a run stand that gives them as they are done, or None.
+        """
+        position = self.position
+        if stages is None:
+            return position.left.of_wanted(Remaining(self.delivered - position.delivered))
+        if READER not in stages:
+            rests = (Remaining.read(about["rest"]) for about in stages.values())
+            return next(rests, position.left)
         for _, rest in stages.get(SAMPLES, {}).get("children", ()):
             return Remaining.read(rest)
         over = stages[READER]["rest"][0]  # its one item: all that it gave was handed out
-        return Remaining(self.delivered) if over else self.position.rest
+        return Remaining(self.delivered) if over else position.left
 
-    def sampler_at(self, number: int) -> Any:
+    def _sampler_at(self, number: int) -> Any:
         """Return the sampler's own state behind so many batches, or None."""
         return None if self._sampled is None else self._sampled.at(number)
 
 
 # -- the newest epoch, and the one that is to go on ------------------------------------------------
-_ALL = Remaining()
-
-
 class EpochSeed(NamedTuple):
     """The seed of the items of an epoch that workers make.
 
@@ -617,13 +570,57 @@ class LoaderState:
             self.pending = None
         return self.pending
 
-    def indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
+    def begin(
+        self,
+        sources: RandomSources,
+        loaded: Position | None,
+        draw: Callable[[], int],
+        *,
+        stays: bool,
+        by_loop: bool,
+    ) -> tuple[EpochProgress, Iterator[Any] | None]:
+        """Begin the next epoch; it is the newest once it is kept in `progress`.
+
+        Args:
+            sources: what the order is drawn from.
+            loaded: where it begins, or None.
+            draw: draws a seed.
+            stays: its workers stay for the next one.
+            by_loop: the calling thread makes the batches.
+
+        Returns:
+            How far it is, and the indices of its batches: None for each that the loop has had;
+            and no indices where the dataset is iterable.
+        """
+        now = sources.now if loaded is None or not loaded.begun else {}
+        indices = self._indices(sources, loaded)
+        seed = self._seed_of(draw, loaded, stays=stays)
+        once = stays if self._once is None else self._once
+        if stays or self._once:
+            self._kept = EpochSeed(seed.seed, seed.epoch + 1)
+        position = loaded
+        if position is None or not position.begun:
+            position = Position(
+                **now,
+                begun=True,
+                seed=seed.seed,
+                drew=seed.drew,
+                stays=once,
+                epoch=seed.epoch,
+                dataset=None if loaded is None else loaded.dataset,
+                iterator=None if loaded is None else loaded.iterator,
+            )
+        sampled = indices if isinstance(indices, StatefulIndices) else None
+        progress = EpochProgress(position, in_order=self._in_order or by_loop, sampled=sampled)
+        return progress, position.left_of(indices)
+
+    def _indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
         """Begin to iterate the sampler; load its own state. A dataset loads its own later."""
         if position is not None and position.dataset is not None:
             checked_state(self._dataset)
         if self._reads:
             return None
-        sampler, start = sources.stateful, 0 if position is None else position.rest.start
+        sampler, start = sources.stateful, 0 if position is None else position.left.start
         if sampler is None:
             return following(iter(self._samples.indices))
         goes_on = position is not None and position.sampler is not None
@@ -632,16 +629,10 @@ class LoaderState:
             sampler.load_state_dict(position.sampler)  # type: ignore[union-attr]
         return StatefulIndices(sampler, self._samples.indices, start, retry=goes_on and not start)
 
-    def seed_of(
+    def _seed_of(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool
     ) -> EpochSeed:
-        """Return the seed of the next epoch.
-
-        Args:
-            draw: draws one.
-            position: where it begins, or None.
-            stays: its workers stay for the next one.
-        """
+        """Return the seed of the epoch that begins at a place."""
         if position is not None and position.begun and position.seed is not None:
             if position.drew:
                 draw()
@@ -656,47 +647,6 @@ class LoaderState:
     def _kept_seed(self, *, stays: bool) -> EpochSeed | None:
         """Return the next epoch's seed, where none is drawn for it."""
         return self._kept if stays or self._once else None
-
-    def beginning(
-        self,
-        position: Position | None,
-        random: RandomState,
-        seed: EpochSeed,
-        *,
-        stays: bool,
-    ) -> Position:
-        """Return the place where an epoch begins.
-
-        Args:
-            position: the one that was loaded, or None.
-            random: how everything was before.
-            seed: its seed.
-            stays: its workers stay for the next one.
-        """
-        once = stays if self._once is None else self._once
-        if stays or self._once:
-            self._kept = EpochSeed(seed.seed, seed.epoch + 1)
-        if position is not None and position.begun:
-            return position
-        return Position(
-            begun=True,
-            delivered=0,
-            rest=_ALL,
-            random=random,
-            seed=seed.seed,
-            drew=seed.drew,
-            stays=once,
-            epoch=seed.epoch,
-            dataset=None if position is None else position.dataset,
-            iterator=None if position is None else position.iterator,
-        )
-
-    def progress_of(
-        self, position: Position, indices: Iterator[Any] | None, *, by_loop: bool
-    ) -> EpochProgress:
-        """Return the progress of an epoch that is to begin; it is the newest once it does."""
-        sampled = indices if isinstance(indices, StatefulIndices) else None
-        return EpochProgress(position, in_order=self._in_order or by_loop, sampled=sampled)
 
     # -- states ---------------------------------------------------------------------------
     def about(self, sources: RandomSources) -> dict[str, Any]:
@@ -721,52 +671,27 @@ class LoaderState:
             workers: how many the next epoch has.
             stays: they are to stay.
         """
-        progress, pending = self.progress, self.pending
-        if pending is not None and (progress is None or not progress.asked):
-            return dict(pending.data)
-        if progress is None or progress.finished:
-            position = self._next(sources, by_loop=not workers, stays=stays)
-        elif progress.untouched:  # its sampler has drawn nothing
-            position = dataclasses.replace(
-                progress.position,
-                begun=False,
-                sampler=progress.sampler_at(0),
-                dataset=self._state_of_dataset(by_loop=True),
-                iterator=progress.iterator,
-            )
-        else:
-            position = self._inside(progress)
-        state = position.written(self.about(sources))
-        state["torch_now"] = sources.now.data["torch"] if position.begun else None
-        return state
+        progress, position = self.progress, self.pending
+        if position is None or (progress is not None and progress.asked):
+            if progress is None or progress.finished:
+                position = self._next(sources, by_loop=not workers, stays=stays)
+            else:
+                position = progress.place(self._state_of_dataset)
+            now = sources.torch_now if position.begun else None
+            position = replace(position, torch_now=now)
+        return position.written(self.about(sources))
 
     def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
         kept, sampler = self._kept_seed(stays=stays), sources.stateful
         return Position(
+            **sources.now,
             begun=False,
-            delivered=0,
-            rest=_ALL,
-            random=sources.now,
             seed=None if kept is None else kept.seed,
             drew=False,
             stays=stays if self._once is None else self._once,
             epoch=0 if kept is None else kept.epoch,
             sampler=None if sampler is None else state_of(sampler),
             dataset=self._state_of_dataset(by_loop=by_loop),
-        )
-
-    def _inside(self, progress: EpochProgress) -> Position:
-        parts = progress.parts
-        rest = _ALL if parts is not None else progress.rest
-        return dataclasses.replace(
-            progress.position,
-            delivered=progress.delivered,
-            rest=rest,
-            sampler=progress.sampler_at(rest.start),
-            dataset=self._state_of_dataset(by_loop=progress.run is None, had=progress.delivered),
-            iterator=progress.iterator,
-            ended=progress.ended,
-            parts=parts,
         )
 
     def _state_of_dataset(self, *, by_loop: bool, had: int = 0) -> Any:
@@ -780,29 +705,21 @@ class LoaderState:
                 return None
             raise
 
-    def read(self, sources: RandomSources, state: Any) -> tuple[Position, Any]:
-        """Read a state; return its place, and what torch's own generator is to be, or None.
+    def read(self, sources: RandomSources, state: Any) -> Position:
+        """Read a state.
 
         Raises:
             StateError: it belongs to another loader, or cannot be read.
         """
-        position = read_position(state, sources, self.about(sources))
-        after = state.get("torch_now")
-        return position, position.random.torch if after is None else sources.unpacked(after)
+        return read_position(state, sources, self.about(sources))
 
-    def load(self, sources: RandomSources, position: Position, now: Any) -> None:
-        """Have the next epoch begin at a place.
-
-        Args:
-            sources: what the order is drawn from.
-            position: the place.
-            now: state of torch's own generator, or None.
-        """
+    def load(self, sources: RandomSources, position: Position) -> None:
+        """Have the next epoch begin at a place."""
         if position.begun:
-            sources.tell_epoch(position.random)
+            sources.tell_epoch(position.sampler_epoch)
         else:
-            sources.restore(position.random)
-        sources.set_torch(now)
+            sources.restore(position)
+        sources.set_torch(position.torch_now or position.torch)
         self.pending, self.progress, self._once = position, None, position.stays
         self._kept = None
         fresh = not (position.begun or position.drew)
