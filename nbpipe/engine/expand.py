@@ -16,7 +16,7 @@ from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
-from .external import Feed, GivenItems, NothingReadyError
+from .external import Feed, GivenItems
 from .fold import StreamStep
 from .node import Children, Drops, Node, Stages
 from .runtime import StageRuntime
@@ -181,9 +181,7 @@ class SourceOpener(Opener):
         self._ended(number)
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
-        """End the epoch: a source that failed cannot go on; one that has nothing now can."""
-        if isinstance(error, NothingReadyError):
-            return None
+        """End the epoch: a source that failed cannot go on."""
         if isinstance(self._spec.items, GivenItems):
             return self._step.failure(self._spec.items.path, None, error)
         return self._step.failure(task.drawn + len(task.results), None, error)

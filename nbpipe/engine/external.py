@@ -65,10 +65,6 @@ class Broken:
         return self._packed.unpack()
 
 
-class NothingReadyError(Exception):
-    """There is no index now, but there may be one later."""
-
-
 Index: TypeAlias = int | NotAnIndex | Broken
 
 
@@ -82,11 +78,7 @@ class GivenOrder(ABC):
 
     @abstractmethod
     def draw(self) -> Iterator[Index]:
-        """Return the indices one by one; called once, in the thread that reads the source.
-
-        Raises:
-            NothingReadyError: there is none now; the iterator can be asked again.
-        """
+        """Return the indices one by one; called once, in the thread that reads the source."""
 
     @property
     @abstractmethod
@@ -318,6 +310,7 @@ class Feed(GivenOrder):
     def _put(self, indices: Sequence[Index], loads: int) -> None:
         if self._send is None:
             self._indices.extend([(indices[0], loads), *((index, 0) for index in indices[1:])])
+            self._changed.notify_all()
         else:
             self._send(indices)
         self._waiting += loads
@@ -358,17 +351,15 @@ class Feed(GivenOrder):
         return self._wanted
 
     def draw(self) -> Iterator[Index]:
-        """Return what was pushed; `NothingReadyError` where nothing is, until the end."""
+        """Return what was pushed; wait where there is nothing yet, until the end."""
         return iter(self._draw, _END)
 
     def _draw(self) -> Any:
-        over = self.ended or not self._wanted  # first: what was pushed before the end counts
-        try:
-            index, loads = self._indices.popleft()
-        except IndexError:
-            if over:
+        with self._lock:
+            self._changed.wait_for(lambda: self._indices or self.ended or not self._wanted)
+            if not self._indices:
                 return _END
-            raise NothingReadyError from None
+            index, loads = self._indices.popleft()
         if loads:
             self.began(loads)
         return index
@@ -456,7 +447,6 @@ class GivenItems:
 
         Raises:
             ArgumentError: an index is no int, or out of range.
-            NothingReadyError: there is none now; the iterator can be asked again.
             BaseException: what gave the indices, or the source, raised.
         """
         return _Reading(self, len(self._items), rest)

@@ -374,47 +374,33 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
 def _check_chain(ours: list[Any], theirs: Any) -> None:
     if ours == theirs:
         return
-    if not isinstance(theirs, list | tuple):
-        raise StateError(f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}")
-    for one, other in zip(ours, theirs, strict=False):
-        if one != other:
-            _check_inside(one, other)
-            raise StateError(
-                f"the state is of a pipeline with {_words(other)}, this one has {_words(one)}; "
-                f"{_WAY_OUT}, or begin the epoch again"
-            )
-    raise StateError(
-        f"the state is of a pipeline of {_count(theirs)}, this one has {len(ours)}; "
-        f"{_WAY_OUT}, or begin the epoch again"
-    )
-
-
-def _count(stages: Sequence[Any]) -> str:
-    return f"{len(stages)} stage" + ("" if len(stages) == 1 else "s")
-
-
-def _check_inside(ours: list[Any], theirs: Any) -> None:
-    """Look for the difference in the pipelines that a stage joins, or in its branches."""
-    if not isinstance(theirs, list | tuple) or list(ours[:3]) != list(theirs[:3]):
-        return
-    inputs = theirs[3] if len(theirs) == len(ours) else None
-    if isinstance(inputs, list | tuple) and len(inputs) == len(ours[3]):
-        for one, other in zip(ours[3], inputs, strict=True):
-            _check_chain(one, other)
-    count = len(inputs) if isinstance(inputs, list | tuple) else 0
-    raise StateError(
-        f"the state is of a pipeline whose stage {ours[0]!r} ({ours[1]}) has {count} inputs, "
-        f"here it has {len(ours[3])}; {_WAY_OUT}, or begin the epoch again"
-    )
-
-
-def _words(outline: Any) -> str:
     try:
-        name, op, about, _ = outline
-        values = ", ".join(f"{key} {value!r}" for key, value in about.items())
-    except (TypeError, ValueError, AttributeError):
-        return shortened(repr(outline))
-    return f"stage {name!r} ({op}{', ' + values if values else ''})"
+        lines = zip(_summary(ours), _summary(theirs), strict=False)
+        here, there = next(pair for pair in lines if pair[0][0] != pair[1][0])
+    except (TypeError, ValueError, AttributeError, StopIteration, RecursionError):
+        raise StateError(
+            f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}"
+        ) from None
+    which = 0 if here[0] and there[0] else 1  # where one ends, their sizes differ
+    raise StateError(
+        f"the state is of a pipeline with {there[which]}, this one has {here[which]}; {_WAY_OUT}, "
+        "or begin the epoch again"
+    )
+
+
+def _summary(outlines: Any) -> Iterator[tuple[str, str]]:
+    """Describe a chain stage by stage, those that a stage joins behind it; then its end, as "".
+
+    Beside each is the size of its chain.
+    """
+    size = f"{len(outlines)} stage" + ("" if len(outlines) == 1 else "s")
+    for name, op, about, inputs in outlines:
+        words = [op, *(f"{key} {value!r}" for key, value in about.items())]
+        words += [f"{len(inputs)} inputs"] * bool(inputs)
+        yield f"stage {name!r} ({', '.join(words)})", size
+        for inner in inputs:
+            yield from _summary(inner)
+    yield "", size
 
 
 def _outline(stage: Stage) -> list[Any]:
