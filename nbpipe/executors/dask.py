@@ -10,10 +10,10 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 from ..errors import (
     ArgumentError,
@@ -24,17 +24,9 @@ from ..errors import (
     UnpicklableError,
     WorkerDiedError,
 )
-from .base import Answer, Caller, Job, Program
-from .futures import (
-    DrawnChildren,
-    Payload,
-    PendingCall,
-    PendingCalls,
-    answer_of,
-    packed,
-    run_shipped,
-)
-from .shipping import Shipped, Shipper
+from .base import Program
+from .futures import FutureCaller, Payload, PendingCall, run_shipped
+from .shipping import Shipped
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -159,7 +151,8 @@ def _distributed() -> Any:
 
 
 # -- The caller ------------------------------------------------------------------------------------
-class DaskCaller(Caller):
+@final
+class DaskCaller(FutureCaller):
     """Has jobs done on a Dask cluster.
 
     Attributes:
@@ -169,82 +162,33 @@ class DaskCaller(Caller):
     retries_of_deaths = 1  # Dask also gives up an innocent item that waited beside a poisonous one
 
     def __init__(self, spec: DaskExecutor) -> None:
+        super().__init__("dask")
         self._spec = spec
         self._client = spec.client
-        self._calls = PendingCalls("dask")
-        self._shipper = Shipper(afar=True)
-        self._sender = _Sender(spec.client, spec.scatter_from_bytes)
+        self._sender = _Sender(spec)
         self._view = _ClusterView(spec.client)
         self.link = _link(spec.client)
 
-    def call(self, job: Job) -> Answer:
-        """Have a job done, and wait for it in this thread.
+    def _submit(self, call: PendingCall) -> Future[Payload]:
+        shipped = self._shipper.of(call.job.program)
+        return _on_loop(self._client, self._sender.run(call, shipped, call.parts(shipped)))
 
-        Raises:
-            StageTimeoutError: a call of a function took longer than the job's `timeout_s`; it
-                goes on in its worker, which Dask cannot stop.
-            WorkerDiedError: every worker that was given the job died.
-            ExecutorBrokenError: the client is closed, or the scheduler is gone.
-            UnpicklableError: the program, an item or a result cannot be pickled.
-        """
-        answer = self._done(job, expands=False)
-        assert isinstance(answer, Answer)
-        return answer
-
-    def expand(self, job: Job) -> Iterator[Any]:
-        """Have all children of the job's one entry made; then return an iterator over them."""
-        children = self._done(job, expands=True)
-        assert isinstance(children, DrawnChildren)
-        return children.draw()
-
-    def _done(self, job: Job, *, expands: bool) -> Answer | DrawnChildren:
-        with self._calls.open(job) as call:
-            reply = self._send(self._task(job, call, expands=expands), call)
-            self._calls.follow(call, reply)
-            try:
-                call.wait()
-            finally:
-                reply.cancel()  # no harm where it is done; else Dask is told to drop the task
-            return answer_of(self._outcome(reply, call), expands=expands)
-
-    def _task(self, job: Job, call: PendingCall, *, expands: bool) -> _Task:
-        return _Task(
-            name=job.program.label,
-            program=self._shipper.of(job.program),
-            entries=packed(job.entries, job.program.label, "item"),
-            epoch=job.epoch,
-            expands=expands,
-            options=self._spec.options,
-            call=None if job.timeout_s is None else call,
-        )
-
-    def _send(self, task: _Task, call: PendingCall) -> Future[Payload]:
-        try:
-            return _on_loop(self._client, self._sender.run(task))
-        except ConnectionError as error:
-            raise _error(call, error) from error
-
-    def _outcome(self, reply: Future[Payload], call: PendingCall) -> Payload:
-        if reply.cancelled():
-            raise _error(call, ConnectionError(f"the Dask client is {self._client.status}"))
-        error = reply.exception()
-        if error is None:
-            return reply.result()
-        if isinstance(error, UnpicklableError):
-            raise error
-        raise _error(call, error) from error
+    def _failure(self, call: PendingCall, error: BaseException) -> StageError:
+        if type(error).__name__ == "KilledWorker":
+            deaths = getattr(error, "allowed_failures", 0) + 1
+            return call.error(WorkerDiedError, f"killed its worker {deaths} times, and is given up")
+        if isinstance(error, CancelledError):
+            error = ConnectionError(f"the Dask client is {self._client.status}")
+        what = f"was not done: {type(error).__name__}: {error}"
+        return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
 
     def prepare(self, program: Program) -> None:
         """Pickle the program now."""
         self._shipper.of(program)
 
-    def renew(self) -> None:
-        """Called when functions may have changed: they are pickled again."""
-        self._shipper.renew()
-
     def cancel(self) -> None:
         """Drop the tasks in progress; a call that has begun goes on in its worker, unheard."""
-        self._calls.abandon()
+        self.abandon()
 
     def scale(self, workers: int) -> None:
         """Ask the client's cluster for this many workers.
@@ -277,11 +221,6 @@ class DaskCaller(Caller):
         workers = self._view.workers().values()
         return sum(int(worker.get("metrics", {}).get("memory", 0)) for worker in workers)
 
-    def close(self, timeout_s: float) -> list[str]:
-        """Drop the tasks in progress; the client and its cluster are the user's to close."""
-        self.cancel()
-        return self._calls.close(timeout_s)
-
 
 def _link(client: Client) -> str | None:
     try:
@@ -290,19 +229,10 @@ def _link(client: Client) -> str | None:
         return None
 
 
-def _error(call: PendingCall, error: BaseException) -> StageError:
-    """Make the error that ends a job: what happened, and the way out."""
-    if type(error).__name__ == "KilledWorker":
-        deaths = getattr(error, "allowed_failures", 0) + 1
-        return call.error(WorkerDiedError, f"killed its worker {deaths} times, and is given up")
-    what = f"was not done: {type(error).__name__}: {error}"
-    return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
-
-
 def _way_out(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return "install what is missing, and nbpipe, where the scheduler and the workers run"
-    if isinstance(error, OSError | CancelledError):
+    if isinstance(error, OSError):
         return "keep the client and its cluster open for as long as the run lasts"
     return "the logs of the scheduler and the workers may say more"
 
@@ -326,44 +256,16 @@ def _on_loop(client: Client, work: Coroutine[Any, Any, _Result]) -> Future[_Resu
     return future
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One task to be done.
-
-    Attributes:
-        name: what the task is called in Dask's own pages.
-        program: the program as it is shipped.
-        entries: what it is to work on.
-        epoch: number of the epoch.
-        expands: the function gives many items for one.
-        options: keyword arguments of `Client.submit`.
-        call: the call that hears when a function begins, where its time is limited.
-    """
-
-    name: str
-    program: Shipped
-    entries: Payload
-    epoch: int
-    expands: bool
-    options: dict[str, Any] = field(default_factory=dict)
-    call: PendingCall | None = None
-
-
 class _Sender:
-    """Has tasks done by the workers; used in the client's event loop only.
+    """Has calls done by the workers; used in the client's event loop only."""
 
-    Args:
-        scatter_from_bytes: programs of this size are put on the workers once; smaller ones
-            travel with every task.
-    """
-
-    def __init__(self, client: Client, scatter_from_bytes: float) -> None:
-        self._client = client
-        self._scatter_from_bytes = scatter_from_bytes
+    def __init__(self, spec: DaskExecutor) -> None:
+        self._spec = spec
+        self._client = spec.client
         self._scattered: tuple[str, asyncio.Task[Any]] | None = None
 
-    async def run(self, task: _Task) -> Payload:
-        """Have a task done.
+    async def run(self, call: PendingCall, program: Shipped, parts: tuple[Any, ...]) -> Payload:
+        """Have a call done.
 
         Raises:
             ConnectionError: the client is closed, or has lost its scheduler.
@@ -377,7 +279,7 @@ class _Sender:
             if client.status != "running":
                 break
             try:
-                return await self._attempt(task)
+                return await self._attempt(call, program, parts)
             except CancelledError as error:
                 reason = error
                 self._scattered = None
@@ -389,42 +291,42 @@ class _Sender:
             raise ConnectionError(f"Dask cancelled the task {_TRIES} times: {reason}")
         raise ConnectionError(f"the Dask client is {client.status}")
 
-    async def _attempt(self, task: _Task) -> Payload:
-        program = await self._on_workers(task)
-        answer = await _fetched(self._submit(task, program))
+    async def _attempt(
+        self, call: PendingCall, program: Shipped, parts: tuple[Any, ...]
+    ) -> Payload:
+        name = call.job.program.label  # as Dask's own pages show it
+        data = await self._on_workers(name, program)
+        task = self._client.submit(
+            run_task,
+            parts,
+            data,
+            None if call.job.timeout_s is None else _listened(self._client, call),
+            key=f"{name}-{uuid.uuid4().hex}",
+            pure=False,  # equal items may have different results
+            **self._spec.options,
+        )
+        answer = await _fetched(task)
         if isinstance(answer, UnpicklableError):
             raise answer
         assert isinstance(answer, Payload)
         return answer
 
-    def _submit(self, task: _Task, program: Any) -> Any:
-        return self._client.submit(
-            run_task,
-            (task.program.digest, task.entries, task.epoch, task.expands),
-            program,
-            None if task.call is None else _listened(self._client, task.call),
-            key=f"{task.name}-{uuid.uuid4().hex}",
-            pure=False,  # equal items may have different results
-            **task.options,
-        )
-
-    async def _on_workers(self, task: _Task) -> Any:
+    async def _on_workers(self, name: str, program: Shipped) -> Any:
         """Return the program's bytes, or what stands for them on the workers."""
-        program = task.program
-        if program.size_bytes < self._scatter_from_bytes:
+        if program.size_bytes < self._spec.scatter_from_bytes:
             return program.data
         if self._scattered is None or self._scattered[0] != program.digest:
-            self._scattered = program.digest, asyncio.ensure_future(self._scatter(task))
+            scattered = asyncio.ensure_future(self._scatter(name, program.data))
+            self._scattered = program.digest, scattered
         try:
             return await asyncio.shield(self._scattered[1])
         except Exception:  # there are no workers just now, or they are being restarted
             self._scattered = None
             return program.data
 
-    async def _scatter(self, task: _Task) -> Any:
-        key = f"{task.name}-program-{uuid.uuid4().hex}"
-        data = {key: task.program.data}
-        return (await self._client.scatter(data, broadcast=True, asynchronous=True))[key]
+    async def _scatter(self, name: str, data: bytes) -> Any:
+        key = f"{name}-program-{uuid.uuid4().hex}"
+        return (await self._client.scatter({key: data}, broadcast=True, asynchronous=True))[key]
 
 
 async def _fetched(task: Any) -> Any:
@@ -523,14 +425,13 @@ def run_task(
     """Do the work of one task.
 
     Args:
-        parts: digest of the program, entries, number of the epoch, whether it expands.
+        parts: what `PendingCall.parts` gave.
         data: the program.
         tell: a topic, and what to say there when a call of a function begins.
     """
-    digest, entries, epoch, expands = parts
     begun = None if tell is None else functools.partial(_tell, *tell)
     try:
-        return run_shipped(digest, data, entries, epoch, expands=expands, begun=begun)
+        return run_shipped(parts, data, begun)
     except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
         return error
 

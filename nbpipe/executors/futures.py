@@ -3,31 +3,161 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, final
 
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from .base import Answer, Caller, Job, Program
 from .pickling import PROTOCOL, Classes, dumps_message
 from .pickling import dumps as dumps_by_value
 from .remote_errors import PackedError, pack_error
-from .shipping import Shipper, load
+from .shipping import Shipped, Shipper, load
 
 _KEPT_PROGRAMS = 4
 # A program up to this size travels with every call; a larger one to who has not got it.
 _SMALL_BYTES = 32_768
 
 
-# -- The caller, and a job on its way --------------------------------------------------------------
-class ForeignCaller(Caller):
+# -- Callers: whatever gives futures, and any executor of the user's -------------------------------
+class FutureCaller(Caller):
+    """Has jobs done by something of the user's that gives a future for each.
+
+    Args:
+        name: of what does the work, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shipper = Shipper(afar=True)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._calls: dict[PendingCall, Future[Any] | None] = {}
+        self._closed = False
+
+    @abstractmethod
+    def _submit(self, call: PendingCall) -> Future[Any]:
+        """Have a call done; its future gives an `Answer`, or what `run_shipped` returned.
+
+        Raises:
+            UnpicklableError: the program or an item cannot be pickled.
+            Exception: no more work is taken.
+        """
+
+    @abstractmethod
+    def _failure(self, call: PendingCall, error: BaseException) -> StageError:
+        """Return what to raise where a call was not done: what happened, and the way out."""
+
+    def call(self, job: Job) -> Answer:
+        """Have a job done, and wait for it in this thread.
+
+        Raises:
+            StageTimeoutError: a call of a function took longer than the job's `timeout_s`. It
+                cannot be stopped: if it has begun, it goes on where it is.
+            WorkerDiedError: every worker that was given the job died.
+            ExecutorBrokenError: no more work is done there.
+            UnpicklableError: the program, an item or a result cannot be pickled.
+        """
+        return self._answer(PendingCall(job, self._name))
+
+    def expand(self, job: Job) -> Iterator[Any]:
+        """Have all children of the job's one entry made; then return an iterator over them."""
+        results = self._answer(PendingCall(job, self._name, expands=True)).results
+        if results and isinstance(results[0], PackedError):
+            raise results[0].unpack()
+        return _children_of(results)
+
+    def _answer(self, call: PendingCall) -> Answer:
+        done = self._wait_for(call)
+        if done is None:  # this worker has not got the program yet
+            again = PendingCall(call.job, self._name, expands=call.expands, whole=True)
+            done = self._wait_for(again)
+        assert done is not None
+        if isinstance(done, Answer):
+            return done
+        *results, rest = done.open()
+        return Answer(results, *rest)
+
+    def _wait_for(self, call: PendingCall) -> Answer | Payload | None:
+        with self._counted(call):
+            try:
+                future = self._submit(call)
+            except UnpicklableError:
+                raise
+            except Exception as error:
+                raise call.problem or self._failure(call, error) from error
+            with self._lock:
+                self._calls[call] = future
+            future.add_done_callback(call.end)
+            try:
+                call.wait()
+            finally:
+                future.cancel()  # no harm where it is done
+            reason = CancelledError() if future.cancelled() else future.exception()
+            if reason is None:
+                done: Answer | Payload | None = future.result()
+                return done
+            if isinstance(reason, UnpicklableError):
+                raise call.problem or reason
+            raise call.problem or self._failure(call, reason) from reason
+
+    @contextmanager
+    def _counted(self, call: PendingCall) -> Iterator[None]:
+        """Count a call while it is in progress.
+
+        Raises:
+            StageError: the caller is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise call.error(StageError, "did not begin: its run is closed")
+            self._calls[call] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._calls[call]
+                self._changed.notify_all()
+
+    def renew(self) -> None:
+        """Called when functions may have changed: they are pickled again."""
+        self._shipper.renew()
+
+    def cancel(self) -> None:
+        """Take back the calls that have not begun; those that have are waited for."""
+        with self._lock:
+            futures = [future for future in self._calls.values() if future is not None]
+        for future in futures:
+            future.cancel()
+
+    def abandon(self) -> None:
+        """Wake every thread that waits."""
+        with self._lock:
+            for call in self._calls:
+                call.abandon()
+
+    def close(self, timeout_s: float) -> list[str]:
+        """Wait for the calls in progress; what does the work is the user's to close."""
+        self.cancel()
+        with self._lock:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._calls, timeout_s)
+            late = {call.job.program.label for call in self._calls}
+        self.abandon()
+        return sorted(late)
+
+
+@final
+class ForeignCaller(FutureCaller):
     """Has jobs done by an executor that the user made, and that stays the user's.
 
     Args:
@@ -35,10 +165,8 @@ class ForeignCaller(Caller):
     """
 
     def __init__(self, executor: Executor) -> None:
+        super().__init__(type(executor).__name__)
         self._executor = executor
-        self._name = type(executor).__name__
-        self._calls = PendingCalls(self._name)
-        self._shipper = Shipper(afar=True)
         self._seen = ""  # digest of the program that some worker has
 
     @property
@@ -47,83 +175,24 @@ class ForeignCaller(Caller):
         workers = getattr(self._executor, "_max_workers", 0)
         return workers if isinstance(workers, int) else 0
 
-    def call(self, job: Job) -> Answer:
-        """Have a job done, and wait for it in this thread.
+    def _submit(self, call: PendingCall) -> Future[Any]:
+        return self._executor.submit(_SentJob(call, self._parts))
 
-        Raises:
-            StageTimeoutError: the call took longer than the job's `timeout_s`. It cannot be
-                stopped: if it has begun, it goes on in the executor.
-            ExecutorBrokenError: the executor does no more work.
-            UnpicklableError: the program, an item or a result cannot be pickled.
-        """
-        answer = self._done(job, expands=False)
-        assert isinstance(answer, Answer)
-        return answer
-
-    def expand(self, job: Job) -> Iterator[Any]:
-        """Have all children of the job's one entry made; then return an iterator over them."""
-        children = self._done(job, expands=True)
-        assert isinstance(children, DrawnChildren)
-        return children.draw()
-
-    def _done(self, job: Job, *, expands: bool) -> Answer | DrawnChildren:
-        done = self._deliver(job, self._seen, expands=expands)
-        if done is None:  # this worker has not got the program yet
-            done = self._deliver(job, seen="", expands=expands)
-        if isinstance(done, Payload):
-            return answer_of(done, expands=expands)
-        assert done is not None
+    def _wait_for(self, call: PendingCall) -> Answer | Payload | None:
+        done = super()._wait_for(call)
+        self._seen = call.digest
         return done
 
-    def _deliver(
-        self, job: Job, seen: str, *, expands: bool
-    ) -> Answer | DrawnChildren | Payload | None:
-        with self._calls.open(job) as call:
-            sent = _SentJob(call, self._shipper, seen, expands=expands)
-            future = self._submit(sent, call)
-            self._calls.follow(call, future)
-            try:
-                call.wait()
-            except BaseException:
-                future.cancel()
-                raise
-            self._seen = sent.digest
-            done: Answer | DrawnChildren | Payload | None = self._outcome(future, sent, call)
-            return done
+    def _parts(self, call: PendingCall) -> tuple[Any, ...]:
+        """Return what `run_shipped` takes; a large program goes along where it may be missing."""
+        shipped = self._shipper.of(call.job.program)
+        call.digest = shipped.digest
+        spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
+        return call.parts(shipped), None if spared and not call.whole else shipped.data
 
-    def _submit(self, sent: _SentJob, call: PendingCall) -> Future[Any]:
-        try:
-            return self._executor.submit(sent)
-        except Exception as error:
-            raise sent.problem or self._broken(call, error) from error
-
-    def _outcome(self, future: Future[Any], sent: _SentJob, call: PendingCall) -> Any:
-        error = CancelledError() if future.cancelled() else future.exception()
-        if error is None:
-            return future.result()
-        if isinstance(error, UnpicklableError):
-            raise sent.problem or error
-        raise sent.problem or self._broken(call, error) from error
-
-    def _broken(self, call: PendingCall, error: BaseException) -> ExecutorBrokenError:
+    def _failure(self, call: PendingCall, error: BaseException) -> StageError:
         what = f"was not done: {type(error).__name__}: {error}".rstrip(": ")
-        broken = call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
-        assert isinstance(broken, ExecutorBrokenError)
-        return broken
-
-    def renew(self) -> None:
-        """Called when functions may have changed: they are pickled again."""
-        self._shipper.renew()
-
-    def cancel(self) -> None:
-        """Take back the calls that have not begun; those that have are waited for."""
-        for future in self._calls.futures():
-            future.cancel()
-
-    def close(self, timeout_s: float) -> list[str]:
-        """Wait for the calls in progress; the executor is the user's to shut down."""
-        self.cancel()
-        return self._calls.close(timeout_s)
+        return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
 
 
 def _way_out(error: BaseException) -> str:
@@ -139,136 +208,56 @@ def _way_out(error: BaseException) -> str:
     return "keep the executor open for as long as the run lasts"
 
 
+@final
 class _SentJob:
     """A job on its way: run where it is; where it is pickled, the program goes along by value.
 
     Whether an executor has its work done in this process need not be asked: it shows.
-
-    Args:
-        seen: digest of the program that workers have got already.
-        expands: the function gives many items for one.
-
-    Attributes:
-        digest: of the program, once it was pickled.
-        problem: what kept it from being pickled; executors report that in their own ways.
     """
 
-    def __init__(self, call: PendingCall, shipper: Shipper, seen: str, *, expands: bool) -> None:
+    def __init__(self, call: PendingCall, parts: Callable[[PendingCall], tuple[Any, ...]]) -> None:
         self._call = call
-        self._shipper = shipper
-        self._seen = seen
-        self._expands = expands
-        self.digest = ""
-        self.problem: UnpicklableError | None = None
+        self._parts = parts
 
-    def __call__(self) -> Answer | DrawnChildren:
+    def __call__(self) -> Answer:
         """Do the job in this process."""
-        return _run_here(self._call.job, lambda _: self._call.begin(), expands=self._expands)
+        call, job = self._call, self._call.job
+        program = PROGRAMS.ready(job.program)
+        return _run(program, job.entries, job.epoch, lambda _: call.begin(), expands=call.expands)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process: the time of the call counts from now."""
+        call = self._call
         try:
-            parts = self._parts()
+            parts = self._parts(call)
         except UnpicklableError as error:
-            self.problem = error
+            call.problem = error
             raise
-        self._call.begin(self._call.functions)
-        return _ArrivedJob, parts
-
-    def _parts(self) -> tuple[Any, ...]:
-        job = self._call.job
-        shipped = self._shipper.of(job.program)
-        self.digest = shipped.digest
-        spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
-        entries = packed(job.entries, job.program.label, "item")
-        data = None if spared else shipped.data
-        return shipped.digest, data, entries, job.epoch, self._expands
-
-
-class _ArrivedJob:
-    """A job that has arrived in another process; its parts are arguments of `run_shipped`."""
-
-    def __init__(self, *parts: Any) -> None:
-        self._parts = parts
-
-    def __call__(self) -> Payload | None:
-        """Do the job; None: the program is not here yet."""
-        *parts, expands = self._parts
-        return run_shipped(*parts, expands=expands)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel on: some executors unpickle on the way."""
-        return type(self), self._parts
-
-
-# -- Jobs in progress elsewhere, and the threads that wait for them --------------------------------
-class PendingCalls:
-    """The calls in progress of one caller."""
-
-    def __init__(self, executor: str) -> None:
-        self._executor = executor
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._calls: dict[PendingCall, Future[Any] | None] = {}
-        self._closed = False
-
-    @contextmanager
-    def open(self, job: Job) -> Iterator[PendingCall]:
-        """Return a call, and count it while it is in progress.
-
-        Raises:
-            StageError: the caller is closed.
-        """
-        call = PendingCall(job, self._executor)
-        with self._lock:
-            if self._closed:
-                raise call.error(StageError, "did not begin: its run is closed")
-            self._calls[call] = None
-        try:
-            yield call
-        finally:
-            with self._lock:
-                del self._calls[call]
-                self._changed.notify_all()
-
-    def follow(self, call: PendingCall, future: Future[Any]) -> None:
-        """Note the future of a call; the call ends with it."""
-        with self._lock:
-            self._calls[call] = future
-        future.add_done_callback(call.end)
-
-    def futures(self) -> list[Future[Any]]:
-        """Return the futures of the calls in progress."""
-        with self._lock:
-            return [future for future in self._calls.values() if future is not None]
-
-    def abandon(self) -> None:
-        """Wake every thread that waits."""
-        with self._lock:
-            for call in self._calls:
-                call.abandon()
-
-    def close(self, timeout_s: float) -> list[str]:
-        """Wait for the calls in progress, at most `timeout_s`; return the stages of the others."""
-        with self._lock:
-            self._closed = True
-            self._changed.wait_for(lambda: not self._calls, timeout_s)
-            late = {call.job.program.label for call in self._calls}
-        self.abandon()
-        return sorted(late)
+        call.begin(call.functions)
+        return functools.partial, (run_shipped, *parts)
 
 
 class PendingCall:
     """One job in progress, and the thread that waits for its end.
 
-    Args:
+    Attributes:
         job: what is to be done.
         executor: name of what does it, for messages.
+        expands: the function gives many items for the job's one.
+        whole: the program goes along in any case: a worker had not got it.
+        digest: of the program, once it was pickled with the job.
+        problem: what kept the job from being pickled; executors report that in their own ways.
     """
 
-    def __init__(self, job: Job, executor: str) -> None:
+    def __init__(
+        self, job: Job, executor: str, *, expands: bool = False, whole: bool = False
+    ) -> None:
         self.job = job
         self.executor = executor
+        self.expands = expands
+        self.whole = whole
+        self.digest = ""
+        self.problem: UnpicklableError | None = None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._deadline_s: float | None = None
@@ -292,6 +281,15 @@ class PendingCall:
         """Calls of functions that the job takes at most, as far as its program says."""
         count: int = getattr(self.job.program, "calls", len)(self.job.entries)
         return count
+
+    def parts(self, shipped: Shipped) -> tuple[Any, ...]:
+        """Return what is sent with the program; the items are pickled now.
+
+        Raises:
+            UnpicklableError: an item cannot be pickled.
+        """
+        entries = packed(self.job.entries, self.job.program.label, "item")
+        return shipped.digest, entries, self.job.epoch, self.expands
 
     def begin(self, calls: int = 1) -> None:
         """Called when a call of a function begins: its time counts from now.
@@ -413,14 +411,6 @@ def _unpicklable(culprit: Any, stage: str, what: str, error: Exception) -> Unpic
     )
 
 
-def answer_of(payload: Payload, *, expands: bool) -> Answer | DrawnChildren:
-    """Return what came of a job that was run by `run_shipped`."""
-    *results, rest = payload.open()
-    if expands:
-        return DrawnChildren([child for _, child in results], rest)
-    return Answer(results, *rest)
-
-
 # -- Programs in processes that somebody else started ----------------------------------------------
 # A program travels as bytes with its digest; a process that was given it keeps it for a while.
 class Programs:
@@ -474,85 +464,61 @@ class _ThreadCopies(threading.local):
 PROGRAMS = Programs()
 
 
-def _run_here(job: Job, begun: Callable[[int], object], *, expands: bool) -> Answer | DrawnChildren:
-    """Do a job in the process it comes from."""
-    program = PROGRAMS.ready(job.program)
-    if expands:
-        begun(0)
-        return expand(program, job.entries[0], job.epoch)
-    return program.run(job.entries, job.epoch, begun)
-
-
 def run_shipped(
-    digest: str,
-    data: bytes | None,
-    entries: Payload,
-    epoch: int,
-    *,
-    expands: bool = False,
-    begun: Callable[[int], object] | None = None,
+    parts: tuple[Any, ...], data: bytes | None, begun: Callable[[int], object] | None = None
 ) -> Payload | None:
     """Do the work of a shipped program in this process; called on workers.
 
     Args:
-        digest: of the program.
+        parts: what `PendingCall.parts` gave.
         data: the program, as far as it has to be sent.
-        entries: what it is to work on.
-        epoch: number of the epoch.
-        expands: the program's function gives many items for the one entry.
         begun: called before each call of a function.
 
     Returns:
-        What `answer_of` takes; None where the program is not here and `data` was not given.
+        Results, and what else the answer holds; None where the program is not here and `data`
+        was not given.
 
     Raises:
         UnpicklableError: a result cannot be sent back.
     """
+    digest, entries, epoch, expands = parts
     program = PROGRAMS.get(digest, data)
     if program is None:
         return None
     given = entries.open()
-    program = PROGRAMS.ready(program)
-    if expands:
-        if begun is not None:
-            begun(0)
-        children = expand(program, given[0], epoch)
-        pairs = [(given[0][0], child) for child in children.values]
-        return packed((*pairs, children.error), program.label, "result")
-    answer = program.run(given, epoch, begun)
-    return packed((*answer.results, (answer.tally, answer.retried)), program.label, "result")
+    answer = _run(PROGRAMS.ready(program), given, epoch, begun, expands=expands)
+    rest = (answer.tally, answer.retried)
+    return packed((*answer.results, rest), program.label, "result")
 
 
-def expand(program: Any, entry: Any, epoch: int) -> DrawnChildren:
-    """Call a program's function on one entry, and draw all of its children."""
+def _run(
+    program: Any,
+    entries: Sequence[Any],
+    epoch: int,
+    begun: Callable[[int], object] | None,
+    *,
+    expands: bool,
+) -> Answer:
+    if not expands:
+        answer: Answer = program.run(entries, epoch, begun)
+        return answer
+    if begun is not None:
+        begun(0)
+    return Answer(list(_expanded(program, entries[0], epoch)), [])
+
+
+def _expanded(program: Any, entry: Any, epoch: int) -> Iterator[Any]:
+    """Call a program's function on one entry: its children, then what was raised, if anything."""
     path, value = entry
-    values: list[Any] = []
     try:
-        values.extend(program.open(value, path, epoch))
+        for child in program.open(value, path, epoch):
+            yield path, child
     except BaseException as error:
-        return DrawnChildren(values, pack_error(error))
-    return DrawnChildren(values, None)
+        yield pack_error(error)
 
 
-class DrawnChildren:
-    """What a function made of one item: all of it, in order, and how it ended.
-
-    Attributes:
-        values: the children.
-        error: what was raised after the last of them, or None.
-    """
-
-    def __init__(self, values: list[Any], error: PackedError | None) -> None:
-        self.values = values
-        self.error = error
-
-    def draw(self) -> Iterator[Any]:
-        """Return an iterator over the children; what was raised before the first is raised here."""
-        if self.error is not None and not self.values:
-            raise self.error.unpack()
-        return self._drawn()
-
-    def _drawn(self) -> Iterator[Any]:
-        yield from self.values
-        if self.error is not None:
-            raise self.error.unpack()
+def _children_of(results: list[Any]) -> Iterator[Any]:
+    for result in results:
+        if isinstance(result, PackedError):
+            raise result.unpack()
+        yield result[1]

@@ -257,7 +257,7 @@ def test_time_counts_from_the_beginning_of_a_call(single, engine):
     BEGUN.acquire()
     second = engine.submit(caller.call, job(Program(programs.double), 2, timeout_s=HANG_S))
     error = first.exception()
-    waiting = [call._left_s() for call in caller._calls._calls]
+    waiting = [call._left_s() for call in caller._calls]
     GATE.set()
     assert (type(error), error.path, error.executor) == (StageTimeoutError, 0, "dask")
     assert (waiting, values_of(second.result())) == ([None], [4])

@@ -138,7 +138,7 @@ def test_time_counts_from_the_beginning_of_a_call(threads, engine):
     noted = note_callbacks(threads)
     waiting = engine.submit(caller.call, job(Program(programs.double), 7, timeout_s=HANG_S))
     noted.wait()
-    (call,) = caller._calls._calls
+    (call,) = caller._calls
     left_s = call._left_s()
     gate.set()
     assert (values_of(waiting.result()), left_s) == ([14], None)
