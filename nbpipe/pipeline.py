@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, final
 
 from .base.checks import flag, whole
 from .base.format import parse_bytes
@@ -54,6 +54,9 @@ class Chaining:
 
     def __delattr__(self, name: str) -> None:
         raise ArgumentTypeError(f"a pipeline is frozen: cannot delete {name!r}")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle a pipeline: it lives in the process it runs in")
 
     def _with(self, chain: Chain) -> Self:
         return type(self)(chain)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from ..errors import KnobError
 
@@ -141,5 +141,13 @@ class Knob:
             )
         return number
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave for another process: with the value it was made with, and without watchers."""
+        return _made, (self.name, self.default, self.minimum, self.maximum, self.unit)
+
     def __repr__(self) -> str:
         return f"Knob({self.name}={self._value}, {self.minimum}..{self.maximum} {self.unit})"
+
+
+def _made(name: str, value: int, minimum: int, maximum: int, unit: str) -> Knob:
+    return Knob(name, value, minimum=minimum, maximum=maximum, unit=unit)

@@ -42,6 +42,8 @@ _Result = TypeVar("_Result")
 _plugins: weakref.WeakKeyDictionary[Client, asyncio.Future[Any]] = weakref.WeakKeyDictionary()
 _topics: weakref.WeakKeyDictionary[Client, str] = weakref.WeakKeyDictionary()
 _timed: weakref.WeakValueDictionary[str, PendingCall] = weakref.WeakValueDictionary()
+# Clients of this process that were made for an executor of another one, by the cluster's address.
+_connections: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 
 
 # -- What users ask of Dask ------------------------------------------------------------------------
@@ -86,6 +88,16 @@ class DaskExecutor:
                 "for instance {'GPU': 1}"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave for another process of this machine, which connects to the cluster by itself."""
+        about = {"scatter": self.scatter, "resources": self.resources, "priority": self.priority}
+        return _connected, (self.address, self.client.security, about)
+
+    @property
+    def address(self) -> str:
+        """Address of the scheduler."""
+        return str(self.client.scheduler.address)
+
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `Client.submit`."""
@@ -115,6 +127,14 @@ def dask_executor_of(value: object) -> DaskExecutor | None:
     if hasattr(distributed, "Client") and isinstance(value, distributed.Client):
         return DaskExecutor(value)
     return None
+
+
+def _connected(address: str, security: Any, about: dict[str, Any]) -> DaskExecutor:
+    client = _connections.get(address)
+    if client is None or client.status != "running":
+        client = _distributed().Client(address, security=security, set_as_default=False)
+        _connections[address] = client
+    return DaskExecutor(client, **about)
 
 
 def _check_client(client: object) -> None:

@@ -79,7 +79,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
                     f"streams, got {stream!r}"
                 )
             return _HostDevice(wanted) if device.type == "cpu" else _DirectDevice(wanted)
-        backend = BACKENDS[kind] = TorchBackend(torch, kind)
+        backend = BACKENDS[kind] = Backend(torch, kind)
     try:
         name = backend.resolve(wanted)
     except ArgumentError as error:
@@ -677,68 +677,11 @@ class Event(Protocol):
         """Wait in this thread until the stream has passed it."""
 
 
-class Backend(ABC):
-    """What one kind of device does: streams, events, memory.
-
-    `stream`, below, is whatever object this kind of device has for one.
-    """
-
-    @abstractmethod
-    def resolve(self, device: str) -> str:
-        """Return the full name of a device, as "cuda:0" for "cuda".
-
-        Raises:
-            ArgumentError: this machine has no such device.
-        """
-
-    @abstractmethod
-    def new_stream(self, device: str) -> Any:
-        """Make a stream."""
-
-    @abstractmethod
-    def current_stream(self, device: str) -> Any:
-        """Return the stream that this thread's work on a device goes to."""
-
-    @abstractmethod
-    def default_stream(self, device: str) -> Any:
-        """Return the stream that work goes to where nobody chose another."""
-
-    @abstractmethod
-    def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
-        """Let this thread's work on a device go to a stream, inside a `with` block."""
-
-    @abstractmethod
-    def record_event(self, stream: Any) -> Event:
-        """Note the present end of a stream's work."""
-
-    @abstractmethod
-    def wait_event(self, stream: Any, event: Event) -> None:
-        """Let what a stream does from now on wait for an event; this thread does not."""
-
-    @abstractmethod
-    def device_of(self, leaf: Any) -> str | None:
-        """Return the device of this kind that a leaf lies on, or None."""
-
-    @abstractmethod
-    def record_stream(self, leaf: Any, stream: Any) -> None:
-        """Keep the memory of a leaf from others until `stream` has passed what it does now."""
-
-    @abstractmethod
-    def pinned(self, leaf: Any) -> Any:
-        """Return a copy of a leaf in pinned memory; the leaf itself where it is, or cannot be."""
-
-    @abstractmethod
-    def copy(self, leaf: Any, device: str) -> Any:
-        """Begin to copy a leaf to a device, on the current stream."""
-
-    @abstractmethod
-    def copy_back(self, leaf: Any) -> Any:
-        """Begin to copy a leaf to pinned memory, on the current stream."""
-
-
 @final
-class TorchBackend(Backend):
+class Backend:
     """Devices of one kind that torch gives streams: CUDA, ROCm, XPU, ...
+
+    `stream`, below, is torch's object for one; `leaf` is a tensor, or what has a method `to`.
 
     Args:
         torch: the package.
@@ -751,7 +694,11 @@ class TorchBackend(Backend):
         self._module: Any = getattr(torch, kind)
 
     def resolve(self, device: str) -> str:
-        """Return the full name; without a number, that of this thread's device."""
+        """Return the full name of a device; without a number, that of this thread's.
+
+        Raises:
+            ArgumentError: this machine has no such device.
+        """
         index = self._torch.device(device).index
         count = self._module.device_count()
         if index is None:
@@ -768,41 +715,41 @@ class TorchBackend(Backend):
         return self._module.Stream(device=device)
 
     def current_stream(self, device: str) -> Any:
-        """Return this thread's stream."""
+        """Return the stream that this thread's work on a device goes to."""
         return self._module.current_stream(device)
 
     def default_stream(self, device: str) -> Any:
-        """Return the device's default stream."""
+        """Return the stream that work goes to where nobody chose another."""
         default = getattr(self._module, "default_stream", self._module.current_stream)
         return default(device)
 
     def active(self, device: str, stream: Any) -> AbstractContextManager[Any]:
-        """Set device and stream of this thread."""
+        """Let this thread's work on a device go to a stream, inside a `with` block."""
         stack = contextlib.ExitStack()
         stack.enter_context(self._module.device(device))
         stack.enter_context(self._module.stream(stream))
         return stack
 
     def record_event(self, stream: Any) -> Event:
-        """Record an event, without its time."""
+        """Note the present end of a stream's work, without its time."""
         event = self._module.Event()
         event.record(stream)
         found: Event = event
         return found
 
     def wait_event(self, stream: Any, event: Event) -> None:
-        """Let the stream wait."""
+        """Let what a stream does from now on wait for an event; this thread does not."""
         stream.wait_event(event)
 
     def device_of(self, leaf: Any) -> str | None:
-        """Return the device of a tensor."""
+        """Return the device of this kind that a leaf lies on, or None."""
         if not isinstance(leaf, self._torch.Tensor):
             return None
         device = leaf.device
         return f"{device.type}:{device.index}" if device.type == self._kind else None
 
     def record_stream(self, leaf: Any, stream: Any) -> None:
-        """Tell torch's allocator that a stream reads the tensor, or its parts."""
+        """Keep the memory of a tensor, or its parts, until `stream` has passed what it does now."""
         for part in self._parts(leaf):
             part.record_stream(stream)
 
@@ -833,7 +780,7 @@ class TorchBackend(Backend):
         return not (leaf.is_nested or leaf.is_quantized)
 
     def copy(self, leaf: Any, device: str) -> Any:
-        """Begin to copy."""
+        """Begin to copy a leaf to a device, on the current stream."""
         if isinstance(leaf, self._torch.Tensor):
             return leaf.to(device, non_blocking=True)
         try:

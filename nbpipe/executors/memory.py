@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from os import getpid
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, cast, final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ..errors import UnpicklableError
 from . import pickling
-from .pickling import PROTOCOL, Buffers, Pickler
+from .pickling import PROTOCOL, Buffers, HeldFile, Pickler
 
 _ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
 HEADER_BYTES = _ALIGNED  # the flag, with a line of its own
@@ -46,7 +46,6 @@ _CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")
 _DELETED = " (deleted)"
 _FIELDS = 6  # of a line of /proc/<pid>/maps: span, rights, offset, device, inode, path
 _open_storages: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()  # by address
-_tokens = itertools.count()  # a number of a file is used again, a token is not
 
 
 # -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
@@ -346,7 +345,7 @@ class SharingPickler(Pickler):
         if sys.platform != "linux":
             return _named, (type(storage), *storage._share_filename_cpu_())
         place = self._places.of(storage)
-        return None if place is None else (_at, (type(storage), *place))
+        return None if place is None else (_at, (type(storage), *place, storage.nbytes()))
 
 
 def _storage_of(obj: Any) -> Any:
@@ -354,22 +353,6 @@ def _storage_of(obj: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     kinds: Any = (getattr(torch, "UntypedStorage", ()), getattr(torch, "TypedStorage", ()))
     return getattr(obj, "_untyped_storage", obj) if isinstance(obj, kinds) else None
-
-
-class _Place(NamedTuple):
-    """Where shared memory is found on this machine.
-
-    Attributes:
-        path: of its file, which may be one that only an open descriptor leads to.
-        inode: number of that file: another one may have taken its place.
-        start_bytes: where in the file it begins [bytes].
-        size_bytes: how long it is [bytes].
-    """
-
-    path: str
-    inode: int
-    start_bytes: int
-    size_bytes: int
 
 
 class _Places:
@@ -395,8 +378,10 @@ class _Places:
                 continue
         return found
 
-    def of(self, storage: Any) -> _Place | None:
-        """Return where the memory of a storage is found; None: what is written to it stays here.
+    def of(self, storage: Any) -> tuple[HeldFile, int] | None:
+        """Return the file of a storage, and where in it that begins [bytes].
+
+        None: what is written to it stays here.
 
         Raises:
             UnpicklableError: no other process can open it.
@@ -404,24 +389,23 @@ class _Places:
         address = storage.data_ptr()
         for first, last, offset, inode, path in self._mapped:
             if first <= address < last:
-                start_bytes = address - first + offset
-                return _Place(self._path(path, inode), inode, start_bytes, storage.nbytes())
+                return self._file(path, inode), address - first + offset
         return None
 
-    def _path(self, path: str, inode: int) -> str:
+    def _file(self, path: str, inode: int) -> HeldFile:
         if not path.endswith(_DELETED):
-            return path
+            return HeldFile(path, os.O_RDWR, Path(path).stat().st_dev, inode)
         number = self._files.get(path)
         if number is None or os.fstat(number).st_ino != inode:
             raise UnpicklableError(f"a file of shared memory must be there, or open, got {path!r}")
-        return f"/proc/{os.getpid()}/fd/{number}"
+        return HeldFile.of(number)
 
 
 # -- in the other process -----------------------------------------------------------------
-def _at(kind: Any, path: str, inode: int, start_bytes: int, size_bytes: int) -> Any:
+def _at(kind: Any, file: HeldFile, start_bytes: int, size_bytes: int) -> Any:
     """Open a storage by its place."""
     torch: Any = sys.modules["torch"]  # loaded: the pickle names the kind of storage
-    own = _open(path, inode)
+    own = file.open("a tensor in shared memory")
     try:
         whole = kind._new_shared_fd_cpu(own, start_bytes + size_bytes)
     finally:
@@ -431,24 +415,6 @@ def _at(kind: Any, path: str, inode: int, start_bytes: int, size_bytes: int) -> 
     part = torch.empty(0, dtype=torch.uint8).set_(whole).numpy()[start_bytes:]
     _open_storages[part.ctypes.data] = part
     return torch.from_numpy(part).untyped_storage()
-
-
-def _open(path: str, inode: int) -> int:
-    try:
-        own = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise _gone(path, str(error)) from error
-    if os.fstat(own).st_ino == inode:
-        return own
-    os.close(own)
-    raise _gone(path, "another file has taken its place")
-
-
-def _gone(path: str, reason: str) -> UnpicklableError:
-    return UnpicklableError(
-        f"a tensor in shared memory must stay where it was when it was sent, got nothing at "
-        f"{path}: {reason}; keep it for as long as workers run"
-    )
 
 
 def _named(kind: Any, manager: bytes, name: bytes, size_bytes: int) -> Any:
@@ -521,23 +487,19 @@ class _MappedFile:
 
     Args:
         buffers: what is copied to it.
+
+    Attributes:
+        where: what `_mapped` takes.
     """
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._fd = -1
         starts = [0, *itertools.accumulate(aligned(len(buffer)) for buffer in buffers)]
-        self._spans = [(at, len(buffer)) for at, buffer in zip(starts, buffers, strict=False)]
-        self._size_bytes = starts[-1]
-        self._token = next(_tokens)
-        self._fd = os.memfd_create("nbpipe", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, self._size_bytes)
-        for (at, _), buffer in zip(self._spans, buffers, strict=True):
+        spans = [(at, len(buffer)) for at, buffer in zip(starts, buffers, strict=False)]
+        self._fd = open_memory(starts[-1])
+        for (at, _), buffer in zip(spans, buffers, strict=True):
             _write(self._fd, buffer, at)
-
-    @property
-    def where(self) -> tuple[Any, ...]:
-        """What `_mapped` takes."""
-        return os.getpid(), self._fd, self._token, self._size_bytes, self._spans
+        self.where = HeldFile.of(self._fd), starts[-1], spans
 
     def __del__(self, close: Callable[[int], object] = os.close) -> None:
         if self._fd >= 0:  # modules may be empty by now, arguments are not
@@ -550,9 +512,9 @@ def _write(fd: int, buffer: memoryview, at: int) -> None:
         buffer, at = buffer[count:], at + count
 
 
-def _mapped(pid: int, fd: int, _: int, size_bytes: int, spans: Any) -> list[memoryview]:
+def _mapped(file: HeldFile, size_bytes: int, spans: Any) -> list[memoryview]:
     """Map the memory of another process; what is written to it here stays here."""
-    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    own = file.open("an array that is mapped")
     try:
         how = mmap.PROT_READ | mmap.PROT_WRITE
         mapped = memoryview(mmap.mmap(own, size_bytes, mmap.MAP_PRIVATE, how))

@@ -554,25 +554,23 @@ def _stands_in_its_module(kind: type) -> bool:
 # is found by its name. A file or a pipe is found through this process, which holds it open for as
 # long as the object lives: nothing is sent beside the pickle, so that any number of workers can
 # read it.
-class _HeldFile(NamedTuple):
-    """A file, or an end of a pipe, that a process of this machine holds open.
+class HeldFile(NamedTuple):
+    """A file, or an end of a pipe, that a process of this machine holds open or that has a name.
 
     Attributes:
-        pid: that process.
-        number: its descriptor there.
+        path: of the file; of one without a name that of the descriptor.
         access: for reading, writing or both, as `os.open` takes it.
         device: where the file lies.
         inode: number of the file there: another one may have taken its place.
     """
 
-    pid: int
-    number: int
+    path: str
     access: int
     device: int
     inode: int
 
     @classmethod
-    def of(cls, number: int) -> _HeldFile:
+    def of(cls, number: int) -> HeldFile:
         """Return where others find a descriptor of this process.
 
         Raises:
@@ -584,29 +582,31 @@ class _HeldFile(NamedTuple):
         import fcntl
 
         access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
-        return cls(os.getpid(), number, access, found.st_dev, found.st_ino)
+        return cls(f"/proc/{os.getpid()}/fd/{number}", access, found.st_dev, found.st_ino)
 
-    def detach(self) -> int:
-        """Open it in this process; multiprocessing calls this where it builds the object again.
+    def open(self, what: str) -> int:
+        """Open it in this process.
 
         Raises:
-            UnpicklableError: it was closed where it came from.
+            UnpicklableError: `what` is gone where it came from.
         """
+        reason = "another file has taken its place"
         try:
-            own = os.open(f"/proc/{self.pid}/fd/{self.number}", self.access | os.O_CLOEXEC)
+            own = os.open(self.path, self.access | os.O_CLOEXEC)
+            found = os.fstat(own)
+            if (found.st_dev, found.st_ino) == (self.device, self.inode):
+                return own
+            os.close(own)
         except OSError as error:
-            raise self._gone() from error
-        found = os.fstat(own)
-        if (found.st_dev, found.st_ino) == (self.device, self.inode):
-            return own
-        os.close(own)
-        raise self._gone()
-
-    def _gone(self) -> UnpicklableError:
-        return UnpicklableError(
-            "an object of multiprocessing must stay open where it was made, got one that was "
-            "closed since it was sent; keep it for as long as workers run"
+            reason = str(error)
+        raise UnpicklableError(
+            f"{what} must stay open, and where it was when it was sent, got nothing at "
+            f"{self.path}: {reason}; keep it for as long as workers run"
         )
+
+    def detach(self) -> int:
+        """Open it where multiprocessing builds its object again, which calls this."""
+        return self.open("an object of multiprocessing")
 
 
 @final
@@ -617,9 +617,9 @@ class _Started:
         """Return the handle that the process will know."""
         return number
 
-    def DupFd(self, number: int) -> _HeldFile:  # noqa: N802  multiprocessing's name
+    def DupFd(self, number: int) -> HeldFile:  # noqa: N802  multiprocessing's name
         """Return what is sent for a descriptor."""
-        return _HeldFile.of(number)
+        return HeldFile.of(number)
 
 
 @contextlib.contextmanager
@@ -645,7 +645,7 @@ def reduced(value: Any) -> tuple[Any, ...] | None:
     return reduce(value)
 
 
-def tracker() -> _HeldFile | None:
+def tracker() -> HeldFile | None:
     """Return where the process is told of shared memory that takes it away in the end.
 
     None: there is none yet, or others cannot reach it.
@@ -655,12 +655,12 @@ def tracker() -> _HeldFile | None:
     if number is None:
         return None
     try:
-        return _HeldFile.of(number)
+        return HeldFile.of(number)
     except (OSError, pickle.PicklingError):
         return None
 
 
-def share_tracker(handle: _HeldFile | None) -> None:
+def share_tracker(handle: HeldFile | None) -> None:
     """Have this worker tell its parent's tracker; one of its own would end with the worker.
 
     And take away what the worker had only opened.

@@ -7,11 +7,12 @@ import io
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
-from typing import Any, TypedDict
+from typing import Any, TypedDict, final
 
 from ..base import worker
 from ..base.threads import hold_library_threads
@@ -36,7 +37,7 @@ def serve(connection: Connection, argument: bytes) -> None:
     settings: Settings = pickle.loads(argument)  # noqa: S301  our own parent's
     worker.NUMBER[0] = settings["number"]
     channel = Channel(connection, copy=False, budget_bytes=settings["budget_bytes"])
-    streams = [_Forwarded(channel, name) for name in ("stdout", "stderr")]
+    streams = [LineSender(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
     server = _JobServer(channel)
     with contextlib.suppress(EOFError, OSError):  # the run is over, or its process is gone
@@ -107,7 +108,7 @@ class _JobServer:
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, _Forwarded):
+            if isinstance(stream, LineSender):
                 stream.flush()
 
     def _load(self, data: bytes) -> tuple[Any, ...]:
@@ -164,8 +165,12 @@ class _JobServer:
                 self._channel.send(("text", "stderr", f"closing a generator failed: {error!r}\n"))
 
 
-class _Forwarded(io.TextIOBase):
-    """Standard output of a worker: whole lines are sent to the parent, which prints them."""
+@final
+class LineSender(io.TextIOBase):
+    """Standard output of the stages: whole lines are sent to the parent, which prints them.
+
+    Where several threads print at once, each has a line of its own.
+    """
 
     encoding = "utf-8"
     errors = "replace"
@@ -173,7 +178,8 @@ class _Forwarded(io.TextIOBase):
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel = channel
         self._name = name
-        self._rest = ""
+        self._lock = threading.RLock()  # garbage that is found below us may come here again
+        self._unfinished: dict[int, str] = {}
         self._pid = os.getpid()
 
     def fileno(self) -> int:
@@ -188,14 +194,18 @@ class _Forwarded(io.TextIOBase):
         """Send the lines that are complete."""
         if self._pid != os.getpid():  # the stage forked a process of its own
             return int(getattr(sys, f"__{self._name}__").write(text))
-        lines, newline, rest = (self._rest + text).rpartition("\n")
-        self._rest = rest
+        me = threading.get_ident()
+        with self._lock:
+            lines, newline, rest = (self._unfinished.pop(me, "") + text).rpartition("\n")
+            if rest:
+                self._unfinished[me] = rest
         if newline:
             self._channel.send(("text", self._name, lines + newline))
         return len(text)
 
     def flush(self) -> None:
         """Send what is there, also without the end of its line."""
-        rest, self._rest = self._rest, ""
-        if rest:
+        with self._lock:
+            unfinished, self._unfinished = self._unfinished, {}
+        for rest in unfinished.values():
             self._channel.send(("text", self._name, rest))

@@ -463,9 +463,26 @@ class Stage:
             f"(knobs: {self._knob_words()})"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave for another process, with its knobs as they were made."""
+        placement = self.placement
+        if placement is not None and placement.executor == "dask":
+            from ..executors.dask import dask_executor_of
+
+            placement = dataclasses.replace(
+                placement, given=dask_executor_of(placement.given or "dask")
+            )
+        about = {name: getattr(self, name) for name in ("spec", "name", "named", "executor")}
+        about |= {"inputs": self.inputs, "placement": placement, "shared": dict(self.knobs)}
+        return _made, (about,)
+
     def __repr__(self) -> str:
         knobs = "".join(f", {name}={knob.value}" for name, knob in self.knobs.items())
         return f"Stage({self.name!r}, {self.op}, {self.executor}{knobs})"
+
+
+def _made(about: dict[str, Any]) -> Stage:
+    return Stage(**about)
 
 
 def _user_code() -> Place | None:

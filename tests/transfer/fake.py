@@ -13,7 +13,6 @@ from collections import deque
 import numpy as np
 
 from nbpipe.errors import ArgumentError
-from nbpipe.executors.device import Backend
 
 
 class Place(str):
@@ -95,8 +94,8 @@ class FakeStream:
         self.add(event.synchronize)
 
 
-class World(Backend):
-    """Two devices, "fake:0" and "fake:1".
+class World:
+    """Two devices, "fake:0" and "fake:1"; it is asked what a `Backend` is.
 
     Args:
         records: whether `record_stream` does anything.

@@ -53,9 +53,9 @@ def test_batches_are_not_corrupted(pinned, side_stream):
 
 def test_the_test_of_corruption_notices_a_missing_record(monkeypatch):
     """Without `record_stream` the same loop reads what was copied later."""
-    from nbpipe.executors.device import TorchBackend
+    from nbpipe.executors.device import Backend
 
-    monkeypatch.setattr(TorchBackend, "record_stream", lambda *_: None)
+    monkeypatch.setattr(Backend, "record_stream", lambda *_: None)
     with filled(pinned=True).to_device("cuda", depth=8).start() as run:
         read = slow_sums(run)
     assert read != [(n, n) for n in range(BATCHES)]

@@ -84,9 +84,9 @@ class Part:
 @pytest.fixture
 def backend():
     """Give the backend over the stand-ins."""
-    from nbpipe.executors.device import TorchBackend
+    from nbpipe.executors.device import Backend
 
-    return TorchBackend(Torch(), "cuda")
+    return Backend(Torch(), "cuda")
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "cuda:1"), ("cuda:0", "cuda:0")])

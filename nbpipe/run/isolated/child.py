@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
-import io
 import logging
 import pickle
 import sys
@@ -30,14 +29,14 @@ from ...errors import (
 )
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
-from ...executors.shipping import load
+from ...executors.worker import LineSender
 from ...ops.checkpoint import caches
 from ...ops.remaining import Remaining
-from ...ops.stage import CONSUMER
+from ...ops.stage import CONSUMER, Chain
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
 from .link import received_connection
-from .pickling import Unpacked, Values, set_values
+from .pickling import Values, disconnect, set_values, unpickled
 from .report import ChildReport, Workers, seen_s
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
@@ -83,7 +82,7 @@ class LoadedRun:
 
     def __init__(self) -> None:
         self.run: Run | None = None
-        self._unpacked: Unpacked | None = None
+        self._chain: Chain = ()
         self._number = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -97,10 +96,10 @@ class LoadedRun:
         self.close(0)
         error: BaseException | None = None
         try:
-            self._unpacked = unpacked = Unpacked(load(data))
+            self._chain = unpickled(data)
             hold_library_threads()
-            set_values(unpacked.chain, values)
-            self.run = Run(unpacked.chain, seed=seed, memory_bytes=memory_bytes)
+            set_values(self._chain, values)
+            self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes)
             self.pause(self.paused)
         except BaseException as problem:  # noqa: BLE001  the loop hears of it
             error = problem
@@ -137,7 +136,7 @@ class LoadedRun:
 
     def caches(self) -> Stages:
         """Tell of each cache which epoch made its items."""
-        return {} if self._unpacked is None else caches(self._unpacked.chain)
+        return caches(self._chain)
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Start no further call, or go on."""
@@ -147,8 +146,8 @@ class LoadedRun:
 
     def turn(self, values: Values) -> None:
         """Turn knobs to what they are in the parent."""
-        if self._unpacked is not None:
-            set_values(self._unpacked.chain, values)
+        if self._chain:
+            set_values(self._chain, values)
 
     def close(self, timeout_s: float) -> None:
         """End the run."""
@@ -156,8 +155,7 @@ class LoadedRun:
             run, self.run = self.run, None
         if run is not None:
             run.close(timeout_s)
-        if self._unpacked is not None:
-            self._unpacked.close()
+        disconnect(self._chain)
 
 
 @final
@@ -406,42 +404,6 @@ class Feeds:
     def _send(self, ticket: int, loads: int) -> None:
         with contextlib.suppress(OSError):  # the run is gone
             self._control.send(("fed", ticket, loads))
-
-
-@final
-class LineSender(io.TextIOBase):
-    """Standard output of the stages: whole lines are sent to the parent, which prints them.
-
-    Several threads print here at once: each has a line of its own.
-    """
-
-    def __init__(self, control: Channel, name: str) -> None:
-        self._control = control
-        self._name = name
-        self._lock = threading.RLock()  # garbage that is found below us may come here again
-        self._unfinished: dict[int, str] = {}
-
-    def writable(self) -> bool:
-        """Tell that it can be written to."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Send the lines that are complete."""
-        me = threading.get_ident()
-        with self._lock:
-            lines, newline, rest = (self._unfinished.pop(me, "") + text).rpartition("\n")
-            if rest:
-                self._unfinished[me] = rest
-        if newline:
-            self._control.send(("text", self._name, lines + newline))
-        return len(text)
-
-    def flush(self) -> None:
-        """Send what is there, also without the end of its line."""
-        with self._lock:
-            unfinished, self._unfinished = self._unfinished, {}
-        for rest in unfinished.values():
-            self._control.send(("text", self._name, rest))
 
 
 @final
