@@ -16,7 +16,7 @@ from ..base.worker import worker_info
 from ..errors import ArgumentError, StateError
 from ..executors.memory import Packer, unpack
 from ..ops.remaining import Remaining
-from ..ops.stage import Stage, addresses
+from ..ops.stage import addresses, changed
 from ..pipeline import Pipeline
 from ..sources import interleave, source
 from .workers import THREAD, LoaderWorkers, WantsWorkersError, as_worker, teach
@@ -703,28 +703,13 @@ def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
 
 
 def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:
-    """Return a chain whose stages have the knobs that those of the same address had before."""
-    book = {id(stage): address for address, stage in addresses(pipe.chain).items()}
-    return Pipeline(
-        tuple(_with_knobs(stage, known.get(book[id(stage)], {})) for stage in pipe.chain)
-    )
-
-
-def _with_knobs(stage: Stage, known: Mapping[str, Knob]) -> Stage:
-    shared = {name: known[name] for name in stage.knobs if name in known}
-    if all(stage.knobs[name] is knob for name, knob in shared.items()):
-        return stage
-    return Stage(
-        stage.spec,
-        name=stage.name,
-        named=stage.named,
-        executor=stage.executor,
-        inputs=stage.inputs,
-        placement=stage.placement,
-        shared={**stage.knobs, **shared},
-        given=stage.given,
-        made_at=stage.made_at,
-    )
+    """Return a chain whose stages have the knobs that those of the same name had before."""
+    found = []
+    for stage in pipe.chain:
+        before = known.get(stage.name, {})
+        knobs = {name: before.get(name, knob) for name, knob in stage.knobs.items()}
+        found.append(changed(stage, shared=knobs))
+    return Pipeline(tuple(found))
 
 
 def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
@@ -735,19 +720,18 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
     return iter(()) if first is END else following(indices, first)
 
 
-def local_batches(
-    recipe: Recipe, given: Iterator[Any] | Batches | None, rest: Remaining
-) -> Iterator[Any]:
-    """Make the batches of an epoch that are left, in the calling thread, each when it is wanted."""
-    if isinstance(given, Batches):
-        return _made(recipe, recipe.collate(), iter(given), rest)
-    return _made(recipe, recipe.fetch(), given or iter(()), rest)
+def local_batches(pipe: Pipeline, items: Iterator[Any], rest: Remaining) -> Iterator[Any]:
+    """Make the batches of an epoch that are left, in the calling thread, each when it is wanted.
 
-
-def _made(
-    recipe: Recipe, make: Callable[[Any], Any], given: Iterator[Any], rest: Remaining
-) -> Iterator[Any]:
-    for number, each in enumerate(given):
+    Args:
+        pipe: what makes them.
+        items: take the place of those of its source.
+        rest: the batches that are left.
+    """
+    functions = [stage.fn for stage in pipe.chain[1:]]
+    for number, made in enumerate(items):
         if number in rest:
-            batch = make(each)
-            yield batch if recipe.pin is None else recipe.pin(batch)
+            batch = made
+            for function in functions:
+                batch = function(batch)
+            yield batch

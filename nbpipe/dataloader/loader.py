@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
 from types import GenericAlias, ModuleType
-from typing import Any, SupportsIndex, final
+from typing import Any, NamedTuple, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
@@ -32,12 +31,11 @@ from .chain import (
     begun,
     chain_of,
     chosen_samples,
-    is_local,
     local_batches,
     split_chain,
     with_knobs,
 )
-from .run import LoaderRun, LocalRun
+from .run import LoaderRun, LocalRun, close_run
 from .state import EpochProgress, LoaderState, Position, RandomSources
 from .workers import WantsWorkersError
 
@@ -165,8 +163,7 @@ class LoaderEpoch(Iterator[Any]):
         loader: whose epoch it is.
         items: gives the batches.
         progress: how far it came.
-        run: the run that makes them, or None.
-        closes: the run ends with the epoch.
+        closes: the run that makes them ends with the epoch.
 
     Attributes:
         over: no more batches will come.
@@ -178,7 +175,6 @@ class LoaderEpoch(Iterator[Any]):
         loader: DataLoader,
         items: Iterator[Any],
         progress: EpochProgress,
-        run: Run | None = None,
         *,
         closes: bool = False,
     ) -> None:
@@ -186,7 +182,6 @@ class LoaderEpoch(Iterator[Any]):
         self.local: LocalRun | None = None
         self._loader = loader
         self._items = items
-        self._run = run
         self._closes = closes
         self._progress = progress
 
@@ -200,24 +195,25 @@ class LoaderEpoch(Iterator[Any]):
         """
         if self.over:
             raise StopIteration
-        self._progress.asked = True
+        progress = self._progress
+        progress.asked = True
         if self.local is not None:
             batch = self._make_next(self.local)
-            self._loader._yielded(self._progress.deliver())
+            self._loader._yielded(progress.deliver())
             return batch
-        timeout = None if self._run is None else self._run.between_waits
+        timeout = None if progress.run is None else progress.run.between_waits
         if isinstance(timeout, BatchTimeout):
             timeout.begin()
         try:
             batch = next(self._items)
         except StopIteration:
-            self._progress.finished = True
+            progress.finished = True
             self.close()
             raise
         except StageError as error:
             failure = error
         else:
-            self._loader._yielded(self._progress.deliver())
+            self._loader._yielded(progress.deliver())
             return batch
         return self._failed(failure)  # not in the handler: it would stand in the error's context
 
@@ -242,20 +238,16 @@ class LoaderEpoch(Iterator[Any]):
         """Begin again where a dataset wants to be split; else raise what was raised there."""
         self.close()
         cause = failure.__cause__
-        if isinstance(cause, WantsWorkersError) and self._run is not None:
+        if isinstance(cause, WantsWorkersError):
             failure.__traceback__ = None  # nobody sees it: its frames would hold this epoch
-            self._begin_again(self._loader._split(self._run, self._progress))
+            self._items, self._closes = self._loader._split(self._progress)
+            self.over = False
             return next(self)
         if not isinstance(cause, Exception) or isinstance(cause, _OURS):
             raise failure
         for note in getattr(failure, "__notes__", ()):
             cause.add_note(note)
         raise cause
-
-    def _begin_again(self, other: LoaderEpoch) -> None:
-        """Go on with the batches of an epoch that nobody else knows."""
-        self._items, self._run, self._closes = other._items, other._run, other._closes
-        self.over, other.over = False, True
 
     def close(self) -> None:
         """Leave the epoch; workers that end with it end at once. Again does nothing."""
@@ -266,12 +258,12 @@ class LoaderEpoch(Iterator[Any]):
     def _leave(self) -> None:
         if self.local is not None:
             self.local.end(CANCELLED)
-        if self._run is not None and self._closes:
-            _close_run(self._run, _GRACE_S)
+        if self._progress.run is not None and self._closes:
+            close_run(self._progress.run, _GRACE_S)
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
-        self._loader._ended()
+        self._loader.run.ended()
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -291,74 +283,35 @@ class LoaderEpoch(Iterator[Any]):
             in_new_thread(self._leave)  # garbage may be found where a lock is held
 
 
-def _close_run(run: Run, timeout_s: float) -> None:
-    """Close a run, and let go of what its workers mapped."""
-    run.close(timeout_s=timeout_s)
-    for stage in run.stages.values():
-        release = getattr(stage.fn, "release", None)
-        if release is not None:
-            release()
+class WorkerRun(NamedTuple):
+    """A run that makes batches, for one epoch or for all.
 
-
-@final
-class WorkerRun:
-    """The workers of one run, for one epoch or for all.
-
-    Args:
-        run: their run.
-        indices: give them the indices of each epoch, or None.
+    Attributes:
+        run: the run.
+        indices: gives it the indices of each epoch, or None.
         seed: that of its items.
-        readers: how many of them read a part of an iterable dataset each; 0: none does.
-        stays: they stay when an epoch ends.
+        readers: how many workers read a part of an iterable dataset each; 0: none does.
+        stays: it stays when an epoch ends.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        indices: EpochIndices | None,
-        seed: int,
-        *,
-        readers: int,
-        stays: bool,
-    ) -> None:
-        self.run = run
-        self.stays = stays
-        self.seed = seed
-        self._indices = indices
-        self._readers = readers
-        self._epoch: weakref.ref[LoaderEpoch] | None = None
+    run: Run
+    indices: EpochIndices | None
+    seed: int
+    readers: int
+    stays: bool
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no epoch of theirs is under way."""
-        epoch = None if self._epoch is None else self._epoch()
-        return epoch is None or epoch.over
-
-    def is_free(self, readers: int) -> bool:
-        """Tell whether another epoch may begin.
-
-        Args:
-            readers: workers that are to read a part each, where they do.
-        """
-        return self.is_idle and not self.run.closed and self._readers in (0, readers)
-
-    def epoch(
-        self, loader: DataLoader, indices: Iterator[Any] | None, progress: EpochProgress
-    ) -> LoaderEpoch:
+    def begin(self, indices: Iterator[Any] | None, progress: EpochProgress) -> Iterator[Any]:
         """Begin an epoch, with these indices."""
-        if self._indices is not None:
-            self._indices.prepared = indices
-        if self._epoch is not None:  # the epochs between had workers of their own
-            self.run.set_epoch(progress.position.epoch)
+        if self.indices is not None:
+            self.indices.prepared = indices
+        self.run.set_epoch(progress.position.epoch)  # others may have made those between
         try:
             items = iter(self.run)
         except BaseException:  # what cannot be sent to a process is found now
-            _close_run(self.run, _GRACE_S)
+            close_run(self.run, _GRACE_S)
             raise
-        progress.run, progress.readers = self.run, self._readers
-        epoch = LoaderEpoch(loader, items, progress, self.run, closes=not self.stays)
-        self._epoch = weakref.ref(epoch)
-        return epoch
+        progress.run, progress.readers = self.run, self.readers
+        return items
 
 
 # -- the loader ------------------------------------------------------------------------------------
@@ -488,8 +441,7 @@ class DataLoader:
         self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
         self._reported: int | None = None  # length of an iterable dataset that was asked for it
         self._knobs: Mapping[str, Knob] | None = None
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._kept: WorkerRun | None = None  # the workers that stay
+        self._kept: WorkerRun | None = None  # the run that stays
         self._state = LoaderState(
             self.dataset, self._samples, reads=self._reads, in_order=self.in_order
         )
@@ -540,10 +492,9 @@ class DataLoader:
     def _set_prefetch(self) -> None:
         if self._knobs is not None and self._count:
             self._knobs["prefetch"].set(self._prefetch)
-        for run in tuple(self._runs):
-            for stage in run.stages.values():
-                if stage.name == READ:
-                    stage.prefetch = self._factor
+        for stage in self._live.stages.values():
+            if stage.name == READ:
+                stage.prefetch = self._factor
 
     @property
     def _prefetch(self) -> int:
@@ -631,8 +582,10 @@ class DataLoader:
         draw, stays = self._drawn_seed, self._stays
         progress, left = self._state.begin(sources, loaded, draw, stays=stays, by_loop=not workers)
         if workers:
-            free = None if goes_on else self._free_workers(progress.position.seed)
-            epoch = (free or self._open(progress.position)).epoch(self, begun(left), progress)
+            free = None if goes_on else self._free_run(progress.position.seed)
+            made = free or self._open(progress.position)
+            items = made.begin(begun(left), progress)
+            epoch = LoaderEpoch(self, items, progress, closes=not made.stays)
         else:  # what goes on draws its first index while torch's generator is as it was
             epoch = self._local_epoch(begun(left) if goes_on else left, progress)
         epoch.local = self._live.began(epoch, progress.run, progress.delivered)
@@ -641,13 +594,12 @@ class DataLoader:
 
     def _local_epoch(self, indices: Iterator[Any] | None, progress: EpochProgress) -> LoaderEpoch:
         """Begin an epoch in the calling thread; its chain is what is shown from now on."""
-        if not is_local(self._pipeline):
-            self._build(0, self._indices)
-        position = progress.position
-        recipe = self._recipe(0, None, position)
+        self._build(0, self._indices, progress.position)
         if indices is None:
-            progress.reading = recipe.batches()
-        batches = local_batches(recipe, indices or progress.reading, position.left)
+            head: Any = self._pipeline.chain[0]
+            progress.reading = head.spec.items
+            indices = iter(head.spec.items)
+        batches = local_batches(self._pipeline, indices, progress.position.left)
         return LoaderEpoch(self, batches, progress)
 
     @property
@@ -658,12 +610,12 @@ class DataLoader:
     def _stays(self) -> bool:
         return self.persistent_workers and self.num_workers > 0
 
-    def _free_workers(self, seed: int | None) -> WorkerRun | None:
-        """Return the workers that stayed, if the next epoch, with this seed, may have them."""
-        workers = self._kept
-        if workers is None or not self.num_workers or workers.seed != seed:
+    def _free_run(self, seed: int | None) -> WorkerRun | None:
+        """Return the run that stayed, if the next epoch, with this seed, may have it."""
+        kept = self._kept
+        if kept is None or kept.run.closed or kept.seed != seed or self._live.is_busy(kept.run):
             return None
-        return workers if workers.is_free(self.num_workers) else None
+        return kept if kept.readers in (0, self.num_workers) else None
 
     def _drawn_seed(self) -> int:
         torch = self._torch
@@ -679,35 +631,37 @@ class DataLoader:
 
     def _open(self, position: Position) -> WorkerRun:
         """Start a run; it is kept where workers are to stay, and no others do."""
-        if self._kept is not None and self._kept.is_idle:  # it has another number of readers
-            _close_run(self._kept.run, _CLOSE_S)
+        kept = self._kept
+        if kept is not None and not self._live.is_busy(kept.run):  # it has other readers
+            close_run(kept.run, _CLOSE_S)
         indices, seed = self._indices, position.seed or 0
         self._build(seed, indices, position)
         run = self._pipeline.start(seed=seed)
-        self._runs.add(run)
         position.load_into(run)
         if self.timeout:
             run.between_waits = BatchTimeout(self.timeout, run.between_waits)
-        stays = self.persistent_workers and (self._kept is None or self._kept.run.closed)
+        stays = self.persistent_workers and (kept is None or kept.run.closed)
         readers = self.num_workers if self._splits else 0
-        workers = WorkerRun(run, indices, seed, readers=readers, stays=stays)
-        self._kept = workers if stays else self._kept
-        return workers
+        made = WorkerRun(run, indices, seed, readers, stays)
+        self._kept = made if stays else kept
+        return made
 
-    def _split(self, run: Run, progress: EpochProgress) -> LoaderEpoch:
-        """Begin an epoch again, with a reader in each worker: its dataset asked who it is."""
-        _close_run(run, _CLOSE_S)
+    def _split(self, progress: EpochProgress) -> tuple[Iterator[Any], bool]:
+        """Begin an epoch again, with a reader in each worker: its dataset asked who it is.
+
+        Returns:
+            Its batches, and whether the run ends with it.
+        """
+        before = progress.run
+        assert before is not None
+        close_run(before, _CLOSE_S)
         if progress.delivered:
             raise progress.position.read_whole()
         self._splits = True
-        workers = self._open(progress.position)
-        epoch = workers.epoch(self, None, progress)
-        self._live.moved(run, workers.run)
-        return epoch
-
-    def _ended(self) -> None:
-        """Called when an epoch is over."""
-        self._live.ended()
+        made = self._open(progress.position)
+        items = made.begin(None, progress)
+        self._live.moved(before, made.run)
+        return items, not made.stays
 
     def _yielded(self, count: int) -> None:
         """Called with the number of a batch; warn where the dataset said that there are fewer."""
@@ -720,8 +674,7 @@ class DataLoader:
 
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
-        for run in tuple(self._runs):
-            _close_run(run, _CLOSE_S)
+        self._live.close(_CLOSE_S)
 
     # -- its place in its epochs ----------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -756,7 +709,7 @@ class DataLoader:
         self._check_readers(position)
         self._state.load(sources, position)
         if self._kept is not None:
-            _close_run(self._kept.run, _CLOSE_S)
+            close_run(self._kept.run, _CLOSE_S)
 
     def _check_readers(self, position: Position) -> None:
         splits = self._splits or (position.parts is not None and self.num_workers > 0)

@@ -266,6 +266,15 @@ class LocalRun:
 
 
 # -- all epochs of a loader ------------------------------------------------------------------------
+def close_run(run: Run | LocalRun, timeout_s: float) -> None:
+    """Close a run, and let go of what its workers mapped."""
+    run.close(timeout_s)
+    for stage in run.stages.values():
+        release = getattr(stage.fn, "release", None)
+        if release is not None:
+            release()
+
+
 class ClosableEpoch(Protocol):
     """The iterator of an epoch, as far as its run knows it."""
 
@@ -375,6 +384,10 @@ class LoaderRun:
             self._begun = [one for one in self._begun if one.going]
             self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
         return local
+
+    def is_busy(self, run: Run) -> bool:
+        """Tell whether an epoch of a run is under way."""
+        return any(one.going and one.maker is run for one in tuple(self._begun))
 
     def ended(self) -> None:
         """Called when an epoch is over."""
@@ -617,7 +630,7 @@ class LoaderRun:
             timeout_s: how long to wait for calls in progress [s].
         """
         for run, _ in tuple(self._runs):
-            run.close(timeout_s)
+            close_run(run, timeout_s)
         for one in tuple(self._begun):
             epoch = one.epoch()
             if epoch is not None:

@@ -23,7 +23,7 @@ from ..ops.chain import absorbed, index_plan
 from ..ops.cut import Skip
 from ..ops.remaining import Remaining
 from ..ops.source import Source
-from ..ops.stage import Chain, Stage
+from ..ops.stage import Chain, Stage, changed
 
 # -- Indices that come from outside the pipeline, for one epoch ------------------------------------
 _BLOCK = 4096  # numbers of an array that are taken out at once
@@ -503,18 +503,12 @@ def given_chain(chain: Chain, order: GivenOrder) -> Chain:
     ordered = [not spec.numbers for spec in ahead]
     numbers = tuple(not any(ordered[:place]) for place, orders in enumerate(ordered) if not orders)
     items = GivenItems(head.name, source.items, order, numbers)
-    return _with(head, Source(items)), *map(_passed_by, chain[used:])
+    return changed(head, spec=Source(items)), *map(_passed_by, chain[used:])
 
 
 def _passed_by(stage: Stage) -> Stage:
     """Let a cache neither keep nor give items: it holds those of the chain's own order."""
-    return _with(stage, Skip(0)) if stage.spec.kept_in is not None else stage
-
-
-def _with(stage: Stage, spec: Source | Skip) -> Stage:
-    return Stage(
-        spec, name=stage.name, named=stage.named, shared=stage.knobs, made_at=stage.made_at
-    )
+    return changed(stage, spec=Skip(0)) if stage.spec.kept_in is not None else stage
 
 
 def check_head(chain: Chain) -> tuple[Source, int]:

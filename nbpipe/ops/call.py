@@ -18,6 +18,7 @@ from .stage import (
     Placement,
     Runs,
     Stage,
+    changed,
     given,
     is_async_generator_function,
     is_coroutine_function,
@@ -356,16 +357,7 @@ def place(
     shared = _shared_limit(above, name, concurrency)
     if prefetch is None and spec.runs == "call" and above.spec.runs != "batch":
         held = above.knobs["prefetch"].value
-    inner = Stage(
-        above.spec,
-        name=above.name,
-        named=above.named,
-        placement=above.placement,
-        shared=shared,
-        given=above.given,
-        made_at=above.made_at,
-    )
-    return (*chain[:-1], inner, stage(prefetch=held, shared=shared))
+    return (*chain[:-1], changed(above, shared=shared), stage(prefetch=held, shared=shared))
 
 
 def _shared_limit(above: Stage, name: str, concurrency: int | None) -> dict[str, Knob]:

@@ -485,6 +485,17 @@ def _made(about: dict[str, Any]) -> Stage:
     return Stage(**about)
 
 
+def changed(stage: Stage, **parts: Any) -> Stage:
+    """Return a stage with other parts; what is not given it has in common, its knobs too.
+
+    Args:
+        stage: as it was.
+        parts: arguments of `Stage`.
+    """
+    kept = {name: getattr(stage, name) for name in Stage.__slots__ if name != "knobs"}
+    return Stage(**{**kept, "shared": stage.knobs, **parts})
+
+
 def _user_code() -> Place | None:
     """Return the innermost code that is under way and not ours."""
     frame: FrameType | None = sys._getframe(1)
