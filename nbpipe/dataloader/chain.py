@@ -179,77 +179,58 @@ def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> An
 
 
 @final
-class CollateBatch:
-    """Makes a batch of samples.
+class MakeBatch(_Sent):
+    """Makes a batch of samples, or of indices by which it reads the samples of a dataset.
 
     Args:
         function: of a list of samples, or of one sample.
         plain: it is torch's own, which in a worker would put the batch into shared memory by
             itself; batches travel through our own.
-        workers: who does it; None: the caller itself.
-    """
-
-    def __init__(
-        self, function: Callable[[Any], Any], *, plain: bool, workers: LoaderWorkers | None = None
-    ) -> None:
-        self._function = function
-        self._plain = plain
-        self._workers = workers
-
-    def __call__(self, samples: Any) -> Any:
-        """Make one batch."""
-        if self._workers is None:
-            return self.apply(samples)
-        with self._workers.one(None):
-            return self.apply(samples)
-
-    def apply(self, samples: Any) -> Any:
-        """Make one batch in a worker that is known already."""
-        if not self._plain:
-            return self._function(samples)
-        with as_worker(None):
-            return self._function(samples)
-
-
-@final
-class Fetch(_Sent):
-    """Reads samples of a map-style dataset by index, and makes a batch of them.
-
-    Args:
         dataset: with `__getitem__`; where it has `__getitems__`, that gets all indices at once.
-        collate: makes the batch.
+            None: samples are given.
         batched: an item is a list of indices; else one index.
         workers: who does it; None: the caller itself.
     """
 
     def __init__(
         self,
-        dataset: Any,
-        collate: CollateBatch,
+        function: Callable[[Any], Any],
         *,
-        batched: bool,
+        plain: bool,
+        dataset: Any = None,
+        batched: bool = True,
         workers: LoaderWorkers | None = None,
     ) -> None:
+        self._function = function
+        self._plain = plain
         self._dataset = dataset
-        self._collate = collate
         self._batched = batched
         self._workers = workers
-        self.mapped = workers is not None and workers.are_processes
+        self.mapped = dataset is not None and workers is not None and workers.are_processes
 
-    def __call__(self, indices: Any) -> Any:
-        """Fetch one batch."""
+    def __call__(self, given: Any) -> Any:
+        """Make one batch."""
         if self._workers is None:
-            return self._collate.apply(self._samples(indices))
+            return self.collate(self._samples(given))
         with self._workers.one(self._dataset):
-            return self._collate.apply(self._samples(indices))
+            return self.collate(self._samples(given))
 
-    def _samples(self, indices: Any) -> Any:
+    def collate(self, samples: Any) -> Any:
+        """Make one batch of samples, in a worker that is known already."""
+        if not self._plain:
+            return self._function(samples)
+        with as_worker(None):
+            return self._function(samples)
+
+    def _samples(self, given: Any) -> Any:
         dataset = self._dataset
+        if dataset is None:
+            return given
         if not self._batched:
-            return dataset[indices]
+            return dataset[given]
         if getattr(dataset, "__getitems__", None):
-            return dataset.__getitems__(indices)
-        return [dataset[index] for index in indices]
+            return dataset.__getitems__(given)
+        return [dataset[index] for index in given]
 
 
 @final
@@ -468,7 +449,7 @@ class ReadPart(_Sent):
 
     Args:
         dataset: asks `get_worker_info()` which part is meant.
-        collate: makes the batch.
+        make: makes the batch.
         size: samples in a batch; None: a batch is one sample.
         drop_last: leave out a last batch that is not full.
         workers: who does it.
@@ -477,14 +458,14 @@ class ReadPart(_Sent):
     def __init__(
         self,
         dataset: Any,
-        collate: CollateBatch,
+        make: MakeBatch,
         *,
         size: int | None,
         drop_last: bool,
         workers: LoaderWorkers,
     ) -> None:
         self._dataset = dataset
-        self._collate = collate
+        self._make = make
         self._size = size
         self._drop_last = drop_last
         self._workers = workers
@@ -503,7 +484,7 @@ class ReadPart(_Sent):
     def _next(self, lists: Iterator[Any], number: int, dataset: Any) -> Any:
         with self._workers.at(number, dataset):
             batch = next(lists, END)
-            return END if batch is END else self._collate.apply(batch)
+            return END if batch is END else self._make.collate(batch)
 
 
 # -- The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them ----
@@ -585,9 +566,15 @@ class Recipe:
             fixed=fixed,
         )
 
-    def collate(self, workers: LoaderWorkers | None = None) -> CollateBatch:
-        """Make what makes a batch of samples."""
-        return CollateBatch(self.collate_fn, plain=self.plain, workers=workers)
+    def make(self, workers: LoaderWorkers | None = None, *, fetches: bool = False) -> MakeBatch:
+        """Make what makes a batch of samples, or, if it fetches them, of indices."""
+        return MakeBatch(
+            self.collate_fn,
+            plain=self.plain,
+            dataset=self.dataset if fetches else None,
+            batched=self.samples.batched,
+            workers=workers,
+        )
 
     @property
     def splittable(self) -> bool:
@@ -613,18 +600,15 @@ class Recipe:
             resumed=self.resumed,
         )
 
-    def fetch(self) -> Fetch:
-        """Make what reads samples by index."""
-        batched, workers = self.samples.batched, self.workers()
-        return Fetch(self.dataset, self.collate(), batched=batched, workers=workers)
-
 
 def chain_of(recipe: Recipe) -> Pipeline:
     """Build the chain of a dataset that is read by index, or once; its stage is "fetch"."""
-    if recipe.indices is not None:
+    if recipe.indices is None:
+        given = _read_once(recipe)
+    else:
         given = source(recipe.indices, name="indices", prefetch=_AHEAD)
-        return _pinned(recipe, _mapped(recipe, given, recipe.fetch()))
-    return _pinned(recipe, _mapped(recipe, _read_once(recipe), recipe.collate(recipe.workers())))
+    make = recipe.make(recipe.workers(), fetches=recipe.indices is not None)
+    return _pinned(recipe, _mapped(recipe, given, make))
 
 
 def is_local(pipe: Pipeline) -> bool:
@@ -681,7 +665,7 @@ def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pi
     assert workers is not None
     read = ReadPart(
         recipe.dataset,
-        recipe.collate(),
+        recipe.make(),
         size=samples.batch_size,
         drop_last=samples.drop_last,
         workers=workers,

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, SupportsIndex, final
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
 from ..base.threads import in_new_thread
-from ..engine.machine import CANCELLED, FAILED, FINISHED
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -167,7 +166,6 @@ class LoaderEpoch(Iterator[Any]):
 
     Attributes:
         over: no more batches will come.
-        local: what counts the batches, where the calling thread makes them; else None.
     """
 
     def __init__(
@@ -179,7 +177,6 @@ class LoaderEpoch(Iterator[Any]):
         closes: bool = False,
     ) -> None:
         self.over = False
-        self.local: LocalRun | None = None
         self._loader = loader
         self._items = items
         self._closes = closes
@@ -197,10 +194,6 @@ class LoaderEpoch(Iterator[Any]):
             raise StopIteration
         progress = self._progress
         progress.asked = True
-        if self.local is not None:
-            batch = self._make_next(self.local)
-            self._loader._yielded(progress.deliver())
-            return batch
         timeout = None if progress.run is None else progress.run.between_waits
         if isinstance(timeout, BatchTimeout):
             timeout.begin()
@@ -210,29 +203,16 @@ class LoaderEpoch(Iterator[Any]):
             progress.finished = True
             self.close()
             raise
-        except StageError as error:
+        except BaseException as error:
+            if progress.run is None:
+                self.close()
+            if progress.run is None or not isinstance(error, StageError):
+                raise
             failure = error
         else:
             self._loader._yielded(progress.deliver())
             return batch
         return self._failed(failure)  # not in the handler: it would stand in the error's context
-
-    def _make_next(self, local: LocalRun) -> Any:
-        """Make the next batch."""
-        try:
-            local.ask()
-            batch = next(self._items)
-        except StopIteration:
-            self._progress.finished = True
-            local.end(FINISHED)
-            self.close()
-            raise
-        except BaseException as error:
-            local.end(FAILED, error)
-            self.close()
-            raise
-        local.made()
-        return batch
 
     def _failed(self, failure: StageError) -> Any:
         """Begin again where a dataset wants to be split; else raise what was raised there."""
@@ -256,8 +236,6 @@ class LoaderEpoch(Iterator[Any]):
             self._leave()
 
     def _leave(self) -> None:
-        if self.local is not None:
-            self.local.end(CANCELLED)
         if self._progress.run is not None and self._closes:
             close_run(self._progress.run, _GRACE_S)
         close = getattr(self._items, "close", None)
@@ -277,8 +255,8 @@ class LoaderEpoch(Iterator[Any]):
         if getattr(self, "over", True):
             return
         self.over = True
-        if self.local is not None:
-            self.local.closed = True
+        if isinstance(self._items, LocalRun):
+            self._items.closed = True
         if self._closes:
             in_new_thread(self._leave)  # garbage may be found where a lock is held
 
@@ -586,9 +564,9 @@ class DataLoader:
             made = free or self._open(progress.position)
             items = made.begin(begun(left), progress)
             epoch = LoaderEpoch(self, items, progress, closes=not made.stays)
+            self._live.began(epoch, made.run)
         else:  # what goes on draws its first index while torch's generator is as it was
             epoch = self._local_epoch(begun(left) if goes_on else left, progress)
-        epoch.local = self._live.began(epoch, progress.run, progress.delivered)
         self._state.progress = progress
         return epoch
 
@@ -600,7 +578,10 @@ class DataLoader:
             progress.reading = head.spec.items
             indices = iter(head.spec.items)
         batches = local_batches(self._pipeline, indices, progress.position.left)
-        return LoaderEpoch(self, batches, progress)
+        local = self._live.local_run(batches, before=progress.delivered)
+        epoch = LoaderEpoch(self, local, progress)
+        self._live.began(epoch, local)
+        return epoch
 
     @property
     def _sources(self) -> RandomSources:

@@ -11,11 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter_ns, time
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ..base.knobs import Knob, KnobChange
 from ..engine.failures import KEPT, Failure, formatted, one_line
-from ..engine.machine import CANCELLED, EVENTS_KEPT, STOPPED, TICKS_KEPT, Record
+from ..engine.machine import (
+    CANCELLED,
+    EVENTS_KEPT,
+    FAILED,
+    FINISHED,
+    STOPPED,
+    TICKS_KEPT,
+    Record,
+)
 from ..engine.runtime import BLOCKED, READY, StageRuntime
 from ..engine.stats import Row, RunStats, StageStats, Status
 from ..errors import LengthUnknownError, RunClosedError
@@ -54,10 +62,11 @@ _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
 
 
 @final
-class LocalRun:
-    """One epoch that is made in the calling thread; asked and told what a run is.
+class LocalRun(Iterator[Any]):
+    """The batches of one epoch that is made in the calling thread; asked and told what a run is.
 
     Args:
+        batches: makes them.
         chain: the stages that it is shown as.
         before: batches of the epoch that the loop had before.
         total: batches of the epoch, or None.
@@ -73,6 +82,7 @@ class LocalRun:
 
     def __init__(
         self,
+        batches: Iterator[Any],
         chain: Chain,
         *,
         before: int,
@@ -83,6 +93,7 @@ class LocalRun:
         self.stages = addresses(chain)
         self.outcome = CANCELLED
         self.closed = False
+        self._batches = batches
         self._before = self._delivered = before
         self._total = total
         self._between = between_waits
@@ -102,8 +113,26 @@ class LocalRun:
             one.counters.first_ns = now_ns
 
     # -- called by the iterating thread -----------------------------------------------------
-    def ask(self) -> None:
-        """Called when a batch is wanted; wait while it is paused.
+    def __next__(self) -> Any:
+        """Make the next batch; wait while it is paused.
+
+        Raises:
+            BaseException: what making it raised; the epoch is over then.
+        """
+        try:
+            self._ask()
+            batch = next(self._batches)
+        except StopIteration:
+            self.end(FINISHED)
+            raise
+        except BaseException as error:
+            self.end(FAILED, error)
+            raise
+        self._made()
+        return batch
+
+    def _ask(self) -> None:
+        """Wait while it is paused; note that a batch is wanted.
 
         Raises:
             StopIteration: it was stopped.
@@ -122,8 +151,7 @@ class LocalRun:
             runtime.account(now_ns, READY)
             runtime.active = 1
 
-    def made(self) -> None:
-        """Called when the batch is there."""
+    def _made(self) -> None:
         with self._lock:
             spent_ns = self._back()
             now_ns = self._last_ns
@@ -212,6 +240,9 @@ class LocalRun:
     def close(self, timeout_s: float = 0) -> None:
         """End it; nothing is waited for."""
         self.end(CANCELLED)
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
 
     def __getitem__(self, address: str) -> Stage:
         """Return a stage.
@@ -275,15 +306,6 @@ def close_run(run: Run | LocalRun, timeout_s: float) -> None:
             release()
 
 
-class ClosableEpoch(Protocol):
-    """The iterator of an epoch, as far as its run knows it."""
-
-    over: bool
-
-    def close(self) -> None:
-        """Leave it."""
-
-
 class _Begun(NamedTuple):
     """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
 
@@ -292,7 +314,7 @@ class _Begun(NamedTuple):
 
     number: int
     maker: Run | LocalRun
-    epoch: weakref.ref[ClosableEpoch]
+    epoch: weakref.ref[Any]
     thread: int
 
     @property
@@ -358,32 +380,29 @@ class LoaderRun:
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def began(self, epoch: ClosableEpoch, run: Run | None, before: int) -> LocalRun | None:
+    def local_run(self, batches: Iterator[Any], *, before: int) -> LocalRun:
+        """Return what counts an epoch that is made in the calling thread.
+
+        Args:
+            batches: makes its batches.
+            before: batches of it that the loop had before.
+        """
+        chain, total, between = self._pipeline.chain, self._total(), self.between_waits
+        return LocalRun(batches, chain, before=before, total=total, between_waits=between)
+
+    def began(self, epoch: Any, maker: Run | LocalRun) -> None:
         """Called when an epoch begins.
 
         Args:
             epoch: its iterator; it is held weakly.
-            run: makes the batches; None: the calling thread does.
-            before: batches of it that the loop had before.
-
-        Returns:
-            What counts an epoch that is made in the calling thread.
+            maker: makes the batches.
         """
         with self._lock:
             self._number += 1
             self._let_go()
-            local = None
-            if run is None:
-                chain, total = self._pipeline.chain, self._total()
-                local = LocalRun(
-                    chain, before=before, total=total, between_waits=self.between_waits
-                )
-            maker = run or local
-            assert maker is not None
             self._numbers_of(maker)[maker.epoch] = self._number
             self._begun = [one for one in self._begun if one.going]
             self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
-        return local
 
     def is_busy(self, run: Run) -> bool:
         """Tell whether an epoch of a run is under way."""

@@ -273,7 +273,7 @@ def test_run_in_a_with_statement(way):
 
 def slow(samples):
     """Make a batch, which takes a while."""
-    threading.Event().wait(0.01)
+    threading.Event().wait(0.05)
     return samples
 
 
