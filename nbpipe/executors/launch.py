@@ -96,6 +96,7 @@ class Worker:
     Attributes:
         pid: its process id.
         connection: our end of the connection, duplex.
+        status: brings the exit code, or closes when the worker ends.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Worker:
     ) -> None:
         self.pid = pid
         self.connection = connection
-        self._status = status  # brings the exit code, or closes when the worker ends
+        self.status = status
         self._process = process  # None: it is the fork server's child
         self._lock = threading.Lock()
         self._waiting = 0
@@ -128,21 +129,24 @@ class Worker:
             self._waiting += 1
         ended = False
         try:
-            ended = bool(wait([self._status], timeout_s))
+            ended = bool(wait([self.status], timeout_s))
         finally:
             with self._lock:
                 self._waiting -= 1
                 if ended and self._code is None:
                     self._code = self._read_code()
                 if self._code is not None and not self._waiting:
-                    self._status.close()
+                    self.status.close()
         return self._code
 
     def _read_code(self) -> int:
         if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(LEAVE_S)
+            self._process.kill()  # it closed what its end would have closed
             return self._process.wait()
         try:
-            return int(self._status.recv_bytes())
+            return int(self.status.recv_bytes())
         except (EOFError, OSError):  # the server ended first
             return -signal.SIGKILL if self._killed else UNKNOWN_EXIT
 
@@ -170,7 +174,7 @@ class Worker:
     def disown(self) -> None:
         """Let go of it in a process that was forked from the one that started it."""
         self.connection.close()
-        self._status.close()
+        self.status.close()
         if self._process is not None:
             self._process.returncode = 0  # no warning that it still runs
 
@@ -248,6 +252,43 @@ def _start_fresh() -> Worker:
     with _pipes() as (connection, theirs, status, end), _own.lock:
         process = _start_interpreter("work", theirs.fileno(), end.fileno(), _own.open_lifeline())
         return Worker(process.pid, connection, status, process)
+
+
+def launch_apart(
+    entry: str, *arguments: str, folder: str, environment: dict[str, str], output: int
+) -> Worker:
+    """Start an interpreter that takes nothing over but the import path.
+
+    It stands in a session of its own, and calls `entry` with its connection and `arguments`. What
+    ends it when this process dies is the entry's: its connection closes then.
+
+    Args:
+        entry: "package.module:function".
+        arguments: texts that are handed to the function.
+        folder: its working folder.
+        environment: its environment variables, all of them.
+        output: file descriptor that its standard output and errors go to.
+
+    Raises:
+        WorkerStartError: the process could not be started.
+    """
+    try:
+        _hold_standard_descriptors()
+        with _pipes() as (connection, theirs, status, end):
+            process = _start_interpreter(
+                "work_apart",
+                theirs.fileno(),
+                end.fileno(),
+                options=(entry, *arguments),
+                environment=environment,
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            return Worker(process.pid, connection, status, process)
+    except OSError as error:
+        raise WorkerStartError(f"no Python process could be started: {error}") from error
 
 
 @contextlib.contextmanager
@@ -404,7 +445,11 @@ if hasattr(os, "register_at_fork"):
 # -- Interpreters that run one function of this file: the fork server, or one worker ---------------
 # They never run the user's script.
 def _start_interpreter(
-    function: str, *fds: int, options: tuple[bool, ...] = ()
+    function: str,
+    *fds: int,
+    options: tuple[bool | str, ...] = (),
+    environment: dict[str, str] | None = None,
+    **more: Any,
 ) -> subprocess.Popen[bytes]:
     """Start an interpreter that calls a function of this file; its standard input is empty.
 
@@ -414,26 +459,32 @@ def _start_interpreter(
         function: its name.
         fds: file descriptors that it gets, its first arguments.
         options: its other arguments.
+        environment: its environment variables; None: those of this process, one thread a library.
+        more: what else `Popen` is told.
 
     Raises:
         OSError: it could not be started.
     """
     command = [sys.executable or "python", *_flags(), "-c", _code(function, (*fds, *options))]
-    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
+    usual = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
     with _interrupts_held():
         return subprocess.Popen(  # noqa: S603  it runs nbpipe
-            command, stdin=subprocess.DEVNULL, env=environment, pass_fds=fds
+            command,
+            stdin=subprocess.DEVNULL,
+            env=usual if environment is None else environment,
+            pass_fds=fds,
+            **more,
         )
 
 
-def _code(function: str, arguments: tuple[int, ...]) -> str:
+def _code(function: str, arguments: tuple[int | str, ...]) -> str:
     """Write the program; the path comes first, for it may be what leads to nbpipe."""
     path: list[object] = [*sys.path, _ROOT]
     lines = (
         "import sys",
         f"sys.path[:] = {[entry for entry in path if isinstance(entry, str)]!a}",
         f"from {__package__}.launch import {function}",
-        f"{function}{arguments}",
+        f"{function}{arguments!a}",
     )
     return "; ".join(lines)
 
@@ -647,6 +698,16 @@ def work(connection: int, end: int, lifeline: int) -> NoReturn:
     for fd in (connection, end, lifeline):
         os.set_inheritable(fd, False)  # noqa: FBT003
     _work(connection, end, lifeline)
+
+
+def work_apart(connection: int, end: int, entry: str, *arguments: str) -> NoReturn:
+    """Be an interpreter that `launch_apart` started; the entry ends it, or returns."""
+    for fd in (connection, end):
+        os.set_inheritable(fd, False)  # noqa: FBT003
+    _hear_no_interrupts()
+    call: Callable[..., object] = _function(entry)
+    call(_connection(connection, end), *arguments)
+    sys.exit()
 
 
 def _work(connection: int, end: int, lifeline: int) -> NoReturn:

@@ -181,30 +181,16 @@ def _unseen(one: Node, other: Node) -> str:
 
 
 # -- Hashes: text that gives another order in each process, as `list(set(labels))` -----------------
-# What gives a set, and what hangs on hashes itself.
-_OF_HASHES = frozenset(
+# What gives a set.
+_SETS = frozenset(
     (
-        *("set", "frozenset", "hash", "union", "intersection", "difference"),
-        *("symmetric_difference", "keys", "__hash__"),
+        *("set", "frozenset", "union", "intersection", "difference"),
+        "symmetric_difference",
     )
 )
 # What takes the order of its argument over, or forgets it.
 _KEEPS = frozenset(("list", "tuple", "enumerate", "zip", "map", "iter", "next", "fromkeys", "join"))
 _FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"))
-
-
-def may_hang_on_hashes(text: str) -> bool:
-    """Tell whether text makes sets at all, other than to look something up in them."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-    asked = {id(one) for node in nodes if isinstance(node, ast.Compare) for one in node.comparators}
-    return any(
-        (isinstance(node, ast.Set | ast.SetComp) and id(node) not in asked)
-        or _name(node) in _OF_HASHES
-        for node in nodes
-    )
 
 
 def shows_order_of_set(text: str) -> bool:
@@ -241,7 +227,7 @@ def _is_set(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return _is_set(node.left) or _is_set(node.right)
     if isinstance(node, ast.Call):
-        return _name(node.func) in _OF_HASHES - {"hash", "__hash__", "keys"}
+        return _name(node.func) in _SETS
     return isinstance(node, ast.Set | ast.SetComp)
 
 
@@ -444,13 +430,6 @@ def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
     if is_tensor(value):
         return _tensor(value, node_of)
     return _torch(value, node_of) or _pandas(value, node_of) or _image(value, node_of)
-
-
-def _scalar(value: np.generic[Any]) -> Node:
-    kind = f"numpy.{value.dtype}"
-    if value.dtype.hasobject or value.dtype.names:
-        return leaf(kind, repr(value))
-    return leaf(kind, repr(value), digest=_digest_of(_bytes(np.asarray(value))))
 
 
 def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:

@@ -14,10 +14,8 @@ import linecache
 import os
 import pickle
 import secrets
-import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
@@ -33,7 +32,8 @@ from typing import Any, Literal, NoReturn, Self, final
 import psutil
 
 from ..base.format import shortened
-from ..errors import ExportError, StageError
+from ..errors import ExportError, StageError, WorkerStartError
+from ..executors.launch import launch_apart
 from .difference import difference, fingerprint_of
 from .held import handle_in
 from .secrets import scrubbed
@@ -53,28 +53,22 @@ class _Question:
         folder: folder of the module's file.
     """
 
-    def __init__(self, given: dict[str, Any], answers: int) -> None:
+    def __init__(self, given: dict[str, Any], connection: Connection) -> None:
         self.request: dict[str, Any] = given["request"]
         self.cwd: str = given["cwd"]
         self.folder: str = given["folder"]
-        self._answers = answers
+        self._connection = connection
         self._pid = os.getpid()
 
     def say(self, line: object) -> None:
         """Answer one JSON value; a process that user code forked off is none of ours."""
         if os.getpid() != self._pid:
             os._exit(0)
-        data = memoryview(json.dumps(line).encode("ascii") + b"\n")
-        while data:
-            data = data[os.write(self._answers, data) :]
+        self._connection.send_bytes(json.dumps(line).encode("ascii"))
 
     def step(self, name: str) -> None:
         """Announce what comes next: its time begins."""
         self.say({"step": name})
-
-    def close_after_fork(self) -> None:
-        """Close the way back in a process that user code forks off."""
-        os.close(self._answers)
 
 
 def json_fingerprint(value: object) -> Any:
@@ -113,8 +107,8 @@ def _text_of_line(file: str, line: int | None) -> str:
 
 
 # -- Fresh: a Python process that has run nothing of the notebook, asked one question --------------
-# Its answers come over a pipe of their own, one JSON value a line: what user code prints goes
-# elsewhere. It has no threads here: the asking thread waits for all pipes at once.
+# Its answers come over a connection, one JSON value each: what user code prints goes elsewhere. It
+# has no threads here: the asking thread waits for both at once.
 _Ending = Literal["answered", "died", "late"]
 _OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
 _READ_BYTES = 1 << 16
@@ -122,14 +116,11 @@ _SHOWN_LINES = 5
 _SHOWN = 200  # characters of each
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
-# Where this nbpipe lies: `sys.path` may have led to it from another working directory.
-_ROOT = str(Path(__file__).absolute().parents[2])
 MARK = "NBPIPE_CHECK"
 _SEED = "PYTHONHASHSEED"
 _QUIET = 2  # looks in a row that find nothing to end
 _LOOK_S = 0.005  # between two looks [s]
 _LOOKS_S = 3.0  # for all of them [s]
-_IN, _OUT, _ANSWER = "request", "output", "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +201,7 @@ def ask(
     Raises:
         ExportError: no Python can be started here.
     """
-    executable = _executable()
+    _check_interpreter()
     with temporary_folder() as folder:
         empty, module = Path(folder, "empty"), Path(folder, "module")
         empty.mkdir()
@@ -220,13 +211,14 @@ def ask(
         whole = {
             "task": task,
             "request": dict(request),
-            "paths": [*where.paths, _ROOT],
+            "paths": list(where.paths),
             "cwd": where.cwd,
             "litter": folder,
             "folder": str(module),
         }
-        request_line = json.dumps(whole).encode("ascii") + b"\n"
-        with _Child(executable, str(empty), request_line, seed) as child:
+        question = Path(folder, "question.json")
+        question.write_text(json.dumps(whole), encoding="ascii")
+        with _Child(str(question), str(empty), seed) as child:
             return child.listen(limits_s)
 
 
@@ -254,8 +246,8 @@ def temporary_folder() -> Iterator[str]:
             raise
 
 
-def _executable() -> str:
-    """Return the Python to start.
+def _check_interpreter() -> None:
+    """Refuse to go on where no Python can be started.
 
     Raises:
         ExportError: this interpreter does not know where it lies.
@@ -267,20 +259,6 @@ def _executable() -> str:
             "export checks the module in a fresh Python process, and needs sys.executable to be "
             f"the path of a Python interpreter, got {sys.executable!r}; set it before exporting"
         )
-    return sys.executable
-
-
-def _command(executable: str, answers: int) -> list[str]:
-    """Write the command line; what it is asked, paths included, comes over its input."""
-    private: Any = subprocess
-    program = (
-        "import json, sys",
-        "given = json.loads(sys.stdin.buffer.readline())",
-        "sys.path[:] = given['paths']",
-        f"from {__package__}.fresh import main",
-        f"main(given, {answers})",
-    )
-    return [executable, *private._args_from_interpreter_flags(), "-c", "; ".join(program)]
 
 
 def _variables(mark: str, seed: int) -> dict[str, str]:
@@ -335,34 +313,36 @@ def _is_quiet(mark: str, since_s: float) -> bool:
 
 @final
 class _Child:
-    """The process and its three pipes; leaving the `with` block ends it and its children.
+    """The process, and what it says; leaving the `with` block ends it and its children.
 
-    Its input stays open while it is needed: it ends by itself once that closes.
+    It ends by itself once nobody holds our end of its connection.
     """
 
-    def __init__(self, executable: str, folder: str, request: bytes, seed: int) -> None:
-        self._request = memoryview(request)
-        self._output = bytearray()
-        self._answer = bytearray()
+    def __init__(self, question: str, folder: str, seed: int) -> None:
+        self._printed = bytearray()
         self._lines: list[Any] = []
+        self._is_killed = False
         self._mark = secrets.token_hex()
         self._since_s = time.time()
-        self._killed = False
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            stdin, self._stdin = _pipe(theirs, ours)
-            self._stdout, stdout = _pipe(ours, theirs)
-            self._answers, answers = _pipe(ours, theirs)
-            self._process = subprocess.Popen(  # noqa: S603  it runs nbpipe
-                _command(executable, answers),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=_variables(self._mark, seed),
-                pass_fds=(answers,),
-                start_new_session=True,  # an interrupt is for the notebook: it ends this
+        self._output, theirs = os.pipe()
+        self._open: list[Any] = [self._output]  # what may still be read
+        os.set_blocking(self._output, False)
+        try:
+            self._worker = launch_apart(
+                f"{__name__}:main",
+                question,
+                folder=folder,
+                environment=_variables(self._mark, seed),
+                output=theirs,
             )
-            ours.pop_all()
+        except BaseException as error:
+            os.close(self._output)
+            if isinstance(error, WorkerStartError):
+                raise ExportError(f"export cannot start its check: {error}") from error
+            raise
+        finally:
+            os.close(theirs)
+        self._open += [self._worker.connection, self._worker.status]
 
     def __enter__(self) -> Self:
         return self
@@ -370,149 +350,90 @@ class _Child:
     def __exit__(self, *_: object) -> None:
         try:
             self._kill()
-        finally:  # if an interrupt came meanwhile, the end of its input ends it
-            for fd in (self._stdin, self._stdout, self._answers):
-                os.close(fd)
+        finally:  # if an interrupt came meanwhile, the end of its connection ends it
+            self._worker.close()
+            os.close(self._output)
 
     def listen(self, limits_s: Mapping[str, float]) -> Answer:
         """Read its answer, until the answer is whole, it ends, or a step takes too long."""
-        with selectors.DefaultSelector() as selector:
-            for fd, events, name in (
-                (self._stdin, selectors.EVENT_WRITE, _IN),
-                (self._stdout, selectors.EVENT_READ, _OUT),
-                (self._answers, selectors.EVENT_READ, _ANSWER),
-            ):
-                os.set_blocking(fd, False)
-                selector.register(fd, events, name)
-            ending, step = self._serve_until_end(selector, limits_s)
-            if ending == "answered":
-                self._let_exit(selector)
+        step, said = "", ""
+        ending: _Ending = "answered"
+        end_s = time.monotonic() + limits_s[step]
+        try:
+            while (line := self._answer(end_s)) != {"done": True}:
+                if isinstance(line, dict) and "step" in line:
+                    step = line["step"]
+                    end_s = time.monotonic() + limits_s[step]
+                self._lines.append(line)
+            with contextlib.suppress(EOFError, TimeoutError):  # libraries may clear up
+                self._answer(time.monotonic() + _GRACE_S)
+        except TimeoutError:
+            ending, said = "late", f"took longer than {limits_s[step]:g} s"
+        except EOFError:  # its end closed the connection, or its own code did
+            ending = "died"
+            self._worker.wait(_GRACE_S)
+        code = self._kill()
+        while self._read_output():
+            pass
         if ending == "died":
-            self._await_end()
-        self._kill()
-        self._read_output()
-        words = "" if ending == "answered" else self._words(ending, limits_s.get(step, 0.0))
-        return Answer(tuple(self._lines), ending, words, self._printed())
+            said = _how_it_ended(code)
+        return Answer(tuple(self._lines), ending, said, self._last_printed())
 
-    def _printed(self) -> str:
+    def _answer(self, end_s: float) -> Any:
+        """Return the next of its answers.
+
+        Raises:
+            EOFError: there is no more.
+            TimeoutError: none came until `end_s`.
+        """
+        connection = self._worker.connection
+        while (left_s := end_s - time.monotonic()) > 0:
+            ready = wait(self._open, left_s)
+            if self._output in ready and not self._read_output():
+                self._open.remove(self._output)
+            if connection in ready:
+                try:
+                    return json.loads(connection.recv_bytes())
+                except ConnectionError as error:
+                    raise EOFError from error
+            if self._worker.status in ready:
+                raise EOFError
+        raise TimeoutError
+
+    def _read_output(self) -> bool:
+        """Read some output and keep the last of it; tell whether there may be more."""
+        try:
+            chunk = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._printed += chunk
+        del self._printed[:-_OUTPUT_BYTES]
+        return bool(chunk)
+
+    def _last_printed(self) -> str:
         """Return the last of the output; half a line could hold half a secret, not known as one."""
-        whole = self._output
+        whole = self._printed
         if len(whole) >= _OUTPUT_BYTES:
             whole = whole.partition(b"\n")[2]
         return whole.decode("utf-8", errors="replace")
 
-    def _serve_until_end(
-        self, selector: selectors.BaseSelector, limits_s: Mapping[str, float]
-    ) -> tuple[_Ending, str]:
-        """Serve the pipes; return how it ended, and the step it was in."""
-        step, start = "", time.monotonic()
-        while (left_s := start + limits_s[step] - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
-                if key.data == _ANSWER:
-                    for line in self._read_answer(selector):
-                        if line == {"done": True}:
-                            return "answered", step
-                        if isinstance(line, dict) and "step" in line:
-                            step, start = line["step"], time.monotonic()
-                        self._lines.append(line)
-                    if not self._is_heard(selector, self._answers):
-                        return "died", step
-                else:
-                    self._serve(selector, key.data)
-        return "late", step
-
-    @staticmethod
-    def _is_heard(selector: selectors.BaseSelector, fd: int) -> bool:
-        return fd in selector.get_map()
-
-    def _serve(self, selector: selectors.BaseSelector, name: str) -> None:
-        if name == _OUT:
-            if not self._read_output():
-                selector.unregister(self._stdout)
-        elif not self._write_request():
-            selector.unregister(self._stdin)
-
-    def _write_request(self) -> bool:
-        """Send some of the request; say whether there is more."""
-        try:
-            sent = os.write(self._stdin, self._request[:_READ_BYTES])
-        except BlockingIOError:
-            return True
-        except OSError:  # it ended: the answer says so
-            return False
-        self._request = self._request[sent:]
-        return len(self._request) > 0
-
-    def _read_output(self) -> bool:
-        """Read some output and keep the last of it; say whether there may be more."""
-        chunk = _read(self._stdout)
-        if chunk is None:
-            return True
-        self._output += chunk
-        del self._output[:-_OUTPUT_BYTES]
-        return bool(chunk)
-
-    def _read_answer(self, selector: selectors.BaseSelector) -> Iterator[Any]:
-        chunk = _read(self._answers)
-        if chunk is None:
-            return
-        if not chunk:
-            selector.unregister(self._answers)
-            return
-        self._answer += chunk
-        *whole, rest = self._answer.split(b"\n")
-        self._answer = bytearray(rest)
-        yield from map(json.loads, whole)
-
-    def _let_exit(self, selector: selectors.BaseSelector) -> None:
-        """Return libraries the time to clear up; the pipe for answers closes with the process."""
-        end = time.monotonic() + _GRACE_S
-        while (left_s := end - time.monotonic()) > 0 and self._is_heard(selector, self._answers):
-            for key, _ in selector.select(left_s):
-                if key.data == _ANSWER:
-                    list(self._read_answer(selector))
-                else:
-                    self._serve(selector, key.data)
-
-    def _await_end(self) -> None:
-        """Learn how it ended: its end closed the pipe, or its own code did."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
-
-    def _kill(self) -> None:
-        """End it, and whatever it started: some may have left its process group."""
-        if self._killed:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        _end_marked(self._mark, self._since_s)
-        self._killed = True
-
-    def _words(self, ending: _Ending, limit_s: float) -> str:
-        if ending == "late":
-            return f"took longer than {limit_s:g} s"
-        code = self._process.returncode
-        if code is None or code >= 0:
-            return f"ended its process with exit code {code}"
-        return f"ended its process: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
+    def _kill(self) -> int | None:
+        """End it, and whatever it started, which may have left its group; return its exit code."""
+        code = self._worker.wait(0)
+        if not self._is_killed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._worker.pid, signal.SIGKILL)
+            self._worker.kill()
+            code = self._worker.wait(None)
+            _end_marked(self._mark, self._since_s)
+            self._is_killed = True
+        return code
 
 
-def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
-    """Open a pipe; each end is closed with whose it is."""
-    ends = os.pipe()
-    reads.callback(os.close, ends[0])
-    writes.callback(os.close, ends[1])
-    return ends
-
-
-def _read(fd: int) -> bytes | None:
-    """Read what is there: None where nothing is, b"" at the end."""
-    try:
-        return os.read(fd, _READ_BYTES)
-    except BlockingIOError:
-        return None
+def _how_it_ended(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"ended its process with exit code {code}"
+    return f"ended its process: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
 
 
 # -- Inspection: in a fresh process, import a module that was written and see what it is worth -----
@@ -736,19 +657,16 @@ _TASKS: dict[str, Callable[[_Question], None]] = {
 }
 
 
-def main(given: dict[str, Any], answers: int) -> NoReturn:
-    """Do the task and end the process, whatever threads still run."""
-    os.set_inheritable(answers, False)  # noqa: FBT003
-    question = _Question(given, answers)
-    os.register_at_fork(after_in_child=question.close_after_fork)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _watch_lifeline(given["litter"])
+def main(connection: Connection, path: str) -> NoReturn:
+    """Do the task that a file tells, and end the process, whatever threads still run."""
+    given = json.loads(Path(path).read_bytes())
+    sys.path[:] = given["paths"]
+    importlib.invalidate_caches()
+    question = _Question(given, connection)
+    lifeline = threading.Thread(target=_end_with, args=(connection, given["litter"]), daemon=True)
+    lifeline.start()
     _TASKS[given["task"]](question)
     question.say({"done": True})
-    _exit()
-
-
-def _exit() -> NoReturn:
     try:
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -756,18 +674,10 @@ def _exit() -> NoReturn:
         os._exit(0)
 
 
-def _watch_lifeline(litter: str) -> None:
-    """End with the notebook: its end closes our input; user code is given an empty one."""
-    lifeline = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    threading.Thread(target=_end_with, args=(lifeline, litter), daemon=True).start()
-
-
-def _end_with(lifeline: int, litter: str) -> None:
-    while os.read(lifeline, 1):
-        pass
+def _end_with(connection: Connection, litter: str) -> None:
+    """End with the notebook, which never sends anything: its end closes the connection."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv_bytes()
     _end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
     shutil.rmtree(litter, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)

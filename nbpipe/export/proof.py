@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 from ..errors import ExportError
 from .chain import Draft, chosen_text
 from .collect import Collector, Found, Use, refusal
-from .difference import difference, loosened, may_hang_on_hashes, shows_order_of_set
+from .difference import difference, loosened, shows_order_of_set
 from .fresh import (
     STARTS_S,
     Answer,
@@ -168,16 +168,9 @@ def tried(
     _check_name(name, imports)
     _check_secrets(imports, pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
-    called = ["the import block", *map(_called, pieces)]
     passed = list(map(_first_stable, tries))
-    for seed in range(2):
-        request = {"name": name, "future": future}
-        answer = _played(tries, passed, request, where, limit_s=limit_s, seed=seed)
-        results = _results(answer, called, passed)
-        if has_own_seed() or not _hangs_on_hashes(tries):
-            break
-        chosen = zip(results, passed, strict=True)
-        passed = [one.spelling if isinstance(one, Choice) else first for one, first in chosen]
+    answer = _played(tries, passed, {"name": name, "future": future}, where, limit_s)
+    results = _results(answer, ["the import block", *map(_called, pieces)], passed)
     if isinstance(results[0], Failure):
         raise ExportError(_import_words(imports, results[0]))
     return results[1:]
@@ -188,9 +181,7 @@ def _played(
     passed: list[int],
     request: dict[str, Any],
     where: Environment,
-    *,
     limit_s: float,
-    seed: int,
 ) -> Answer:
     """Run pieces, again without each spelling that ends the process or takes too long.
 
@@ -200,25 +191,16 @@ def _played(
         request: what else the process is told.
         where: where it runs.
         limit_s: the most that all of it may take [s].
-        seed: of its hashes.
     """
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
         limits_s = {"": STARTS_S, "pieces": limit_s}
-        answer = ask(
-            "try_pieces", {**request, "pieces": given}, where, limits_s=limits_s, seed=seed
-        )
+        answer = ask("try_pieces", {**request, "pieces": given}, where, limits_s=limits_s)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
         passed[last[0]] += last[1] + 1
     return answer
-
-
-def _hangs_on_hashes(pieces: Iterable[Piece]) -> bool:
-    """Tell whether some text may give another order in another process."""
-    texts = (spelling.text for piece in pieces for spelling in piece.spellings)
-    return any(map(may_hang_on_hashes, texts))
 
 
 def _first_stable(piece: Piece) -> int:
@@ -648,7 +630,7 @@ def as_module(whole: Decided, *, title: str, origin: str, future: bool) -> Modul
 
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------
-_SEED = 2  # the trial was made under others
+_SEED = 1  # of hashes; the trial was made under another
 _ANEW = "when its text runs anew"  # what `difference` calls the other side
 _GRAPH = ("op", "executor", "knobs")
 
