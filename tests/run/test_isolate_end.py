@@ -13,7 +13,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import RunClosedError, StageError, StageTimeoutError, WorkerDiedError
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
-from tests.test_run_process import script
+from tests.run.test_run_process import script
 
 
 def numbers(count=40):
