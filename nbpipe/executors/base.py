@@ -33,14 +33,6 @@ class TaskSource(Protocol):
         """Called when the machine itself failed."""
 
 
-class Executor(ABC):
-    """Does work for one run, from its first epoch until it is closed."""
-
-    @abstractmethod
-    def close(self, timeout_s: float) -> list[Work]:
-        """End; return the work still inside user code after `timeout_s`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came of the entries of one job.

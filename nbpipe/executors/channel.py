@@ -216,7 +216,7 @@ class Channel:
             try:
                 while True:
                     self._wire.fill((block,))
-                    header = _read_block(block)
+                    header = _Header(*_PREFIX.unpack_from(block))
                     if header.kind == _PIPED:
                         return _read_piped(block, header, self._wire.fill), header.defines
                     if header.kind == _SHARED:
@@ -434,11 +434,6 @@ class _Body(NamedTuple):
 
     head: memoryview
     buffers: list[memoryview]
-
-
-def _read_block(block: bytearray) -> _Header:
-    """Read what a block says."""
-    return _Header(*_PREFIX.unpack_from(block))
 
 
 def _notice(kind: int, number: int, size_bytes: int = 0) -> bytes:

@@ -6,9 +6,9 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
-from .base import Executor, TaskSource, Work
+from .base import TaskSource, Work
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,7 +29,8 @@ class _Runner:
         self.cancelled = False
 
 
-class EventLoop(Executor):
+@final
+class EventLoop:
     """Runs coroutine work; the thread starts with the first piece of it.
 
     A burst of work is handed over with one wake-up of the loop. A call that ends hands in its

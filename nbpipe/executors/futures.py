@@ -422,7 +422,6 @@ class Programs:
         self._prepared: weakref.WeakSet[Program] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
-        self._own = _ThreadCopies()
 
     def get(self, digest: str, data: bytes | None) -> Program | None:
         """Return the program; None: it is not here, and `data` was not given."""
@@ -437,28 +436,14 @@ class Programs:
         return program
 
     def ready(self, program: Program) -> Program:
-        """Return what this thread is to run; the first time here, `worker_init` is called."""
+        """Return a copy for one job: a program keeps its state; the first calls `worker_init`."""
         with self._preparing:
             if program not in self._prepared:
                 prepare = getattr(program, "prepare", None)
                 if prepare is not None:
                     prepare()
                 self._prepared.add(program)
-        return self._own.of(program)
-
-
-class _ThreadCopies(threading.local):
-    """A program of its own for each thread: one run of a program keeps its state there."""
-
-    def __init__(self) -> None:
-        self._copies: weakref.WeakKeyDictionary[Program, Program] = weakref.WeakKeyDictionary()
-
-    def of(self, program: Program) -> Program:
-        """Return this thread's copy; it shares functions and data with the original."""
-        own = self._copies.get(program)
-        if own is None:
-            own = self._copies[program] = copy.copy(program)
-        return own
+        return copy.copy(program)
 
 
 PROGRAMS = Programs()

@@ -189,15 +189,21 @@ def _cached_property(function: Callable[[Any], Any], name: str) -> Any:
     return cached
 
 
-def by_reference(obj: object) -> bool:
+def by_reference(obj: Any) -> bool:
     """Tell whether a function or class is sent by its name alone."""
     name = getattr(obj, "__module__", None)
-    if not isinstance(name, str) or name == "__main__" or name not in sys.modules:
+    if not isinstance(name, str) or name == "__main__" or _is_registered(name):
         return False
-    found: object = sys.modules[name]
-    for part in str(getattr(obj, "__qualname__", "")).split("."):
-        found = getattr(found, part, None)
-    return found is obj and importable(name) and not _is_registered(name)
+    return _stands_in_its_module(obj) and importable(name)
+
+
+def _stands_in_its_module(obj: Any) -> bool:
+    """Tell whether a function or class is found under its name."""
+    try:
+        names = obj.__qualname__.split(".")
+        return functools.reduce(getattr, names, cast(Any, sys.modules[obj.__module__])) is obj
+    except (AttributeError, KeyError):
+        return False
 
 
 def _is_registered(name: str) -> bool:
@@ -536,17 +542,6 @@ def _is_sent_whole(kind: type) -> bool:
         return False
     by_value = cloudpickle.list_registry_pickle_by_value()
     return kind.__module__ in {"__main__", *by_value} or not _stands_in_its_module(kind)
-
-
-def _stands_in_its_module(kind: type) -> bool:
-    """Tell whether a class is found under its name."""
-    try:
-        found = functools.reduce(
-            getattr, kind.__qualname__.split("."), cast(Any, sys.modules[kind.__module__])
-        )
-    except (AttributeError, KeyError):
-        return False
-    return found is kind
 
 
 # -- Files that a process holds open: how a `Value`, a `Lock` or a `Queue` goes to a worker --------

@@ -6,7 +6,6 @@ As bytes that are known by their digest; by name, where it is large or cannot be
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
 import io
 import logging
@@ -18,7 +17,6 @@ from hashlib import blake2b
 from itertools import islice, takewhile
 from types import (
     AsyncGeneratorType,
-    CodeType,
     CoroutineType,
     FunctionType,
     GeneratorType,
@@ -28,6 +26,7 @@ from types import (
 from typing import Any, NamedTuple
 
 import numpy as np
+from cloudpickle import cloudpickle as names
 
 from ..base.format import format_bytes, shortened
 from ..base.tree import is_tensor
@@ -515,7 +514,7 @@ def _parts_of_code(value: FunctionType | type) -> Iterator[_Part]:
         yield from _attributes(vars(value))
         return
     namespace = value.__globals__
-    for name in sorted(_globals_of(value.__code__)):
+    for name in sorted(names._extract_code_globals(value.__code__)):
         if name in namespace:
             yield _Part("global", name, namespace[name])
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
@@ -534,17 +533,6 @@ def _defaults(function: FunctionType) -> Iterator[_Part]:
     named = zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
     for name, value in (*named, *(function.__kwdefaults__ or {}).items()):
         yield _Part("default", name, value)
-
-
-def _globals_of(code: CodeType) -> set[str]:
-    """Return the names of the global variables that code, or code inside it, refers to."""
-    names = {
-        str(step.argval) for step in dis.get_instructions(code) if step.opname.endswith("_GLOBAL")
-    }
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _globals_of(constant)
-    return names
 
 
 def _attributes(values: Any) -> Iterator[_Part]:

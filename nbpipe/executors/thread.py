@@ -9,10 +9,10 @@ import itertools
 import threading
 import time
 from _thread import allocate_lock, get_ident
-from typing import Protocol
+from typing import Protocol, final
 
 from ..base.threads import uninterrupted
-from .base import Executor, TaskSource, Work
+from .base import TaskSource, Work
 
 _numbers = itertools.count()
 
@@ -45,7 +45,8 @@ class ThreadTaskSource(TaskSource, Protocol):
         """Called when the thread of a seat could not be started."""
 
 
-class ThreadTeam(Executor):
+@final
+class ThreadTeam:
     """Threads that ask a source for work.
 
     Attributes:
