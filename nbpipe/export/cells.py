@@ -24,6 +24,7 @@ from .source import (
     body_of,
     bound_names,
     indent_of,
+    last_name,
     line_of,
     lines_of,
     shell,
@@ -914,4 +915,4 @@ def _imports(
 
 
 def _is_type_checking(test: ast.expr) -> bool:
-    return getattr(test, "id", getattr(test, "attr", None)) == "TYPE_CHECKING"
+    return last_name(test) == "TYPE_CHECKING"

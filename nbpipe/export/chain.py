@@ -8,6 +8,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
@@ -36,7 +37,7 @@ from .collect import Collector, Scope, Use, older, older_error, refusal, secret_
 from .definitions import is_defined
 from .difference import fingerprint_of, same_value
 from .held import handle_in, kind_of, secret_in
-from .literals import NoLiteral, literal
+from .literals import NoLiteral
 from .module import Chain, Parameter, Piece, Spelling, Step, stage_words
 from .pieces import (
     Called,
@@ -50,7 +51,7 @@ from .pieces import (
     same_function,
 )
 from .secrets import secret_in_text
-from .source import span_of
+from .source import names_in, replaced
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -100,7 +101,7 @@ def _literal(value: Any, place: Place) -> str:
 
 def _spelled(value: Any, place: Place) -> str:
     try:
-        return literal(value, place.collector.spell(place.scope, place.use))
+        return place.collector.literal(value, place.scope, place.use).text
     except NoLiteral as no:
         raise refusal(
             f"cannot write {place.name!r} into the module: {no.reason}", place.use
@@ -185,17 +186,12 @@ def _closure(value: FunctionType, place: Place, named: str | None) -> str:
     collector.found.called[named or text] = function
     if named is None:
         return text
-    reads = frozenset({partial.partition(".")[0], function, *_names(inner)})
+    reads = frozenset({partial.partition(".")[0], function, *names_in(", ".join(inner))})
     collector.found.owners[named] = place.scope
     first = place.scope.first(named)
     spelling = Spelling(f"{named} = {text}", reads)
     collector.add(Piece((named,), (spelling,), {}, "constant", first, f"variable {named!r}"))
     return named
-
-
-def _names(texts: list[str]) -> set[str]:
-    nodes = [node for text in texts for node in ast.walk(ast.parse(text, mode="eval"))]
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _partial(value: functools.partial[Any], place: Place) -> str:
@@ -214,7 +210,7 @@ def _partial(value: functools.partial[Any], place: Place) -> str:
     called = place.collector.found.called
     if parts[0] in called:
         called[text] = called[parts[0]]
-    return as_marked(value, text, frozenset(_names([text])), place)
+    return as_marked(value, text, frozenset(names_in(text)), place)
 
 
 def _is_bound(scope: Scope, name: str) -> bool:
@@ -488,7 +484,7 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     name = place.collector.free_name(wanted) if default != wanted else wanted
     parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
     now, later = place.collector.read(place.scope, node, statement.cell, place.use)
-    text = _replaced(source, node, _same(node, root), name)
+    text = replaced(source, ((one, name) for one in _same(node, root)), within=node)
     if not isinstance(items, list | tuple | dict):
         return Items(text, parameter)
     found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
@@ -513,7 +509,7 @@ def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
     """
     inner = {name for one in ast.walk(node) for name in _bound(one)}
     found = [(_folder(base, inner, place), base) for base in _searches(node)]
-    outer = [(root, base) for root, base in found if inner.isdisjoint(_read(root))]
+    outer = [(root, base) for root, base in found if inner.isdisjoint(names_in(root))]
     return outer[0] if len({ast.dump(root) for root, _ in outer}) == 1 else None
 
 
@@ -523,10 +519,6 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.arg
     elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
-
-
-def _read(node: ast.expr) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def _folder(base: ast.expr, inner: set[str], place: Place) -> ast.expr:
@@ -575,17 +567,6 @@ def _is_placed(written: _Written, part: ast.expr) -> bool:
     return all(ast.get_source_segment(source, one) == one.id for one in names)
 
 
-def _replaced(source: str, whole: ast.expr, parts: list[ast.expr], name: str) -> str:
-    """Return an expression with parts of it, from first to last, replaced by a name."""
-    data = source.encode("utf-8")
-    at, end = span_of(data, whole)
-    text = b""
-    for begin, last in (span_of(data, part) for part in parts):
-        text += data[at:begin] + name.encode("utf-8")
-        at = last
-    return (text + data[at:end]).decode("utf-8")
-
-
 # -- what has no name ------------------------------------------------------------------------------
 def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
     """Write items that have no name: as they were given, or as a literal."""
@@ -597,11 +578,11 @@ def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> I
         return Items(expression(items, place))
     reason = "its text is not known"
     try:
-        text = literal(items, place.collector.spell(place.scope, place.use))
+        found = place.collector.literal(items, place.scope, place.use)
     except NoLiteral as no:
         reason = no.reason
     else:
-        spellings.append(Spelling(f"{mark} = {text}"))
+        spellings.append(replace(found, text=f"{mark} = {found.text}"))
     if not spellings:
         if not plain or not isinstance(items, list | tuple | range | dict):
             return Items(expression(items, place))
@@ -625,15 +606,8 @@ def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
     text = ast.get_source_segment(source, written.node) or ""
     if secret_in_text(f"items = {text}"):
         raise secret_refusal("the source", place.use)
-    reads: list[frozenset[str]] = []
-
-    def collect() -> None:
-        now, later = place.collector.read(place.scope, written.node, cell, place.use)
-        reads.append(now | later)
-
-    if place.collector.attempt(collect) is not None:
-        return []
-    return [Spelling(f"{mark} = ({text})", reads[0])]
+    found = place.written(f"{mark} = ({text})", written.node, cell)
+    return [] if found is None else [replace(found, now=found.now | found.later)]
 
 
 def chosen_text(spelling: Spelling) -> str:
@@ -776,7 +750,7 @@ class _Writer:
         found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
         if found.parameter is not None:
             self._add(found.parameter)
-            self.read |= _names_in(found.text) - {found.parameter.name}
+            self.read |= names_in(found.text) - {found.parameter.name}
         if found.check is not None:
             self._collector.found.owners[mark] = None
             self._collector.found.checks[mark] = found.check
@@ -944,7 +918,7 @@ class _Writer:
     def _expression(self, value: Any, place: Place) -> str:
         """Write a value, and note what its text reads."""
         text = expression(value, place)
-        self.read |= _names_in(text)
+        self.read |= names_in(text)
         return text
 
     def _add(self, parameter: Parameter) -> None:
@@ -982,11 +956,6 @@ def _inner_function(value: Any) -> FunctionType | None:
             return None
         value = inner
     return value
-
-
-def _names_in(text: str) -> set[str]:
-    tree = ast.parse(f"({text}\n)", mode="eval")
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _names_of_stage(stage: Stage) -> set[str]:

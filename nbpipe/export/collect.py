@@ -28,8 +28,8 @@ from ..executors.pickling import by_reference, importable
 from .cells import Cell, Cells, Definition, Imported, Statement, of_file, recorded
 from .difference import same_value
 from .held import is_generator, kind_of
-from .literals import NoLiteral
-from .module import Import, Piece
+from .literals import NoLiteral, literal
+from .module import Import, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
 from .source import Reads, names_read
 
@@ -626,6 +626,22 @@ class Collector:
             )
         alias = None if module.__name__ == name else name
         self.add_import(Import(module.__name__, None, alias, is_local(module.__name__)))
+
+    def literal(self, value: object, scope: Scope, use: Use) -> Spelling:
+        """Write a value as a literal, with the names that it reads.
+
+        Raises:
+            NoLiteral: it cannot be written.
+        """
+        read: set[str] = set()
+        spell = self.spell(scope, use)
+
+        def noted(one: object) -> str:
+            text = spell(one)
+            read.add(text.partition(".")[0])
+            return text
+
+        return Spelling(literal(value, noted), frozenset(read))
 
     def spell(self, scope: Scope, use: Use) -> Callable[[object], str]:
         """Return what spells modules, classes and functions in a literal."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import contextlib
 import functools
 import inspect
 import sys
@@ -26,7 +28,7 @@ from .difference import fingerprint_of, loosened
 from .held import captured_by, handle_in, held_in, members_of
 from .module import Piece, Spelling
 from .secrets import secret_in_text
-from .source import CHANGING, names_read
+from .source import CHANGING, last_name, names_read, root_of
 
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -390,12 +392,13 @@ def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
     for cell in scope.cells.cells:
         for statement in () if cell.is_setup else cell.statements:
             for call in _registrations(statement.node):
-                root = _root(call)
+                root = last_name(root_of(call))
                 if root not in used or root not in scope:
                     continue
-                found = _followed(call.value, scope.namespace)
-                if implementations(found) is not None and by_reference(found):
-                    yield statement, ast.unparse(call.value)
+                with contextlib.suppress(AttributeError, KeyError):
+                    found = followed(call.value, scope.namespace)
+                    if implementations(found) is not None and by_reference(found):
+                        yield statement, ast.unparse(call.value)
 
 
 def _below(scope: Scope, statement: Statement) -> Iterator[Statement]:
@@ -424,14 +427,18 @@ def _adds(mark: ast.expr, name: str) -> bool:
         return False
     if isinstance(mark.value, ast.Name):
         return mark.value.id == name
-    return mark.attr == _REGISTER and _root(mark) == name
+    return mark.attr == _REGISTER and last_name(root_of(mark)) == name
 
 
 def _is_registration(node: ast.expr, name: str) -> bool:
     """Tell whether an expression is `name.register(kind, function)`, or with two calls."""
     func = node.func if isinstance(node, ast.Call) else None
     func = func.func if isinstance(func, ast.Call) else func
-    return isinstance(func, ast.Attribute) and func.attr == _REGISTER and _root(func) == name
+    return (
+        isinstance(func, ast.Attribute)
+        and func.attr == _REGISTER
+        and last_name(root_of(func)) == name
+    )
 
 
 def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
@@ -449,19 +456,23 @@ def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
             yield func
 
 
-def _root(node: ast.expr) -> str | None:
-    """Return the name before the first dot."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """Return the live value of names and constants with dots; nothing of the user's runs for it.
 
-
-def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """Return the live value of names with dots, as far as modules lead."""
+    Raises:
+        AttributeError: there is none.
+        KeyError: there is no such name.
+    """
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        known = node.id in namespace or not hasattr(builtins, node.id)
+        return namespace[node.id] if known else getattr(builtins, node.id)
     if isinstance(node, ast.Attribute):
-        owner = _followed(node.value, namespace)
-        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
-    return namespace.get(node.id) if isinstance(node, ast.Name) else None
+        owner = followed(node.value, namespace)
+        if isinstance(owner, type | ModuleType | str | bytes):
+            return getattr(owner, node.attr)
+    raise AttributeError(ast.dump(node))
 
 
 def _dispatching(value: Any) -> bool:

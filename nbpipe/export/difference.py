@@ -35,6 +35,7 @@ import numpy as np
 from ..base.tree import is_tensor
 from .held import IN_PYTHON, attributes_of, captured_by, defaults_of, is_library
 from .secrets import HIDDEN, is_plain, is_secret, scrubbed
+from .source import last_name, tree_of
 
 # -- Nodes: what a fingerprint consists of, and words for where two of them differ -----------------
 Node = dict[str, Any]  # "kind", "shown", and where it has them "parts", "count", "digest"
@@ -195,15 +196,12 @@ _FORGETS = frozenset(("sorted", "len", "min", "max", "sum", "any", "all", "set",
 
 def shows_order_of_set(text: str) -> bool:
     """Tell whether text turns a set straight into something that has an order."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return _shows(tree)
+    tree = tree_of(text)
+    return tree is not None and _shows(tree)
 
 
 def _shows(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and _name(node.func) in _FORGETS:
+    if isinstance(node, ast.Call) and last_name(node.func) in _FORGETS:
         return False
     if isinstance(node, ast.SetComp):
         return False
@@ -214,7 +212,7 @@ def _shows(node: ast.AST) -> bool:
 
 def _ordered(node: ast.AST) -> list[ast.expr]:
     """Return what a node goes through in its order."""
-    if isinstance(node, ast.Call) and _name(node.func) in _KEEPS:
+    if isinstance(node, ast.Call) and last_name(node.func) in _KEEPS:
         return node.args
     if isinstance(node, ast.Starred):
         return [node.value]
@@ -227,12 +225,8 @@ def _is_set(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return _is_set(node.left) or _is_set(node.right)
     if isinstance(node, ast.Call):
-        return _name(node.func) in _SETS
+        return last_name(node.func) in _SETS
     return isinstance(node, ast.Set | ast.SetComp)
-
-
-def _name(node: ast.AST) -> str | None:
-    return getattr(node, "id", getattr(node, "attr", None))
 
 
 # -- Functions and classes in a fingerprint: the user's by their code, a library's by name ---------

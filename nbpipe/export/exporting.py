@@ -33,9 +33,9 @@ from .collect import Collector, Scope, Use, is_import, is_local
 from .definitions import lost
 from .fresh import Environment, error_words
 from .held import secret_in, texts_named_as_secrets
-from .module import Piece, rendered
+from .module import Module, rendered
 from .pieces import collect_setup, collect_value
-from .proof import Decided, Report, archive_bytes, as_module, decided, verified
+from .proof import Decided, Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
     advice,
     as_text,
@@ -46,11 +46,9 @@ from .secrets import (
     reads_environment,
     reads_secret,
     scrubbed,
-    secret_in_text,
-    secrets_in_text,
     told_in,
 )
-from .source import names_unbound
+from .source import names_in, names_unbound, root_of
 from .store import Moved, Written, module_path, stored
 
 # -- Gate: nothing leaves an export, as a file, a note or an error, but through here ---------------
@@ -111,24 +109,6 @@ def _said(error: BaseException) -> str:
         return ""
 
 
-def _check_module(text: str, pieces: Iterable[Piece]) -> None:
-    """Refuse a module with a secret in it.
-
-    Args:
-        text: the module.
-        pieces: what it is made of, by which the secret's place is told.
-
-    Raises:
-        ExportError: it holds one.
-    """
-    if not secret_in_text(text):
-        return
-    texts = [(piece.words or " and ".join(map(repr, piece.names)), piece.text) for piece in pieces]
-    held = [words for words, one in texts if secret_in_text(one)]
-    names = [name for name, _ in secrets_in_text(text) if name]
-    raise ExportError(f"{held[0] if held else 'the module'} {advice(names[0] if names else '')}")
-
-
 def _check_arrays(arrays: Mapping[str, Any]) -> None:
     """Refuse data with a secret in it.
 
@@ -184,8 +164,7 @@ def _is_derived(statement: Statement, derived: set[str]) -> bool:
         return True
     if reads_environment(node) and any(map(is_suspicious_name, statement.binds)):
         return True
-    read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
-    return not derived.isdisjoint(read) and is_text_of_texts(node.value)
+    return not derived.isdisjoint(names_in(node.value)) and is_text_of_texts(node.value)
 
 
 # -- Effects: statements of the notebook that act on what the module uses, and are not in it -------
@@ -256,14 +235,13 @@ def _draws(value: object) -> bool:
 
 
 def _is_used_module(node: ast.expr, scope: Scope, used: frozenset[str]) -> bool:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Name):
+    root = root_of(node)
+    if not isinstance(root, ast.Name):
         return False
-    value = scope.namespace.get(node.id)
+    value = scope.namespace.get(root.id)
     shown = isinstance(value, ModuleType) and value.__name__.startswith(("matplotlib", "IPython"))
     return (
-        (node.id in used or _reaches(node.id, scope, used))
+        (root.id in used or _reaches(root.id, scope, used))
         and not shown
         and isinstance(value, ModuleType | type)
     )
@@ -302,7 +280,6 @@ class Finding:
         code: its rule, as "E731"; empty for a syntax error.
         line: where it is, from 1.
         message: ruff's words.
-        fixable: ruff knows a fix that keeps the meaning.
         comment_line: the line on which a comment excuses it: the last one of its statement
             where that spans lines.
     """
@@ -310,7 +287,6 @@ class Finding:
     code: str
     line: int
     message: str
-    fixable: bool = False
     comment_line: int = 0
 
     @property
@@ -400,7 +376,6 @@ def _finding(entry: dict[str, Any]) -> Finding:
         code=code if re.fullmatch(r"[A-Z]+\d+", code) else "",
         line=line,
         message=entry["message"],
-        fixable=(entry.get("fix") or {}).get("applicability") == "safe",
         comment_line=entry.get("noqa_row") or line,
     )
 
@@ -575,9 +550,16 @@ def _text(
     """Write the module; return it and what lint finds in it."""
     title = file.stem.replace("_", " ").strip().capitalize() or file.stem
     origin = "the notebook" if home.is_notebook else "the script"
-    module = as_module(whole, title=title, origin=origin, future=collector.found.future)
-    text = rendered(module).text
-    _check_module(text, whole.pieces)
+    module = Module(
+        title,
+        origin,
+        whole.imports,
+        whole.pieces,
+        *whole.draft,
+        future=collector.found.future,
+    )
+    text = rendered(module)
+    refuse_secrets(text, whole.pieces)
     findings = linted(text, file.name, folder=str(file.parent))
     return with_noqa(text, findings), findings
 

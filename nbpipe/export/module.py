@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import io
 import keyword
 import re
 import sys
-import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -15,6 +13,7 @@ from typing import Any, Literal
 
 from ..errors import ExportError
 from ..ops import stage as stages
+from .source import indent_of, lines_of
 
 Kind = Literal["setup", "constant", "definition"]
 
@@ -227,7 +226,7 @@ def expression(text: str) -> Lines:
     """Lay out an expression of the user's that will stand in brackets: its lines are kept."""
     first, *rest = _code_lines(_unix(text).strip())
     rest = [line if line.strip() else "" for line in rest]
-    margin = min((_blanks(line) for line in rest if line), key=len, default="")
+    margin = min((indent_of(line) for line in rest if line), key=len, default="")
     lines = [line.removeprefix(margin) for line in rest]
     closes = any(line[:1] in {")", "]", "}"} for line in lines)
     return [first, *(lines if closes else indented(lines))]
@@ -235,7 +234,7 @@ def expression(text: str) -> Lines:
 
 def _code_lines(text: str) -> Lines:
     """Split `text` at the line ends that are not inside a string."""
-    inside = set(_inside_strings(text))
+    inside = lines_of(f"({text}\n)").in_string
     lines: Lines = []
     for number, line in enumerate(text.split("\n"), start=1):
         if number in inside:
@@ -243,23 +242,6 @@ def _code_lines(text: str) -> Lines:
         else:
             lines.append(line)
     return lines
-
-
-def _inside_strings(text: str) -> Iterator[int]:
-    """Return the numbers of the lines that begin inside a string."""
-    begun: list[int] = []
-    for token in tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline):
-        kind = tokenize.tok_name[token.type]
-        if kind == "STRING":
-            yield from range(token.start[0] + 1, token.end[0] + 1)
-        elif kind.endswith("STRING_START"):
-            begun.append(token.start[0])
-        elif kind.endswith("STRING_END"):
-            yield from range(begun.pop() + 1, token.end[0] + 1)
-
-
-def _blanks(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
 
 
 def _argument(text: str) -> Lines:
@@ -371,8 +353,6 @@ def _fits(line: str, room: int) -> bool:
 
 
 # -- Imports in sections, as isort sorts them ------------------------------------------------------
-_IMPORT_WIDTH = 88
-_INDENT = "    "
 _NATURAL = re.compile(r"[0-9]+|[^0-9]")
 
 
@@ -392,10 +372,10 @@ def import_block(imports: Iterable[Import], *, future: bool) -> str:
         real.append(Import("__future__", "annotations"))
     if for_types:
         real = list({*real, Import("typing", "TYPE_CHECKING")})
-    blocks = [_sorted_block(real, _IMPORT_WIDTH)]
+    blocks = [_sorted_block(real, _WIDTH)]
     if for_types:
-        block = _sorted_block(for_types, _IMPORT_WIDTH - len(_INDENT))
-        blocks.append("if TYPE_CHECKING:\n" + re.sub(r"(?m)^(?=.)", _INDENT, block))
+        block = _sorted_block(for_types, _WIDTH - len(INDENT))
+        blocks.append("if TYPE_CHECKING:\n" + re.sub(r"(?m)^(?=.)", INDENT, block))
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -453,7 +433,7 @@ def _from(lines: list[Import], width: int) -> str:
     one_line = head + ", ".join(members)
     if len(one_line) <= width or members == ["*"]:
         return one_line
-    return "\n".join([f"{head}(", *(f"{_INDENT}{member}," for member in members), ")"])
+    return "\n".join([f"{head}(", *(f"{INDENT}{member}," for member in members), ")"])
 
 
 def _as(line: Import) -> str:
@@ -645,63 +625,24 @@ def _words(piece: Piece) -> str:
 
 # -- The text of a module --------------------------------------------------------------------------
 _BUILD = "build_pipeline"
+_RETURNS = ") -> nbpipe.Pipeline:"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rendered:
-    """A module's text, and where things stand in it; the first line is line 1.
-
-    Attributes:
-        text: ends in one newline; lines end in a line feed.
-        lines: for each piece its first and its last line, from top to bottom.
-        parameters: the line on which each parameter of `build_pipeline` begins.
-    """
-
-    text: str
-    lines: tuple[tuple[int, int, Piece], ...]
-    parameters: dict[str, int]
-
-
-class _Page:
-    """Lines that are written one below the other."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    @property
-    def height(self) -> int:
-        """How many lines there are."""
-        return len(self._lines)
-
-    @property
-    def text(self) -> str:
-        """All of it, with a newline at the end."""
-        return "\n".join(self._lines) + "\n"
-
-    def write(self, text: str, *, above: int = 0) -> tuple[int, int]:
-        """Write `text` below `above` empty lines; return the numbers of its lines."""
-        self._lines += [""] * above
-        first = self.height + 1
-        self._lines += text.split("\n")
-        return first, self.height
-
-
-def rendered(module: Module) -> _Rendered:
+def rendered(module: Module) -> str:
     """Write a module: docstring, imports, pieces, `build_pipeline` and `main`.
+
+    Returns:
+        Its text, which ends in one newline; lines end in a line feed.
 
     Raises:
         ExportError: a name that the module needs is taken, or pieces need each other.
     """
     pieces = ordered(module.pieces)
     _refuse_taken(module)
-    page = _Page()
-    page.write(_docstring(module))
     imports = {*module.imports, Import("nbpipe")}
-    page.write(import_block(imports, future=module.future), above=1)
-    lines = tuple(_written(page, pieces))
-    parameters = _write_build(page, module)
-    page.write(_main(_free_name(module)), above=2)
-    return _Rendered(page.text, lines, parameters)
+    head = f"{_docstring(module)}\n\n{import_block(imports, future=module.future)}"
+    top = "".join([head, *_written(pieces)])
+    return "\n\n\n".join([top, _build(module), _main(_free_name(module))]) + "\n"
 
 
 def _refuse_taken(module: Module) -> None:
@@ -748,13 +689,10 @@ def _in_docstring(text: str) -> str:
     )
 
 
-def _written(page: _Page, pieces: list[Piece]) -> Iterator[tuple[int, int, Piece]]:
-    above: Piece | None = None
-    for piece in pieces:
-        gap = _gap(above, piece)
-        first, last = page.write(_unix(piece.text).strip("\n"), above=gap)
-        yield first, last, piece
-        above = piece
+def _written(pieces: list[Piece]) -> Iterator[str]:
+    """Write pieces, each with the empty lines that stand above it."""
+    for above, piece in zip([None, *pieces], pieces, strict=False):
+        yield "\n" * (1 + _gap(above, piece)) + _unix(piece.text).strip("\n")
 
 
 def _gap(above: Piece | None, piece: Piece) -> int:
@@ -787,36 +725,22 @@ def _is_short(piece: Piece) -> bool:
     return all(line.lineno == line.end_lineno for line in _tree(piece))
 
 
-def _write_build(page: _Page, module: Module) -> dict[str, int]:
-    """Write `build_pipeline`; return the line of each of its parameters."""
-    returns = ") -> nbpipe.Pipeline:"
-    if not module.parameters:
-        page.write(f"def {_BUILD}({returns}", above=2)
-    else:
-        page.write(f"def {_BUILD}(", above=2)
-    places = dict(_write_parameters(page, module.parameters))
-    if module.parameters:
-        page.write(returns)
-    page.write("\n".join(indented(_body(module))))
-    return places
+def _build(module: Module) -> str:
+    """Write `build_pipeline`."""
+    parameters = [one for one in module.parameters if one.positional]
+    by_name = [one for one in module.parameters if not one.positional]
+    lines = [line for one in parameters for line in _parameter(one)]
+    lines += [f"{INDENT}*,"] if by_name else []
+    lines += [line for one in by_name for line in _parameter(one)]
+    head = [f"def {_BUILD}(", *lines, _RETURNS] if lines else [f"def {_BUILD}({_RETURNS}"]
+    return "\n".join([*head, *indented(_body(module))])
 
 
-def _write_parameters(page: _Page, parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, int]]:
-    by_name = [parameter for parameter in parameters if not parameter.positional]
-    for parameter in parameters:
-        if parameter.positional:
-            yield parameter.name, _write_parameter(page, parameter)
-    if by_name:
-        page.write(f"{INDENT}*,")
-    for parameter in by_name:
-        yield parameter.name, _write_parameter(page, parameter)
-
-
-def _write_parameter(page: _Page, parameter: Parameter) -> int:
+def _parameter(parameter: Parameter) -> Lines:
     lines = expression(parameter.default)
     lines[0] = f"{parameter.name}: {parameter.annotation} = {lines[0]}"
     lines[-1] += ","
-    return page.write("\n".join(indented(lines)))[0]
+    return indented(lines)
 
 
 def _body(module: Module) -> Lines:

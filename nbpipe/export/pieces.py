@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +31,20 @@ from .collect import (
     refusal,
     secret_refusal,
 )
-from .definitions import check_text, collect_definition, is_defined, need_held, unnamed_in
+from .definitions import (
+    check_text,
+    collect_definition,
+    followed,
+    is_defined,
+    need_held,
+    unnamed_in,
+)
 from .difference import fingerprint_of, same_value
 from .held import handle_in, is_generator, kind_of, secret_in
-from .literals import MOST, NoLiteral, literal
+from .literals import MOST, NoLiteral
 from .module import Import, Piece, Spelling, identifier
 from .secrets import reads_environment, secret_in_text
-from .source import names_read, span_of
+from .source import last_name, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -88,12 +94,8 @@ def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
         return None
     for statement in _places(code, cells, end_line):
         for node in ast.walk(statement.node):
-            if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (
-                end_line,
-                end,
-            ):
-                name = getattr(node.func, "attr", getattr(node.func, "id", None))
-                if name == method:
+            if isinstance(node, ast.Call) and last_name(node.func) == method:  # noqa: SIM102
+                if (node.end_lineno, node.end_col_offset) == (end_line, end):
                     return Called(statement, node, code.co_name == "<module>")
     return None
 
@@ -113,13 +115,12 @@ def _places(code: CodeType, cells: Cells, line: int) -> Iterator[Statement]:
 
 def _has(statement: Statement, code: CodeType) -> bool:
     """Tell whether a code object may have been compiled from a statement: it reads its names."""
-    names = {node.id for node in ast.walk(statement.node) if isinstance(node, ast.Name)}
+    names = names_in(statement.node)
     outer = names & set(code.co_names)
     return bool(outer) or not names
 
 
 # -- Places: where a chain uses a value, and the user's own words for it there ---------------------
-_NOTHING = object()
 _LAST = 2**31  # a place behind all cells
 
 
@@ -155,6 +156,15 @@ class Place:
         """Source of that argument."""
         return "" if self.call is None else self.call.text(self.keyword)
 
+    def written(self, text: str, node: ast.expr, cell: Cell) -> Spelling | None:
+        """Return a text of the user's with what it reads; None where that cannot be exported."""
+        found: list[Spelling] = []
+
+        def collect() -> None:
+            found.append(Spelling(text, *self.collector.read(self.scope, node, cell, self.use)))
+
+        return found[0] if self.collector.attempt(collect) is None else None
+
 
 def _as_called(place: Place, name: str) -> Spelling | None:
     """Write what a call in the user's text gives as the value of a new name.
@@ -168,14 +178,7 @@ def _as_called(place: Place, name: str) -> Spelling | None:
     text, cell = f"{name} = {place.text}", call.statement.cell
     if any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
         return None
-    reads: list[tuple[frozenset[str], frozenset[str]]] = []
-
-    def collect() -> None:
-        reads.append(place.collector.read(place.scope, node, cell, place.use))
-
-    if place.collector.attempt(collect) is not None:
-        return None
-    return Spelling(text, *reads[0])
+    return place.written(text, node, cell)
 
 
 def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str:
@@ -205,31 +208,18 @@ def as_given(value: Any, place: Place) -> str | None:
     node = place.node
     if not isinstance(node, ast.Attribute):
         return None
-    owner: ast.expr = node
-    while isinstance(owner, ast.Attribute):
-        owner = owner.value
+    owner = root_of(node)
     try:
-        live = _followed(node, place.scope.namespace)
-        if _is_dispatching(node, value, place.scope.namespace):
-            live = value
+        known = _is_dispatching(node, value, place.scope.namespace)
+        live = value if known else followed(node, place.scope.namespace)
     except (AttributeError, KeyError):
         return None
-    if live is not value and not (_is_bound_builtin(value) and live == value):
+    bound = isinstance(value, BuiltinFunctionType | MethodType)  # made anew by each look
+    if live is not value and not (bound and live == value):
         return None
     if isinstance(owner, ast.Name):
         place.collector.need(place.scope, owner.id, place.use)
     return place.text
-
-
-def _followed(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """Return the live value of names and constants with dots."""
-    if isinstance(node, ast.Attribute):
-        owner = _followed(node.value, namespace)
-        plain = isinstance(owner, type | ModuleType | str | bytes)
-        return getattr(owner, node.attr) if plain else _NOTHING
-    if isinstance(node, ast.Constant):
-        return node.value
-    return _found_name(node.id, namespace) if isinstance(node, ast.Name) else _NOTHING
 
 
 def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) -> bool:
@@ -238,14 +228,6 @@ def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) 
     found = inspect.getattr_static(owner, node.attr, None)
     kinds = functools.singledispatchmethod
     return isinstance(found, kinds) and getattr(value, "__wrapped__", None) is found.func
-
-
-def _found_name(name: str, namespace: dict[str, Any]) -> Any:
-    return namespace[name] if name in namespace else getattr(builtins, name)
-
-
-def _is_bound_builtin(value: Any) -> bool:
-    return isinstance(value, BuiltinFunctionType | MethodType)
 
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
@@ -331,7 +313,7 @@ def _is_usable(scope: Scope, statement: Statement) -> bool:
 
 def _looks_around(node: ast.AST) -> bool:
     """Tell whether code finds variables by means that do not name them."""
-    return any(isinstance(one, ast.Name) and one.id in _REFLECTING for one in ast.walk(node))
+    return not names_in(node).isdisjoint(_REFLECTING)
 
 
 def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool:
@@ -374,15 +356,10 @@ def _is_plain_value(node: ast.stmt) -> bool:
     """Tell whether an assignment gives a constant, or containers of them."""
     value = getattr(node, "value", None)
     return value is not None and all(
-        isinstance(one, _PLAIN_NODES) or (isinstance(one, ast.Call) and _makes_container(one))
+        isinstance(one, _PLAIN_NODES)
+        or (isinstance(one, ast.Call) and last_name(one.func) in _CONTAINERS)
         for one in ast.walk(value)
     )
-
-
-def _makes_container(node: ast.Call) -> bool:
-    func = node.func
-    name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", None)
-    return name in _CONTAINERS
 
 
 def _refuse(known: Known) -> None:
@@ -519,27 +496,21 @@ class Known:
         return found
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
-        spelled: set[str] = set()
-
-        def spell(value: object) -> str:
-            text = self.collector.spell(self.scope, self.use)(value)
-            spelled.add(text.partition(".")[0])
-            return text
-
         before = self.collector.found.copied()
         try:
             if statement is None or len(statement.binds) == 1:
-                text = _assigned(self.name, literal(self.value, spell), statement)
-            else:
-                text = "\n".join(
-                    f"{' = '.join(names)} = {literal(self.scope[names[0]], spell)}"
-                    for names in _alike(self.scope, statement.binds)
-                )
+                one = self.collector.literal(self.value, self.scope, self.use)
+                return replace(one, text=_assigned(self.name, one.text, statement))
+            found = [
+                (names, self.collector.literal(self.scope[names[0]], self.scope, self.use))
+                for names in _alike(self.scope, statement.binds)
+            ]
         except NoLiteral as no:
             self.collector.found = before
             self.collector.found.reasons[self.name] = no.reason
             return None
-        return Spelling(text, frozenset(spelled))
+        text = "\n".join(f"{' = '.join(names)} = {one.text}" for names, one in found)
+        return Spelling(text, frozenset().union(*(one.now for _, one in found)))
 
     def _as_asset(self) -> Spelling | None:
         """Load a large array from a file beside the module, where that is wanted."""
@@ -609,9 +580,7 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
     value = getattr(node, "value", None)
     if value is None:
         return f"{name} = {text}"
-    data = source.encode("utf-8")
-    first, last = span_of(data, value)
-    return (data[:first] + text.encode("utf-8") + data[last:]).decode("utf-8")
+    return replaced(source, [(value, text)])
 
 
 # -- Functions: those without a name in the notebook become definitions of the module's own --------
@@ -745,20 +714,12 @@ def new_object(value: Any, place: Place) -> str:
 
 
 def _as_literal(value: Any, name: str, place: Place) -> Spelling | None:
-    spelled: set[str] = set()
-    spell = place.collector.spell(place.scope, place.use)
-
-    def noted(one: object) -> str:
-        text = spell(one)
-        spelled.add(text.partition(".")[0])
-        return text
-
     try:
-        text = literal(value, noted)
+        found = place.collector.literal(value, place.scope, place.use)
     except NoLiteral as no:
         place.collector.found.reasons[name] = no.reason
         return None
-    return Spelling(f"{name} = {text}", frozenset(spelled))
+    return replace(found, text=f"{name} = {found.text}")
 
 
 # -- Setup: cells that are marked `#| nbpipe: setup` are kept whole, above everything else ---------

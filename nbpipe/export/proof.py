@@ -28,9 +28,9 @@ from .fresh import (
     json_fingerprint,
     temporary_folder,
 )
-from .module import Chain, Import, Module, Parameter, Piece, Spelling, Step, import_block, ordered
+from .module import Chain, Import, Piece, Spelling, Step, import_block, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
-from .source import changed_attributes, read_of
+from .source import changed_attributes, names_in, read_of
 
 # -- Sample: the first items of the notebook's own pipeline, twice, within a time limit ------------
 _GRACE_S = 5.0
@@ -166,7 +166,7 @@ def tried(
             holds what looks like a secret: the process is given a file.
     """
     _check_name(name, imports)
-    _check_secrets(imports, pieces)
+    refuse_secrets("\n".join([imports, *map(_all_texts, pieces)]), pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     passed = list(map(_first_stable, tries))
     answer = _played(tries, passed, {"name": name, "future": future}, where, limit_s)
@@ -232,22 +232,33 @@ def _check_name(name: str, imports: str) -> None:
         )
 
 
-def _check_secrets(imports: str, pieces: Sequence[Piece]) -> None:
-    """Refuse a secret that shows only when a call stands beside the function that it calls.
+def refuse_secrets(text: str, pieces: Sequence[Piece]) -> None:
+    """Refuse a text with a secret in it, which may show only beside the function that a call calls.
+
+    Args:
+        text: of a module, or of what one is made of.
+        pieces: what it is made of, by which the secret's place is told.
 
     Raises:
-        ExportError: there is one.
+        ExportError: it holds one.
     """
-    texts = ["\n".join(spelling.text for spelling in piece.spellings) for piece in pieces]
-    if not secret_in_text("\n".join([imports, *texts])):
+    if not secret_in_text(text):
         return
-    culprit = "the module"
-    for number in reversed(range(len(texts))):  # a call stands below its function
-        if not secret_in_text("\n".join([*texts[:number], *texts[number + 1 :]])):
-            culprit = _called(pieces[number])
-            break
-    names = [name for name, _ in secrets_in_text("\n".join([imports, *texts])) if name]
+    texts = list(map(_all_texts, pieces))
+    alone = (number for number, one in enumerate(texts) if secret_in_text(one))
+    apart = (  # a call stands below its function
+        number
+        for number in reversed(range(len(texts)))
+        if not secret_in_text("\n".join([*texts[:number], *texts[number + 1 :]]))
+    )
+    found = next(alone, next(apart, None))
+    names = [name for name, _ in secrets_in_text(text) if name]
+    culprit = "the module" if found is None else _called(pieces[found])
     raise ExportError(f"{culprit} {advice(names[0] if names else '')}")
+
+
+def _all_texts(piece: Piece) -> str:
+    return "\n".join(spelling.text for spelling in piece.spellings)
 
 
 def _import_words(imports: str, failure: Failure) -> str:
@@ -544,10 +555,10 @@ def _filled_steps(steps: tuple[Step, ...], texts: dict[str, str]) -> tuple[Step,
 
 def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
     """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
-    read = {name for text in _chains_texts(draft) for name in _names(text)}
+    read = {name for text in _chains_texts(draft) for name in names_in(text)}
     parameters = [one for one in draft.parameters if not one.positional or one.name in read]
     draft = draft._replace(parameters=tuple(parameters))
-    wanted = {name for text in _texts(draft) for name in _names(text)}
+    wanted = {name for text in _texts(draft) for name in names_in(text)}
     kept: dict[str, Piece] = {}
     rest = list(pieces)
     while True:
@@ -597,36 +608,6 @@ def _step_texts(steps: Iterable[Step]) -> Iterator[str]:
         for value, inner in step.branches:
             yield value
             yield from _step_texts(inner)
-
-
-def _names(text: str) -> set[str]:
-    """Return the names that an argument reads, with its keyword or without."""
-    call = ast.parse(f"f({text}\n)", mode="eval").body
-    assert isinstance(call, ast.Call)
-    parts = (*call.args, *call.keywords)
-    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
-
-
-def as_module(whole: Decided, *, title: str, origin: str, future: bool) -> Module:
-    """Return the model of the module.
-
-    Args:
-        whole: what it holds.
-        title: first line of its docstring.
-        origin: where the values were tuned.
-        future: it begins with `from __future__ import annotations`.
-    """
-    parameters: tuple[Parameter, ...] = whole.draft.parameters
-    return Module(
-        title=title,
-        origin=origin,
-        imports=whole.imports,
-        pieces=whole.pieces,
-        parameters=parameters,
-        locals=whole.draft.locals,
-        chain=whole.draft.chain,
-        future=future,
-    )
 
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------

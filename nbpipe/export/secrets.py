@@ -12,18 +12,18 @@ import math
 import os
 import re
 import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from ..base.tree import is_tensor
+from .source import last_name, replaced, tree_of
 
 HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -630,7 +630,7 @@ def secret_in_text(text: str) -> bool:
 
 def secrets_in_text(text: str) -> Pairs:
     """Return the secrets in source text, each with the name of what holds it, where it has one."""
-    tree = _tree(text)
+    tree = tree_of(text)
     if tree is None:
         if scrubbed(text) != text:
             yield "", ""
@@ -643,13 +643,13 @@ def told_in(text: str) -> Iterator[str]:
     """Return what nobody may read elsewhere of a source text: its secrets, where they are rare."""
     for _, secret in secrets_in_text(text):
         yield from filter(_is_rare, secrets_held(secret) or (secret,))
-    if _tree(text) is None:
+    if tree_of(text) is None:
         yield from filter(_is_rare, secrets_held(text))
 
 
 def masked(text: str) -> str:
     """Replace the secrets in source text by three asterisks; other text is `scrubbed`."""
-    tree = _tree(text)
+    tree = tree_of(text)
     if tree is None:
         return scrubbed(text)
     found = {secret for _, secret in _secrets_in(tree)}
@@ -659,15 +659,6 @@ def masked(text: str) -> str:
         if _is_secret_comment(comment):
             text = text.replace(comment, HIDDEN)
     return scrubbed(text)
-
-
-def _tree(text: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _secrets_in(tree: ast.Module) -> Pairs:
@@ -681,15 +672,8 @@ def _secrets_in(tree: ast.Module) -> Pairs:
 
 def _without_literals(text: str, tree: ast.Module, found: set[str]) -> str:
     """Replace the literals that are secrets, or parts of one."""
-    lines = [line.encode("utf-8") for line in text.splitlines(keepends=True)]
-    starts = [0, *accumulate(map(len, lines))]
-    data = b"".join(lines)
-    for node in sorted(_outer_literals(tree), key=lambda one: (-one.lineno, -one.col_offset)):
-        if _holds(node, found) and node.end_lineno is not None and node.end_col_offset is not None:
-            first = starts[node.lineno - 1] + node.col_offset
-            last = starts[node.end_lineno - 1] + node.end_col_offset
-            data = data[:first] + repr(HIDDEN).encode() + data[last:]
-    return data.decode("utf-8")
+    held = (node for node in _outer_literals(tree) if _holds(node, found))
+    return replaced(text, ((node, repr(HIDDEN)) for node in held))
 
 
 def _outer_literals(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
@@ -716,9 +700,9 @@ def _public(nodes: list[ast.AST]) -> dict[int, str]:
     pairs: list[tuple[str, ast.expr | None]] = []
     for node in nodes:
         if isinstance(node, ast.Assign):
-            pairs += [(_last_name(target), node.value) for target in node.targets]
+            pairs += [(last_name(target), node.value) for target in node.targets]
         elif isinstance(node, ast.AnnAssign):
-            pairs.append((_last_name(node.target), node.value))
+            pairs.append((last_name(node.target), node.value))
         elif isinstance(node, ast.keyword):
             pairs.append((node.arg or "", node.value))
         elif isinstance(node, ast.Dict):
@@ -766,10 +750,10 @@ def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Pairs:
     if not isinstance(node, ast.Call):
         return
     function, given = node.func, node.args
-    if _last_name(function) == "partial" and given:
+    if last_name(function) == "partial" and given:
         function, given = given[0], given[1:]
     plain = list(takewhile(lambda one: not isinstance(one, ast.Starred), given))
-    for name, value in zip(takes.get(_last_name(function), ()), plain, strict=False):
+    for name, value in zip(takes.get(last_name(function), ()), plain, strict=False):
         yield from _named(name, value)
     for value in _credentials(function, plain):
         yield from (("password", text) for text in _within(value))
@@ -777,7 +761,7 @@ def _arguments(node: ast.AST, takes: dict[str, list[str]]) -> Pairs:
 
 def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
     """Return the arguments of a library's function that are secrets by what it does."""
-    name, owner = _last_name(function), _last_name(getattr(function, "value", function))
+    name, owner = last_name(function), last_name(getattr(function, "value", function))
     if name in _FIRST or f"{owner}.{name}" in _FIRST:
         return given[:1]
     if len(given) < _PAIR:
@@ -787,10 +771,6 @@ def _credentials(function: ast.expr, given: list[ast.expr]) -> list[ast.expr]:
     if _AUTHS.fullmatch(name) or name in _SECOND:
         return given[2:3] or given[1:2] if name == "set_password" else given[1:2]
     return []
-
-
-def _last_name(node: ast.AST) -> str:
-    return str(getattr(node, "id", getattr(node, "attr", "")))
 
 
 def _literals(node: ast.AST) -> Pairs:
@@ -905,7 +885,7 @@ def _within(node: ast.expr) -> Iterator[str]:
 
 def _kept(call: ast.Call) -> Iterator[ast.expr]:
     """Return the arguments of a call that are in what it gives."""
-    name = _last_name(call.func)
+    name = last_name(call.func)
     if name in _ASKS:
         yield from call.args[1:]
     elif name in _KEPT:
@@ -956,7 +936,7 @@ def _comments(text: str) -> Iterator[str]:
 def _is_secret_comment(comment: str) -> bool:
     if scrubbed(comment) != comment:
         return True
-    tree = _tree(comment)
+    tree = tree_of(comment)
     return tree is not None and next(_secrets_in(tree), None) is not None
 
 
@@ -965,14 +945,14 @@ def reads_environment(node: ast.AST) -> bool:
 
     Known: `os.environ`, `os.getenv`, getpass, dotenv, keyring, and those of Colab and Kaggle.
     """
-    return any(_last_name(part) in _LOOKUPS for part in ast.walk(node))
+    return any(last_name(part) in _LOOKUPS for part in ast.walk(node))
 
 
 def reads_secret(node: ast.AST) -> bool:
     """Tell whether code looks up what is a secret, by where it is, or by the name it has there."""
     parts = list(ast.walk(node))
     calls = [one.func for one in parts if isinstance(one, ast.Call)]
-    if any(_last_name(part) in _STORES for call in calls for part in ast.walk(call)):
+    if any(last_name(part) in _STORES for call in calls for part in ast.walk(call)):
         return True
     texts = [text for one in parts if isinstance(one, ast.Constant) for text in _texts(one)]
     return reads_environment(node) and any(map(is_suspicious_name, texts))
@@ -986,7 +966,7 @@ def is_text_of_texts(node: ast.expr) -> bool:
         return is_text_of_texts(node.left) and is_text_of_texts(node.right)
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Slice) and is_text_of_texts(node.value)
-    if not isinstance(node, ast.Call) or _last_name(node.func) not in _FORMS:
+    if not isinstance(node, ast.Call) or last_name(node.func) not in _FORMS:
         return False
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     return all(map(is_text_of_texts, (*owner, *node.args)))

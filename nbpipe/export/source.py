@@ -7,9 +7,11 @@ import io
 import re
 import sys
 import tokenize
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 # -- Lines as Python's tokenizer counts them; U+2028 and form feeds end no line --------------------
@@ -110,6 +112,40 @@ def _tokens(lines: list[str]) -> Iterator[tokenize.TokenInfo]:
         return
 
 
+# -- Trees, and the places of expressions in a text ------------------------------------------------
+_ENDED = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what the parser counts as lines
+
+
+def tree_of(text: str) -> ast.Module | None:
+    """Return the tree of a text, without warnings of what is in it; None where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def last_name(node: ast.AST | None) -> str:
+    """Return the name of a variable, or the one behind the last dot; empty for anything else."""
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def root_of(node: ast.AST) -> ast.AST:
+    """Return what an expression with dots and brackets begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return node
+
+
+def names_in(code: ast.AST | str) -> set[str]:
+    """Return the variables of an expression, or of arguments as they stand in a call."""
+    if isinstance(code, str):
+        call: Any = ast.parse(f"f({code}\n)", mode="eval").body
+        return {name for one in (*call.args, *call.keywords) for name in names_in(one)}
+    return {one.id for one in ast.walk(code) if isinstance(one, ast.Name)}
+
+
 def span_of(data: bytes, node: ast.expr) -> tuple[int, int]:
     """Return where an expression begins and ends in a source text [bytes].
 
@@ -117,11 +153,27 @@ def span_of(data: bytes, node: ast.expr) -> tuple[int, int]:
         data: the text in UTF-8.
         node: a part of its tree.
     """
-    starts = [0]
-    for line in data.split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
+    starts = list(accumulate(map(len, _ENDED.findall(data)), initial=0))
     last = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
     return starts[node.lineno - 1] + node.col_offset, last
+
+
+def replaced(text: str, parts: Iterable[tuple[ast.expr, str]], *, within: Any = None) -> str:
+    """Return a source text with expressions of it replaced, none of them inside another.
+
+    Args:
+        text: it.
+        parts: each expression, and what takes its place.
+        within: the expression that is returned; None: all of the text.
+    """
+    data = text.encode("utf-8")
+    first, end = (0, len(data)) if within is None else span_of(data, within)
+    spans = sorted((span_of(data, node), new) for node, new in parts)
+    found = b""
+    for (begin, last), new in spans:
+        found += data[first:begin] + new.encode("utf-8")
+        first = last
+    return (found + data[first:end]).decode("utf-8")
 
 
 # -- What IPython makes of magic and shell lines, and the Python that stands in them ---------------
@@ -470,8 +522,7 @@ class _Reader(ast.NodeVisitor):
 
     def _mutate(self, node: ast.AST) -> None:
         """Note that what an expression gives is changed in place."""
-        while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
-            node = node.value
+        node = root_of(node)
         if isinstance(node, ast.Name) and self._scope.is_later:
             name = _mangled(node.id, self._scope.owner)
             if self._scope.is_global(name):
@@ -686,7 +737,7 @@ def _quoted(note: ast.AST) -> Iterator[ast.expr]:
             except SyntaxError:
                 return
         case ast.Subscript(value, inside):
-            name = getattr(value, "id", getattr(value, "attr", None))
+            name = last_name(value)
             parts = inside.elts[:1] if isinstance(inside, ast.Tuple) else [inside]
             if name == "Annotated":
                 yield from (one for part in parts for one in _quoted(part))

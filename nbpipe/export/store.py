@@ -9,7 +9,6 @@ import errno
 import json
 import keyword
 import os
-import re
 import secrets
 import shutil
 import site
@@ -21,12 +20,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.machinery import PathFinder
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, ExportError, ModuleEditedError
 from .secrets import masked, scrubbed
+from .source import replaced, tree_of
 
 # -- File name: where a module may be written, so that it can be imported and hides no other -------
 _OWN = __name__.partition(".")[0]
@@ -288,7 +287,6 @@ def _folder() -> Path | None:
 # -- Patch: new defaults of `build_pipeline` in a file that was edited, and nothing else of it -----
 _BUILD = "build_pipeline"
 _MARK = "\ufeff"  # a byte order mark, which the parser does not take
-_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # what the parser counts as lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +304,6 @@ class Moved:
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Default:
-    """A default as it stands in a text: bytes `start` to `end`, and what they mean."""
-
-    start: int
-    end: int
-    source: str
-    meaning: str
-
-
 def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
     """List the parameters whose defaults differ between two texts of a module.
 
@@ -327,7 +315,7 @@ def moved(old_text: str, new_text: str) -> tuple[Moved, ...] | None:
         return None
     if _without(old_text, old) != _without(new_text, new):
         return None
-    pairs = [(name, old[name].source, new[name].source) for name in new]
+    pairs = [(name, _source(old_text, old[name]), _source(new_text, new[name])) for name in new]
     return tuple(Moved(*pair) for pair in pairs if pair[1] != pair[2])
 
 
@@ -346,62 +334,45 @@ def patch_defaults(old_text: str, new_text: str, disk_text: str) -> str | None:
     changes, found = moved(old_text, new_text), _defaults(disk_text)
     if changes is None or (found is None and changes):
         return None
-    spans: list[tuple[_Default, str]] = []
+    parts: list[tuple[ast.expr, str]] = []
     for change in changes:
         default = (found or {}).get(change.name)
-        if default is None or default.meaning not in map(_meaning, (change.old, change.new)):
+        meanings = [_meaning(change.old), _meaning(change.new)]
+        if default is None or ast.dump(default) not in meanings:
             return None
-        if default.meaning != _meaning(change.new):
-            spans.append((default, change.new))
-    return _replaced(disk_text, spans)
+        if ast.dump(default) != meanings[1]:
+            parts.append((default, change.new))
+    mark = _MARK if disk_text.startswith(_MARK) else ""
+    return mark + replaced(disk_text.removeprefix(_MARK), parts)
 
 
-def _without(text: str, defaults: dict[str, _Default]) -> str:
+def _without(text: str, defaults: dict[str, ast.expr]) -> str:
     """Return a text with its defaults blanked out."""
-    return _replaced(text, [(default, "") for default in defaults.values()])
+    return replaced(text, ((default, "") for default in defaults.values()))
 
 
-def _replaced(text: str, spans: list[tuple[_Default, str]]) -> str:
-    data = text.encode("utf-8")
-    for default, source in sorted(spans, key=lambda span: -span[0].start):
-        data = data[: default.start] + source.encode("utf-8") + data[default.end :]
-    return data.decode("utf-8")
+def _source(text: str, node: ast.expr) -> str:
+    return replaced(text, (), within=node)
 
 
 def _meaning(source: str) -> str:
     return ast.dump(ast.parse(source, mode="eval").body)
 
 
-def _defaults(text: str) -> dict[str, _Default] | None:
+def _defaults(text: str) -> dict[str, ast.expr] | None:
     """Find the defaults of the one function `build_pipeline`, by the names of its parameters."""
     arguments = _parameters(text.removeprefix(_MARK))
     if arguments is None:
         return None
-    data = text.encode("utf-8")
-    offset = len(_MARK.encode()) if text.startswith(_MARK) else 0
-    lengths = (len(line) for line in _LINES.findall(data[offset:]))
-    starts = list(accumulate(lengths, initial=offset))
-    plain = [*arguments.posonlyargs, *arguments.args]
-    pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
-    pairs += [
-        (argument, default)
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is not None
-    ]
-    return {argument.arg: _default(default, data, starts) for argument, default in pairs}
-
-
-def _default(node: ast.expr, data: bytes, starts: list[int]) -> _Default:
-    last = node.lineno if node.end_lineno is None else node.end_lineno
-    start = starts[node.lineno - 1] + node.col_offset
-    end = starts[last - 1] + (node.end_col_offset or 0)
-    return _Default(start, end, data[start:end].decode("utf-8"), ast.dump(node))
+    plain = [*arguments.posonlyargs, *arguments.args][::-1]
+    pairs = [*zip(plain, arguments.defaults[::-1], strict=False)][::-1]
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: default for argument, default in (*pairs, *named) if default is not None}
 
 
 def _parameters(text: str) -> ast.arguments | None:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file is being edited
+    tree = tree_of(text)
+    if tree is None:  # the file is being edited
         return None
     found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == _BUILD]
     return found[0].args if len(found) == 1 else None
