@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, repeat
 from types import ModuleType
@@ -514,101 +513,29 @@ class EpochIndices:
         return len(self._sampler)  # type: ignore[arg-type]  # TypeError says that it has none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What the chain of one run is made of.
+def chain_of(
+    items: EpochIndices | Batches, make: MakeBatch, how: Mapping[str, Any] | None
+) -> Pipeline:
+    """Build the chain of a dataset that is read by index, or once; its stage is "fetch".
 
-    Attributes:
-        dataset: by index, or iterable.
-        samples: which samples make which batch.
-        indices: those of each epoch; None where the dataset is iterable.
-        collate_fn: makes a batch.
-        plain: that is torch's own.
-        pin: copies a batch to pinned memory, or None.
-        torch_worker: `torch.utils.data._utils.worker`.
-        seed: of worker 0.
-        init: called with its number in each worker, or None.
-        executor: where batches are made.
-        in_order: in the order of the samples.
-        count: workers [calls]; 0: the calling thread.
-        prefetch: batches held ready.
-        factor: those for each worker.
-        resumed: where an iterable dataset goes on, or None.
+    Where a process reads a dataset, what it draws from global generators is its own.
+
+    Args:
+        items: lists of indices, or of samples.
+        make: makes the batches of them.
+        how: options of the stage that does so; None: the calling thread does.
     """
-
-    dataset: Any
-    samples: Samples
-    indices: EpochIndices | None
-    collate_fn: Callable[[Any], Any]
-    plain: bool
-    pin: Callable[[Any], Any] | None
-    torch_worker: ModuleType
-    seed: int
-    init: Callable[[int], object] | None
-    executor: object
-    in_order: bool
-    count: int
-    prefetch: int
-    factor: int
-    resumed: Resumed | None = None
-
-    def workers(self, *, fixed: bool = False) -> LoaderWorkers | None:
-        """Return who makes the batches, None for the calling thread; `fixed`: each has a part."""
-        if not self.count:
-            return None
-        kind = self.executor if self.executor in ("process", "thread") else "other"
-        return LoaderWorkers(
-            self.torch_worker,
-            seed=self.seed,
-            count=self.count,
-            init=self.init,
-            executor=str(kind),
-            fixed=fixed,
-        )
-
-    def make(self, workers: LoaderWorkers | None = None, *, fetches: bool = False) -> MakeBatch:
-        """Make what makes a batch of samples, or, if it fetches them, of indices."""
-        return MakeBatch(
-            self.collate_fn,
-            plain=self.plain,
-            dataset=self.dataset if fetches else None,
-            batched=self.samples.batched,
-            workers=workers,
-        )
-
-    @property
-    def splittable(self) -> bool:
-        """Whether workers here could read parts of an iterable dataset."""
-        return self.count > 0 and self.executor in ("process", "thread")
-
-    @property
-    def reads_in(self) -> str:
-        """Where an iterable dataset is read once: "caller", in a "thread" or in a "process"."""
-        if not self.count:
-            return "caller"
-        threads = self.executor == "thread" or isinstance(self.executor, ThreadPoolExecutor)
-        return "thread" if threads else "process"
-
-    def batches(self) -> Batches:
-        """Make what reads an iterable dataset once."""
-        return Batches(
-            self.dataset,
-            size=self.samples.batch_size,
-            drop_last=self.samples.drop_last,
-            watch=self.torch_worker if self.splittable else None,
-            place=self.reads_in,
-            resumed=self.resumed,
-        )
-
-
-def chain_of(recipe: Recipe) -> Pipeline:
-    """Build the chain of a dataset that is read by index, or once; its stage is "fetch"."""
-    if recipe.indices is None:
-        given = _read_once(recipe)
+    if isinstance(items, EpochIndices):
+        pipe = source(items, name="indices", prefetch=_AHEAD)
+    elif not items.mapped:
+        pipe = source(items, name=SAMPLES, prefetch=_AHEAD)
     else:
-        given = source(recipe.indices, name="indices", prefetch=_AHEAD)
-    make = recipe.make(recipe.workers(), fetches=recipe.indices is not None)
-    return _pinned(recipe, _mapped(recipe, given, make))
+        alone = Knob("concurrency", 1, minimum=1, maximum=1, unit="calls")  # there is one to read
+        pipe = source([0], name=READER, prefetch=1).flat_map(
+            items, name=SAMPLES, executor="process", concurrency=1, prefetch=_AHEAD
+        )
+        pipe = with_knobs(pipe, {SAMPLES: {"concurrency": alone}})
+    return pipe.map(make, name="fetch", **(how or {"executor": "inline"}))
 
 
 def is_local(pipe: Pipeline) -> bool:
@@ -617,73 +544,22 @@ def is_local(pipe: Pipeline) -> bool:
     return made is not None and made.executor == "inline"
 
 
-def _read_once(recipe: Recipe) -> Pipeline:
-    """Begin the chain of an iterable dataset that is read once.
+def split_chain(read: ReadPart, how: Mapping[str, Any]) -> Pipeline:
+    """Build the chain of an iterable dataset that each worker reads a part of, in turn.
 
-    Outside threads a process reads it: what it draws from global generators is its own then.
+    Args:
+        read: reads a part.
+        how: options of the stage that does so, for all workers together.
     """
-    if recipe.reads_in != "process":
-        return source(recipe.batches(), name=SAMPLES, prefetch=_AHEAD)
-    reader = source([0], name=READER, prefetch=1)
-    pipe = reader.flat_map(
-        recipe.batches(), name=SAMPLES, executor="process", concurrency=1, prefetch=_AHEAD
-    )
-    alone = Knob("concurrency", 1, minimum=1, maximum=1, unit="calls")  # there is one to read
-    return with_knobs(pipe, {SAMPLES: {"concurrency": alone}})
-
-
-def _mapped(recipe: Recipe, given: Pipeline, fn: Callable[[Any], Any]) -> Pipeline:
-    """Add the stage that makes batches."""
-    if not recipe.count:
-        return given.map(fn, name="fetch", executor="inline")
-    return given.map(
-        fn,
-        name="fetch",
-        executor=recipe.executor,
-        concurrency=recipe.count,
-        prefetch=recipe.prefetch,
-        ordered=recipe.in_order,
-    )
-
-
-def split_chain(recipe: Recipe) -> Pipeline:
-    """Build the chain of an iterable dataset that each worker reads a part of, in turn."""
-    readers = range(recipe.count)
-    if not recipe.in_order:
-        numbers = source(readers, name="readers")
-        return _pinned(recipe, _read(recipe, numbers, len(readers), ordered=False))
+    count = how["concurrency"]
+    if not how["ordered"]:
+        return source(range(count), name="readers").flat_map(read, name=READ, **how)
+    alone = {**how, "concurrency": 1}
     pipes = [
-        _read(recipe, source([number], name=READER, prefetch=1), 1, ordered=True)
-        for number in readers
+        source([number], name=READER, prefetch=1).flat_map(read, name=READ, **alone)
+        for number in range(count)
     ]
-    joined = interleave(pipes, cycle=len(pipes), prefetch=1)
-    return _pinned(recipe, joined)
-
-
-def _read(recipe: Recipe, numbers: Pipeline, count: int, *, ordered: bool) -> Pipeline:
-    workers, samples = recipe.workers(fixed=True), recipe.samples
-    assert workers is not None
-    read = ReadPart(
-        recipe.dataset,
-        recipe.make(),
-        size=samples.batch_size,
-        drop_last=samples.drop_last,
-        workers=workers,
-    )
-    return numbers.flat_map(
-        read,
-        name=READ,
-        executor=recipe.executor,
-        concurrency=count,
-        prefetch=recipe.factor,
-        ordered=ordered,
-    )
-
-
-def _pinned(recipe: Recipe, pipe: Pipeline) -> Pipeline:
-    if recipe.pin is None:
-        return pipe
-    return pipe.map(recipe.pin, name="pin", prefetch=1)
+    return interleave(pipes, cycle=count, prefetch=1)
 
 
 def with_knobs(pipe: Pipeline, known: Mapping[str, Mapping[str, Knob]]) -> Pipeline:

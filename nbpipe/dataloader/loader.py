@@ -6,6 +6,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from types import GenericAlias, ModuleType
 from typing import Any, NamedTuple, SupportsIndex, final
@@ -25,8 +26,10 @@ from ..pipeline import Pipeline
 from ..run.run import Run
 from .chain import (
     READ,
+    Batches,
     EpochIndices,
-    Recipe,
+    MakeBatch,
+    ReadPart,
     begun,
     chain_of,
     chosen_samples,
@@ -36,7 +39,7 @@ from .chain import (
 )
 from .run import LoaderRun, LocalRun, close_run
 from .state import EpochProgress, LoaderState, Position, RandomSources
-from .workers import WantsWorkersError
+from .workers import LoaderWorkers, WantsWorkersError
 
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
@@ -489,38 +492,64 @@ class DataLoader:
         """The run of this loader, from the start: one for all of its epochs."""
         return self._live
 
-    def _recipe(self, seed: int, indices: EpochIndices | None, position: Position | None) -> Recipe:
-        data = self._torch.utils.data
-        return Recipe(
-            dataset=self.dataset,
-            samples=self._samples,
-            indices=indices,
-            collate_fn=self.collate_fn,
-            plain=self.collate_fn in (data.default_collate, data.default_convert),
-            pin=_Pin(self._torch) if self._pins() else None,
-            torch_worker=data._utils.worker,
-            seed=seed,
-            init=self.worker_init_fn,
-            executor=self.workers,
-            in_order=self.in_order,
-            count=self.num_workers,
-            prefetch=self._prefetch,
-            factor=self._factor,
-            resumed=None if position is None or not self._reads else position.resumed,
-        )
-
     def _build(
         self, seed: int, indices: EpochIndices | None, position: Position | None = None
     ) -> None:
         """Build the chain; its knobs are those of the one before."""
-        recipe = self._recipe(seed, indices, position)
-        if recipe.count and self._splits:
-            self._pipeline = split_chain(recipe)
+        count, data = self.num_workers, self._torch.utils.data
+        size, drop_last = self._samples.batch_size, self._samples.drop_last
+        splits = self._splits and count > 0
+        workers = self._workers(seed, fixed=splits) if count else None
+        make = MakeBatch(
+            self.collate_fn,
+            plain=self.collate_fn in (data.default_collate, data.default_convert),
+            dataset=None if self._reads else self.dataset,
+            batched=self._samples.batched,
+            workers=None if splits else workers,
+        )
+        how = {"executor": self.workers, "concurrency": count, "ordered": self.in_order}
+        if splits and workers is not None:
+            read = ReadPart(self.dataset, make, size=size, drop_last=drop_last, workers=workers)
+            pipe = split_chain(read, how | {"prefetch": self._factor})
         else:
-            self._pipeline = pipe = with_knobs(chain_of(recipe), self._live.knobs)
-            if recipe.count and self._knobs is None:
-                self._knobs = pipe["fetch"].knobs
+            items = self._batches(position) if indices is None else indices
+            pipe = chain_of(items, make, how | {"prefetch": self._prefetch} if count else None)
+        if self._pins():
+            pipe = pipe.map(_Pin(self._torch), name="pin", prefetch=1)
+        self._pipeline = pipe if splits else with_knobs(pipe, self._live.knobs)
+        if count and not splits and self._knobs is None:
+            self._knobs = self._pipeline["fetch"].knobs
         self._live.follow(self._pipeline)
+
+    @property
+    def _place(self) -> str:
+        """Where the workers are: "caller", where there are none, "process", "thread", "other"."""
+        if not self.num_workers:
+            return "caller"
+        return str(self.workers) if self.workers in ("process", "thread") else "other"
+
+    def _workers(self, seed: int, *, fixed: bool) -> LoaderWorkers:
+        return LoaderWorkers(
+            self._torch.utils.data._utils.worker,
+            seed=seed,
+            count=self.num_workers,
+            init=self.worker_init_fn,
+            executor=self._place,
+            fixed=fixed,
+        )
+
+    def _batches(self, position: Position | None) -> Batches:
+        """Return what reads an iterable dataset once, from a place on."""
+        place, worker = self._place, self._torch.utils.data._utils.worker
+        threads = place == "thread" or isinstance(self.workers, ThreadPoolExecutor)
+        return Batches(
+            self.dataset,
+            size=self._samples.batch_size,
+            drop_last=self._samples.drop_last,
+            watch=worker if place in ("process", "thread") else None,
+            place="caller" if place == "caller" else "thread" if threads else "process",
+            resumed=None if position is None else position.resumed,
+        )
 
     @property
     def _indices(self) -> EpochIndices | None:
