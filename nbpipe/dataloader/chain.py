@@ -142,23 +142,23 @@ END = object()  # in the place of what would come next: there is nothing
 
 
 class _Sent:
-    """Something that is sent to workers.
+    """Something that is sent to workers."""
 
-    Attributes:
-        mapped: they are processes, and map the large arrays that it holds into their memory.
-    """
-
-    mapped = False
     _packer: Packer | None = None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether they are processes, and map the large arrays that it holds."""
+        return False
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
         if self.mapped:
-            self._packer = self._packer or Packer()
+            packer = self._packer = self._packer or Packer()
             try:
-                return _unpacked, (type(self), *self._packer.pack(state))
+                return _unpacked, (type(self), *packer.pack(state))
             except Exception:  # noqa: BLE001  raised again for the part that is to blame
-                self._packer.release()
+                packer.release()
         return _blank, (type(self),), state
 
     def release(self) -> None:
@@ -178,10 +178,11 @@ def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> An
 
 
 @final
+@dataclass(eq=False)
 class MakeBatch(_Sent):
     """Makes a batch of samples, or of indices by which it reads the samples of a dataset.
 
-    Args:
+    Attributes:
         function: of a list of samples, or of one sample.
         plain: it is torch's own, which in a worker would put the batch into shared memory by
             itself; batches travel through our own.
@@ -191,41 +192,36 @@ class MakeBatch(_Sent):
         workers: who does it; None: the caller itself.
     """
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        *,
-        plain: bool,
-        dataset: Any = None,
-        batched: bool = True,
-        workers: LoaderWorkers | None = None,
-    ) -> None:
-        self._function = function
-        self._plain = plain
-        self._dataset = dataset
-        self._batched = batched
-        self._workers = workers
-        self.mapped = dataset is not None and workers is not None and workers.are_processes
+    function: Callable[[Any], Any]
+    plain: bool
+    dataset: Any = None
+    batched: bool = True
+    workers: LoaderWorkers | None = None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether processes map the large arrays of the dataset."""
+        return self.dataset is not None and self.workers is not None and self.workers.are_processes
 
     def __call__(self, given: Any) -> Any:
         """Make one batch."""
-        if self._workers is None:
+        if self.workers is None:
             return self.collate(self._samples(given))
-        with self._workers.one(self._dataset):
+        with self.workers.one(self.dataset):
             return self.collate(self._samples(given))
 
     def collate(self, samples: Any) -> Any:
         """Make one batch of samples, in a worker that is known already."""
-        if not self._plain:
-            return self._function(samples)
+        if not self.plain:
+            return self.function(samples)
         with as_worker(None):
-            return self._function(samples)
+            return self.function(samples)
 
     def _samples(self, given: Any) -> Any:
-        dataset = self._dataset
+        dataset = self.dataset
         if dataset is None:
             return given
-        if not self._batched:
+        if not self.batched:
             return dataset[given]
         if getattr(dataset, "__getitems__", None):
             return dataset.__getitems__(given)
@@ -258,10 +254,11 @@ class Resumed:
 
 
 @final
+@dataclass(eq=False)
 class Batches(_Sent):
     """The samples of an iterable dataset in lists; without a size one by one.
 
-    Args:
+    Attributes:
         dataset: read anew by every iteration.
         size: samples in a list, or None.
         drop_last: leave out a last list that is not full.
@@ -269,46 +266,38 @@ class Batches(_Sent):
             asks there which worker it is, before its first sample. None: let it ask.
         place: where it is read: "caller", in a "thread", which has a copy, or in a "process".
         resumed: where it goes on; None: it is read from its beginning.
-
-    Attributes:
         ended: the dataset has come to its end.
     """
 
-    def __init__(
-        self,
-        dataset: Iterable[Any],
-        *,
-        size: int | None,
-        drop_last: bool,
-        watch: ModuleType | None,
-        place: str = "caller",
-        resumed: Resumed | None = None,
-    ) -> None:
-        self._dataset = dataset
-        self._size = size
-        self._drop_last = drop_last
-        self._watch = watch
-        self._place = place
-        self._resumed = resumed
-        self._iterator: Any = None
-        self.ended = False
-        self.mapped = place == "process"
+    dataset: Iterable[Any]
+    size: int | None
+    drop_last: bool
+    watch: ModuleType | None
+    place: str = "caller"
+    resumed: Resumed | None = None
+    ended: bool = False
+    _iterator: Any = None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a process reads it, and maps the large arrays of the dataset."""
+        return self.place == "process"
 
     def __iter__(self) -> Iterator[Any]:
-        resumed, self._resumed = self._resumed, None
+        resumed, self.resumed = self.resumed, None
         return self._lists(resumed if resumed is not None and resumed.tells else None)
 
     @property
     def state_of_iterator(self) -> Any:
         """The state of the dataset's iterator, where it has one of its own; or None."""
         iterator = self._iterator
-        if iterator is self._dataset or not has_state(iterator):
+        if iterator is self.dataset or not has_state(iterator):
             return None
         return state_of(iterator)
 
     def __call__(self, _: object) -> Iterator[Any]:
         """Read in a worker; None stands for each list that the loop has had."""
-        resumed, call = self._resumed, worker_info()
+        resumed, call = self.resumed, worker_info()
         if resumed is None or call is None or call.epoch != resumed.epoch:
             return self._lists(None)
         if resumed.tells:
@@ -322,20 +311,20 @@ class Batches(_Sent):
         The dataset's `iter` is called at once: its state may be asked for before a sample is.
         """
         if resumed is not None and resumed.ended:
-            if self._place == "caller":
-                _tell_end(self._dataset, resumed)
+            if self.place == "caller":
+                _tell_end(self.dataset, resumed)
             return repeat(None, resumed.had)
-        dataset = self._dataset if self._place != "thread" else own_copy(self._dataset)
+        dataset = self.dataset if self.place != "thread" else own_copy(self.dataset)
         samples = self._samples(dataset, resumed)
-        lists = listed(samples, self._size, drop_last=self._drop_last, at_end=self._end)
+        lists = listed(samples, self.size, drop_last=self.drop_last, at_end=self._end)
         return lists if resumed is None else chain(repeat(None, resumed.had), lists)
 
     def _end(self) -> None:
         self.ended = True
 
     def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
-        if self._watch is not None:
-            teach(self._watch)
+        if self.watch is not None:
+            teach(self.watch)
             return _watched(dataset, resumed)
         samples = begun_at(dataset, resumed)
         self._iterator = samples
@@ -443,10 +432,11 @@ def _watched(dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
 
 
 @final
+@dataclass(eq=False)
 class ReadPart(_Sent):
     """Reads one worker's part of an iterable dataset, and makes batches of it.
 
-    Args:
+    Attributes:
         dataset: asks `get_worker_info()` which part is meant.
         make: makes the batch.
         size: samples in a batch; None: a batch is one sample.
@@ -454,36 +444,31 @@ class ReadPart(_Sent):
         workers: who does it.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        make: MakeBatch,
-        *,
-        size: int | None,
-        drop_last: bool,
-        workers: LoaderWorkers,
-    ) -> None:
-        self._dataset = dataset
-        self._make = make
-        self._size = size
-        self._drop_last = drop_last
-        self._workers = workers
-        self.mapped = workers.are_processes
+    dataset: Any
+    make: MakeBatch
+    size: int | None
+    drop_last: bool
+    workers: LoaderWorkers
+
+    @property
+    def mapped(self) -> bool:
+        """Whether processes map the large arrays of the dataset."""
+        return self.workers.are_processes
 
     def __call__(self, number: int) -> Iterator[Any]:
         """Return the batches of the worker of this number."""
-        dataset = self._workers.dataset_of(number, self._dataset)
-        with self._workers.at(number, dataset):
-            self._workers.seed_call()
+        dataset = self.workers.dataset_of(number, self.dataset)
+        with self.workers.at(number, dataset):
+            self.workers.seed_call()
             samples = iter(dataset)
-        lists = listed(samples, self._size, drop_last=self._drop_last)
+        lists = listed(samples, self.size, drop_last=self.drop_last)
         while (batch := self._next(lists, number, dataset)) is not END:
             yield batch
 
     def _next(self, lists: Iterator[Any], number: int, dataset: Any) -> Any:
-        with self._workers.at(number, dataset):
+        with self.workers.at(number, dataset):
             batch = next(lists, END)
-            return END if batch is END else self._make.collate(batch)
+            return END if batch is END else self.make.collate(batch)
 
 
 # -- The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them ----
