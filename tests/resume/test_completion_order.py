@@ -6,6 +6,7 @@ import pytest
 
 import nbpipe
 from tests.gates import Calls, Gate, finished, stage
+from tests.resume.checking import rest_of
 
 COUNT = 24
 HELD = (2, 3, 7)
@@ -45,6 +46,11 @@ def first_part(pipe, gates, cut):
     return got, state
 
 
+def wanted(method):
+    """Return what a whole epoch gives, sorted."""
+    return sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
+
+
 @pytest.mark.parametrize("cut", range(13))
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 @pytest.mark.parametrize("method", KINDS)
@@ -56,11 +62,7 @@ def test_what_is_left_comes_once(method, kind, cut):
     pipe, _ = chain_of(method, gates, kind=kind)
     got, state = first_part(pipe, gates, cut)
     other, _ = chain_of(method, {}, kind=kind)
-    with other.start() as run:
-        run.load_state_dict(state)
-        rest = finished(list, run)
-    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
-    assert sorted(got + rest) == expected
+    assert sorted(got + rest_of(other, state)) == wanted(method)
 
 
 @pytest.mark.parametrize("method", KINDS)
@@ -70,9 +72,7 @@ def test_holes_stand_in_the_state(method):
     pipe, _ = chain_of(method, gates)
     got, state = first_part(pipe, gates, 8)
     other, calls = chain_of(method, {})
-    with other.start() as run:
-        run.load_state_dict(state)
-        rest = finished(list, run)
+    rest = rest_of(other, state)
     twice = {item % 100 for item in got} & set(calls.of)
     partly = {item % 100 for item in rest} & twice
     again = twice - partly  # nobody had seen yet that they have no more children
@@ -88,11 +88,7 @@ def test_a_buffer_behind_completion_order(method, cut):
     pipe, _ = chain_of(method, gates, buffer=True)
     got, state = first_part(pipe, gates, cut)
     other, _ = chain_of(method, {}, buffer=True)
-    with other.start() as run:
-        run.load_state_dict(state)
-        rest = finished(list, run)
-    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
-    assert sorted(got + rest) == expected
+    assert sorted(got + rest_of(other, state)) == wanted(method)
 
 
 @pytest.mark.parametrize("method", KINDS)
@@ -112,11 +108,7 @@ def test_a_second_state_with_holes_in_the_first(method):
             gate.open()
         items.close()
     other, _ = chain_of(method, {})
-    with other.start() as run:
-        run.load_state_dict(state)
-        rest = finished(list, run)
-    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
-    assert sorted(got + rest) == expected
+    assert sorted(got + rest_of(other, state)) == wanted(method)
 
 
 @pytest.mark.parametrize("method", KINDS)
@@ -126,8 +118,4 @@ def test_processes_in_completion_order(method):
     pipe, _ = chain_of(method, gates, executor="process")
     got, state = first_part(pipe, gates, 6)
     other, _ = chain_of(method, {})
-    with other.start() as run:
-        run.load_state_dict(state)
-        rest = finished(list, run)
-    expected = sorted(one for item in range(COUNT) for one in KINDS[method][1](item))
-    assert sorted(got + rest) == expected
+    assert sorted(got + rest_of(other, state)) == wanted(method)

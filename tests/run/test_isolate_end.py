@@ -113,7 +113,7 @@ def test_killed_in_mid_epoch():
         items = iter(run)
         got = [next(items) for _ in range(5)]
         calls.wait_begun(6)
-        pid = run._machine.pid
+        pid = child(run).pid
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerDiedError) as caught:
             finished(next, items)
@@ -122,7 +122,7 @@ def test_killed_in_mid_epoch():
         assert f"(process {pid}) died by SIGKILL" in str(caught.value)
         assert "'source > work'" in str(caught.value)
         assert drained(run) == list(range(40))
-        assert run._machine.pid != pid
+        assert child(run).pid != pid
 
 
 @pytest.mark.parametrize("how", ["os._exit(7)", "ctypes.string_at(0)"])
@@ -147,7 +147,7 @@ def test_killed_between_epochs():
     with numbers().map(abs).start(isolate=True) as run:
         first = drained(run)
         for _ in range(2):
-            os.kill(run._machine.pid, signal.SIGKILL)
+            os.kill(child(run).pid, signal.SIGKILL)
             assert drained(run) == first == list(range(40))
 
 
@@ -163,7 +163,7 @@ def test_knobs_pause_and_seeds_outlive_the_process():
     with chain.start(seed=5, isolate=True) as run:
         first = drained(run)
         run["draw"].concurrency = 3
-        os.kill(run._machine.pid, signal.SIGKILL)
+        os.kill(child(run).pid, signal.SIGKILL)
         assert [first, drained(run)] == plain
         assert run.stats()["draw"].concurrency == 3
 

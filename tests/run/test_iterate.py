@@ -244,12 +244,8 @@ def quiet_but_for(run, name):
     """Wait until nothing but a stage is at work."""
 
     def wait():
-        scheduler = run._scheduler
-        while True:
-            with scheduler.lock:
-                runtimes = scheduler.runtimes.items()
-                if not any(runtime.active for address, runtime in runtimes if address != name):
-                    return
+        others = [address for address in run.stages if address != name]
+        while any(run.stats()[address].running for address in others):
             threading.Event().wait(0.001)
 
     finished(wait)
