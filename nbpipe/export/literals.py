@@ -377,7 +377,7 @@ class _Writer:
     def _pair(self, key: Any, value: Any) -> Item:
         return labelled(f"{flat(self.item(key))}: ", self.item(value))
 
-    def _call(self, function: object, *items: Item, **named: Any) -> Item:
+    def _call(self, function: object, /, *items: Item, **named: Any) -> Item:
         given = [labelled(f"{name}=", self.item(value)) for name, value in named.items()]
         return group(f"{self.spelled(function)}(", [*items, *given], ")")
 

@@ -684,13 +684,7 @@ def new_object(value: Any, place: Place) -> str:
             return known
     if secret_in(place.name, value) is not None:
         raise secret_refusal(f"the {type(value).__name__} of {place.use.words}", place.use)
-    name = collector.free_name(identifier(class_name(value)))
-    collector.failed = None
-    ways = (_as_called(place, name), _as_literal(value, name, place))
-    spellings = [way for way in ways if way is not None]
-    if not spellings and collector.failed is not None:
-        raise collector.failed
-    if not spellings and type(value).__module__.startswith(_LOADER):
+    if type(value).__module__.startswith(_LOADER):
         raise refusal(
             f"cannot write the {type(value).__name__} into the module: it is a part of a "
             "DataLoader, whose chain a module does not hold; keep the line that makes the loader, "
@@ -698,6 +692,12 @@ def new_object(value: Any, place: Place) -> str:
             "nbpipe.source(range(len(dataset))).map(dataset.__getitem__).batch(...)",
             place.use,
         )
+    name = collector.free_name(identifier(class_name(value)))
+    collector.failed = None
+    ways = (_as_called(place, name), _as_literal(value, name, place))
+    spellings = [way for way in ways if way is not None]
+    if not spellings and collector.failed is not None:
+        raise collector.failed
     if not spellings:
         reason = collector.found.reasons.get(name, kind_of(value))
         raise refusal(

@@ -195,6 +195,7 @@ def test_scalar_comes_back(array):
         (fractions.Fraction(1, 3), "fractions.Fraction(1, 3)"),
         (uuid.UUID(int=0), "uuid.UUID('00000000-0000-0000-0000-000000000000')"),
         (functools.partial(int, base=2), "functools.partial(int, base=2)"),
+        (functools.partial(dict, function=1), "functools.partial(dict, function=1)"),
         (collections.Counter("aab"), "collections.Counter({'a': 2, 'b': 1})"),
         (collections.defaultdict(list, a=[1]), "collections.defaultdict(list, {'a': [1]})"),
         (collections.OrderedDict(a=1), "collections.OrderedDict({'a': 1})"),
