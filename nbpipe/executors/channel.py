@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import logging
 import os
@@ -200,10 +199,11 @@ class Channel:
     def _tell(self) -> None:
         """Tell the other end which slabs are new, and which are gone."""
         for slab, fd in self._ring.opened:
-            self._wire.write((_notice(_OPENED, slab.number, slab.size_bytes),))
+            notice = _Header(_OPENED, number=slab.number, size_bytes=slab.size_bytes)
+            self._wire.write((notice.block(),))
             self._wire.send_fd(fd)
         for number in self._ring.dropped:
-            self._wire.write((_notice(_DROPPED, number),))
+            self._wire.write((_Header(_DROPPED, number=number).block(),))
         self._ring.sent()
 
     # -- receiving ------------------------------------------------------------------------
@@ -423,10 +423,14 @@ class _Header(NamedTuple):
     """What the first bytes of a block say."""
 
     kind: int
-    defines: bool
-    buffers: int
-    number: int
-    size_bytes: int
+    defines: bool = False
+    buffers: int = 0
+    number: int = 0
+    size_bytes: int = 0
+
+    def block(self) -> bytes:
+        """Return a block that says this, and nothing else."""
+        return _PREFIX.pack(*self).ljust(_BLOCK_BYTES, b"\0")
 
 
 class _Body(NamedTuple):
@@ -434,11 +438,6 @@ class _Body(NamedTuple):
 
     head: memoryview
     buffers: list[memoryview]
-
-
-def _notice(kind: int, number: int, size_bytes: int = 0) -> bytes:
-    """Return the block that says what became of a slab."""
-    return _PREFIX.pack(kind, 0, 0, number, size_bytes).ljust(_BLOCK_BYTES, b"\0")
 
 
 # -- in the pipe --------------------------------------------------------------------------
@@ -478,8 +477,7 @@ def _shared(pickled: Pickled, slab: Slab) -> bytes:
     """Return the block of a message that lies in a slab."""
     head_bytes = sum(map(len, pickled.parts))
     count = len(pickled.buffers)
-    prefix = _PREFIX.pack(_SHARED, pickled.defines, count, slab.number, head_bytes)
-    return prefix.ljust(_BLOCK_BYTES, b"\0")
+    return _Header(_SHARED, pickled.defines, count, slab.number, head_bytes).block()
 
 
 def _starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
@@ -550,16 +548,15 @@ class _Wire:
     def send_fd(self, fd: int) -> None:
         """Send a file descriptor, with the one byte it needs."""
         with self._socket() as sock:
-            sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            socket.send_fds(sock, [b"\0"], [fd])
 
     def recv_fd(self) -> int | None:
         """Read a file descriptor; None where this process may open no more."""
-        space = socket.CMSG_SPACE(array.array("i").itemsize)
         with self._socket() as sock:
-            byte, extra, _, _ = sock.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            byte, fds, _, _ = socket.recv_fds(sock, 1, 1, flags)
         if not byte:
             raise EOFError("the other end of the channel is gone")
-        fds = array.array("i", extra[0][2]) if extra and extra[0][2] else None
         return fds[0] if fds else None
 
     def hang_up(self) -> None:

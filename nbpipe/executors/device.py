@@ -78,7 +78,7 @@ def device_named(stage: str, wanted: str, stream: object = None) -> Device:
                     f"{stage} stream must be left out for device {wanted!r}, which has no "
                     f"streams, got {stream!r}"
                 )
-            return _HostDevice(wanted) if device.type == "cpu" else _DirectDevice(wanted)
+            return _DirectDevice("cpu" if device.type == "cpu" else wanted)
         backend = BACKENDS[kind] = Backend(torch, kind)
     try:
         name = backend.resolve(wanted)
@@ -274,24 +274,23 @@ class _StreamDevice(Device):
 
 @final
 class _DirectDevice(Device):
-    """A device without streams: a batch is there when the call returns."""
+    """A device without streams: a batch is there when the call returns. The host is one.
 
-    def copy(self, value: Any) -> Any:
-        """Copy a batch."""
-        return _moved(opened(value), lambda leaf: _as_tensor(leaf).to(self.name))
-
-
-@final
-class _HostDevice(Device):
-    """The host: what lies there passes; what lies on a device is copied back to pinned memory.
-
-    A copy back goes to the stream on which the batch was made, and the reader waits for it.
+    What lies on a device with streams is copied back to the host on the stream on which it was
+    made, to pinned memory, and the reader waits for it.
     """
 
     def copy(self, value: Any) -> Any:
-        """Begin to copy a batch back."""
+        """Copy a batch, or begin to copy it back; what is there already passes."""
         self._holdings.sweep()
-        return self._returned(value) if isinstance(value, InFlight) else _moved(value, _on_host)
+        if self.name == "cpu" and isinstance(value, InFlight):
+            return self._returned(value)
+        return _moved(opened(value), self._copied)
+
+    def _copied(self, leaf: Any) -> Any:
+        tensor = _as_tensor(leaf)
+        there = str(getattr(tensor, "device", "")) == self.name
+        return tensor if there else tensor.to(self.name)
 
     def _returned(self, flight: InFlight) -> InFlight:
         marks = {mark.device: mark for mark in flight.marks}
@@ -304,7 +303,7 @@ class _HostDevice(Device):
                     sources.append(leaf)
                     with mark.backend.active(device, mark.stream):
                         return mark.backend.copy_back(leaf)
-            return _on_host(leaf)
+            return self._copied(leaf)
 
         try:
             batch = _moved(flight.batch, move)
@@ -314,12 +313,6 @@ class _HostDevice(Device):
                 self._holdings.hold(mark.event, sources)
             flight.holdings.opened(flight)
         return InFlight(batch, tuple(after), self._holdings, arrives=True)
-
-
-def _on_host(leaf: Any) -> Any:
-    tensor = _as_tensor(leaf)
-    device = getattr(tensor, "device", None)
-    return tensor if getattr(device, "type", "") == "cpu" else tensor.to("cpu")
 
 
 # -- The thread of a device ------------------------------------------------------------------------
