@@ -54,7 +54,9 @@ class Regions:
             if not isinstance(caller, DeviceCaller):
                 self._of.update(dict.fromkeys(addresses, head))
         steps = {
-            address: step_of(address, _spec(stage, caller, whole=True), context, stage.executor)
+            address: step_of(
+                address, _spec(stage, group, caller, whole=True), context, stage.executor
+            )
             for stage, address in zip(group, addresses, strict=True)
         }
         calls: list[Any] = [stage.spec for stage in group if stage.spec.runs == "call"]
@@ -67,7 +69,7 @@ class Regions:
         self, group: Sequence[Stage], addresses: Sequence[str], caller: Caller
     ) -> RegionProgram:
         parts = [
-            Part(address, _spec(stage, caller))
+            Part(address, _spec(stage, group, caller))
             for stage, address in zip(group, addresses, strict=True)
         ]
         placements = [stage.placement for stage in group if stage.placement is not None]
@@ -164,23 +166,38 @@ class Leftovers:
 def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
     """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
     device = device_of(stage)
-    spec = _on_device(stage.spec, device)
+    spec = _on_device(stage.spec, device, first=True, last=True)
     spec = dataclasses.replace(spec, fn=functools.partial(device.run, spec.fn))
     return MapNode(runtime, epoch, step_of(runtime.address, spec, epoch.context, stage.executor))
 
 
-def _on_device(spec: Operation, device: Device) -> Map:
-    """Return what a stage does as a map, run in the device's thread."""
+def _on_device(spec: Operation, device: Device, *, first: bool, last: bool) -> Map:
+    """Return what a stage does as a map, run in the device's thread.
+
+    Args:
+        spec: the operation.
+        device: where.
+        first: its batches come from another thread.
+        last: its batches go to another thread.
+    """
     if spec.runs == "device":
-        return Map(fn=device.copy)
-    call = cast("Map", spec)
-    return dataclasses.replace(call, fn=functools.partial(device.call, call.fn))
+        call = Map(fn=device.fetch if first else device.copy)
+    else:
+        call = cast("Map", spec)
+        fn = functools.partial(device.call if first else device.go_on, call.fn)
+        call = dataclasses.replace(call, fn=fn)
+    if last:
+        call = dataclasses.replace(call, fn=functools.partial(device.finish, call.fn))
+    return call
 
 
-def _spec(stage: Stage, caller: Caller, *, whole: bool = False) -> Call | Batch:
-    """Return what a stage does; what happens to a failed `flat_map` is decided in the run."""
+def _spec(
+    stage: Stage, group: Sequence[Stage], caller: Caller, *, whole: bool = False
+) -> Call | Batch:
+    """Return what a stage of a region does; the run decides on a `flat_map` that failed."""
     if isinstance(caller, DeviceCaller):
-        return _on_device(stage.spec, caller.device)
+        first, last = stage is group[0], stage is group[-1]
+        return _on_device(stage.spec, caller.device, first=first, last=last)
     if stage.spec.expands and not whole:
         return dataclasses.replace(cast("Call", stage.spec), policy=FailurePolicy())
     return cast("Call | Batch", stage.spec)

@@ -18,10 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from operator import add
 from queue import SimpleQueue
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, final
 
 import numpy as np
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 BACKENDS: dict[str, Backend] = {}  # by kind of device; torch's are made when first used
 _HOST = ("cpu", "meta")  # always there, and without streams
 _NUMERIC = frozenset("biufc")
-_PATIENCE_NS = 25_000_000  # a batch waits no longer for those that are handed over with it
 _numbers = itertools.count()
 
 
@@ -153,29 +149,31 @@ class Device(ABC):
         """Make it this thread's device, and the run's stream the one its work goes to."""
         return contextlib.nullcontext()
 
-    def read(self, value: Any) -> Any:
-        """Open what an earlier stage made, for work on the device."""
+    def receive(self, value: Any) -> Any:
+        """Open what came from elsewhere, for work on the device."""
         return opened(value)
 
+    def fetch(self, value: Any) -> Any:
+        """Begin to copy what came from elsewhere."""
+        return self.copy(self.receive(value))
+
     def call(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
-        """Call a function with what an earlier stage made."""
-        return fn(self.read(value), **options)
+        """Call a function with what came from elsewhere."""
+        return fn(self.receive(value), **options)
 
-    def finish(self, value: Any) -> Any:
-        """Return what was made as a value that every thread may read."""
-        return value
+    def go_on(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Call a function with what the stage before made here."""
+        return fn(opened(value), **options)
 
-    def settle(self) -> None:
-        """Take care of what was begun since the last call, also where it failed."""
+    def finish(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Call a function; return what it made as a value that every thread may read."""
+        return fn(value, **options)
 
     def run(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
         """Call a function on the device, and wait until nothing is under way."""
         try:
             with self.active():
-                try:
-                    made = self.finish(fn(value, **options))
-                finally:
-                    self.settle()
+                made = fn(value, **options)
             if isinstance(made, InFlight):
                 made.wait()
             return opened(made)
@@ -205,8 +203,6 @@ class _StreamDevice(Device):
         super().__init__(name, stream)
         self._backend = backend
         self._begun: list[Any] = []  # what copies since the last event read
-        self._event: Event | None = None
-        self._fresh = True  # the next value was not made on the stream itself
 
     @functools.cached_property
     def _stream(self) -> Any:
@@ -226,17 +222,17 @@ class _StreamDevice(Device):
                 known[id(leaf)] = leaf, self._copied(leaf)
             return known[id(leaf)][1]
 
-        return _moved(self.read(value), move)
+        return _moved(value, move)
 
-    def read(self, value: Any) -> Any:
+    def receive(self, value: Any) -> Any:
         """Open a batch for the stream; what a stage made on a device by itself is waited for."""
+        self._settle()  # where the batch before has failed
         batch = opened(value)
-        if batch is value and self._fresh:
+        if batch is value:
             for leaf in {id(leaf): leaf for leaf in tensors(batch)}.values():
                 device = self._backend.device_of(leaf)
                 if device is not None:
                     self._follow(leaf, device)
-        self._fresh = False
         return batch
 
     def _follow(self, leaf: Any, device: str) -> None:
@@ -253,23 +249,28 @@ class _StreamDevice(Device):
         self._begun.append(source)
         return backend.copy(source, self.name)
 
-    def finish(self, value: Any) -> Any:
-        """Record the event of a batch; what lies on no device of this kind stays as it is."""
+    def finish(self, fn: Callable[..., Any], value: Any, /, **options: Any) -> Any:
+        """Call a function, and record the event of what it made, where that lies on a device."""
+        made = fn(value, **options)
         backend = self._backend
-        devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(value))))
-        if not devices:
-            return value
+        devices = dict.fromkeys(filter(None, map(backend.device_of, tensors(made))))
         marks = tuple(Mark(backend, name, backend.current_stream(name)) for name in devices)
-        self._event = next((mark.event for mark in marks if mark.device == self.name), None)
-        return InFlight(value, marks, self._holdings)
+        self._settle(next((mark.event for mark in marks if mark.device == self.name), None))
+        return InFlight(made, marks, self._holdings) if marks else made
 
-    def settle(self) -> None:
-        """Keep the sources of what was begun until it is done."""
-        begun, self._begun = self._begun, []
-        event, self._event = self._event, None
-        self._fresh = True
-        if begun:
-            self._holdings.hold(event or self._backend.record_event(self._stream), begun)
+    def _settle(self, event: Event | None = None) -> None:
+        """Keep the sources of what was begun until an event has come."""
+        if self._begun:
+            self._holdings.hold(event or self._backend.record_event(self._stream), self._begun)
+            self._begun = []
+
+    def close(self) -> None:
+        """Wait until nothing is under way, and let go of everything."""
+        try:
+            self._settle()
+        except Exception:  # a device that is lost reads nothing; the batch that failed tells of it
+            self._begun = []
+        super().close()
 
 
 @final
@@ -280,12 +281,16 @@ class _DirectDevice(Device):
     made, to pinned memory, and the reader waits for it.
     """
 
-    def copy(self, value: Any) -> Any:
-        """Copy a batch, or begin to copy it back; what is there already passes."""
+    def fetch(self, value: Any) -> Any:
+        """Copy what came from elsewhere, or begin to copy it back."""
         self._holdings.sweep()
         if self.name == "cpu" and isinstance(value, InFlight):
             return self._returned(value)
-        return _moved(opened(value), self._copied)
+        return super().fetch(value)
+
+    def copy(self, value: Any) -> Any:
+        """Copy a batch; what is there already passes."""
+        return _moved(value, self._copied)
 
     def _copied(self, leaf: Any) -> Any:
         tensor = _as_tensor(leaf)
@@ -354,7 +359,9 @@ class DeviceCaller(Caller):
     def _serve(self) -> None:
         try:
             with self.device.active():
-                self._answer_all(lambda job: _done(job, self.device))
+                self._answer_all(
+                    lambda job: job.program.run(job.entries, job.epoch, None, job.hand)
+                )
         except BaseException as error:  # the device cannot be made active, or left
             self._answer_all(functools.partial(_refuse, error))
         finally:
@@ -390,41 +397,6 @@ class DeviceCaller(Caller):
 
 def _refuse(error: BaseException, _: Job) -> NoReturn:
     raise error
-
-
-def _done(job: Job, device: Device) -> Answer:
-    """Do a job, batch by batch; an event for each."""
-    results: list[Any] = []
-    tally = [[0, 0, 0] for _ in job.program.functions]
-    retried: tuple[str, ...] = ()
-    since_ns = perf_counter_ns()
-    try:
-        for entry in job.entries:
-            answer = _one(job, entry, device)
-            results += answer.results
-            retried += answer.retried
-            tally = [list(map(add, *rows)) for rows in zip(tally, answer.tally, strict=True)]
-            if getattr(results[-1], "fatal", False):
-                break
-            if job.hand is not None and perf_counter_ns() - since_ns > _PATIENCE_NS:
-                job.hand(results)
-                results, since_ns = [], perf_counter_ns()
-    except BaseException:
-        if job.hand is not None:
-            job.hand(results)
-        raise
-    return Answer(results, tally, retried)
-
-
-def _one(job: Job, entry: Any, device: Device) -> Answer:
-    try:
-        answer = job.program.run([entry], job.epoch)
-        (result,) = answer.results
-        if isinstance(result, tuple):
-            result = (result[0], device.finish(result[1]))
-    finally:
-        device.settle()
-    return replace(answer, results=[result])
 
 
 # -- Batches in flight: their copy or computation may not be done yet ------------------------------

@@ -246,6 +246,13 @@ def test_a_row_comes_back_whole(world):
     assert [(one.block.data, other) for one, other in pipe] == [(0, "a"), (1, "b"), (2, "c")]
 
 
+@pytest.mark.torch
+def test_a_map_behind_the_way_back_waits_for_it(world):
+    """A function in the host's thread gets data, not the promise of them."""
+    there = numbers(5).to_device("fake").to_device("cpu")
+    assert list(there.map(lambda tensor: tensor.block.data, device="cpu")) == [0, 1, 2, 3, 4]
+
+
 def test_what_a_stage_made_on_a_device_itself_is_waited_for(world):
     """A copy to another device begins after the default stream, where such a stage works."""
     sources = [host(n, pinned=True) for n in range(4)]
