@@ -25,7 +25,7 @@ from ..engine.machine import (
     Record,
 )
 from ..engine.runtime import BLOCKED, READY, StageRuntime
-from ..engine.stats import Row, RunStats, StageStats, Status
+from ..engine.stats import SAMPLE_NS, Row, RunStats, StageStats, Status
 from ..errors import LengthUnknownError, RunClosedError
 from ..ops.chain import length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
@@ -103,7 +103,7 @@ class LocalRun(Iterator[Any]):
         self._going.set()
         self._lock = threading.RLock()  # stats are read while batches are made
         self._begun_ns = self._last_ns = now_ns
-        self._sample_ns = 0
+        self._sample_ns = now_ns + SAMPLE_NS
         self._record = Record()
         self._record.begin(now_ns)
         self._runtimes: dict[str, StageRuntime] = {}

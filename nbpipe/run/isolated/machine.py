@@ -23,10 +23,11 @@ from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
 from .pickling import Values, knobs_of, pickled, split, warn_of_size
-from .report import ChildReport, Past, Workers, merged, report_before, seen_s, shifted
+from .report import ChildReport, Workers, merged, report_before, seen_s, shifted
 from .source import MOST, IndexSender, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
+_ROWS_KEPT = 50_000
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
 
 
@@ -76,7 +77,7 @@ class IsolatedMachine(Machine):
         self._request: tuple[float, Reply] | None = None
         self._reported_s = 0.0
         self._rows: list[Row] = []
-        self._past = Past()
+        self._rows_before: list[Row] = []  # of processes that died
         self._link = self._linked(shipped)
 
     # -- the process ----------------------------------------------------------------------
@@ -104,7 +105,8 @@ class IsolatedMachine(Machine):
         with self._lock:
             old = self._link
             if old.gone and not self._closed:
-                self._past = self._past.after(self._report, self._rows)
+                self._record.failures.extend(self._report.failures or ())
+                self._rows_before = [*self._rows_before, *self._rows][-_ROWS_KEPT:]
                 self._report, self._rows = self._blank, []
                 self._link = self._linked(pickled(self._chain))
             link, program = self._link, self._program
@@ -237,8 +239,8 @@ class IsolatedMachine(Machine):
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last failed items."""
-        there = (*self._past.failures, *(self._new_report().failures or ()))
-        here = (one for one in tuple(self._record.failures) if one.stage in self._after)
+        there = self._new_report().failures or ()
+        here = (one for one in tuple(self._record.failures) if one.stage != HIDDEN)
         return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
 
     def caller(self, address: str) -> Caller | None:
@@ -273,7 +275,7 @@ class IsolatedMachine(Machine):
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = shifted(self._link.ask("history") or [], ours)
-        return merged([*self._past.rows, *self._rows], ours)
+        return merged([*self._rows_before, *self._rows], ours)
 
 
 @final

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from time import perf_counter_ns
 
-from ...engine.failures import KEPT, Failure
+from ...engine.failures import Failure
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
 from ...ops.stage import Chain, addresses
 
-_ROWS_KEPT = 50_000
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
 
 
@@ -69,26 +68,6 @@ def report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Child
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
     return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()))
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What processes that died have left; the counts of stages begin anew in the next one.
-
-    Attributes:
-        failures: the last failed items.
-        rows: of the history.
-    """
-
-    failures: tuple[Failure, ...] = ()
-    rows: Sequence[Row] = ()
-
-    def after(self, last: ChildReport, rows: Sequence[Row]) -> Past:
-        """Return the past once another process has died."""
-        return Past(
-            (*self.failures, *(last.failures or ()))[-KEPT:],
-            [*self.rows, *rows][-_ROWS_KEPT:],
-        )
 
 
 # -- history ------------------------------------------------------------------------------
