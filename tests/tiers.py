@@ -28,9 +28,9 @@ ACCEPTANCE = (
     "tests/test_interrupts.py::test_iterator_goes_on[[]*",
     "tests/test_interrupts.py::test_next_epoch_is_whole[[]processes-iterate-100-False]",
     # workers that are killed, turned up and down, and interrupted
-    "tests/processes/test_kills.py::test_a_hundred_kills_in_one_epoch[[]True]",
-    "tests/processes/test_resize.py::test_thousands_of_changes_under_load[[]False]",
-    "tests/processes/test_scripts.py::test_interrupted_again_while_it_ends[[]0.0]",
+    "tests/executors/processes/test_kills.py::test_a_hundred_kills_in_one_epoch[[]True]",
+    "tests/executors/processes/test_resize.py::test_thousands_of_changes_under_load[[]False]",
+    "tests/executors/processes/test_scripts.py::test_interrupted_again_while_it_ends[[]0.0]",
     # states
     "tests/resume/test_random.py::test_every_cut_goes_on_exactly",
     "tests/resume/test_fresh_process.py::test_another_process_with_other_executors[[]stream]",

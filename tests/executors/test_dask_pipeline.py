@@ -18,8 +18,8 @@ from tests.executors.clusters import (
     distributed,
     offload_thread,  # noqa: F401  a fixture
 )
+from tests.executors.processes.marks import Bell, Gate
 from tests.gates import HANG_S, delivered, drained
-from tests.processes.marks import Bell, Gate
 
 
 def fail_on_seven(item):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.processes.conftest import start_server
+from tests.executors.processes.conftest import start_server
 
 WAYS = {
     "inline": {"num_workers": 0},

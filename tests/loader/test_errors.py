@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import nbpipe  # noqa: E402
+from tests.executors.processes import marks  # noqa: E402
 from tests.gates import Gate, delivered, drained  # noqa: E402
 from tests.loader.datasets import Failing, Made, Numbers, Stream  # noqa: E402
-from tests.processes import marks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -12,10 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import nbpipe  # noqa: E402
+from tests.executors.processes import marks  # noqa: E402
 from tests.gates import Calls, Gate, finished, stage  # noqa: E402
 from tests.leaks import GRACE_S  # noqa: E402
 from tests.loader.datasets import Made, Numbers, Parted, Stream, Workers  # noqa: E402
-from tests.processes import marks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -12,8 +12,8 @@ from nbpipe import ArgumentError, StageError
 from nbpipe.debug import leaks
 from nbpipe.executors import device
 from nbpipe.executors.device import Holdings
+from tests.executors.transfer.fake import World, host
 from tests.gates import finished
-from tests.transfer.fake import World, host
 
 ITEMS = 12
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from tests.executors.processes.chain import placed
 from tests.gates import drained
-from tests.processes.chain import placed
 
 LONG_BYTES = 10_000_000
 

@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
+from tests.executors.processes.marks import Gate
 from tests.gates import delivered, drained, quiet
-from tests.processes.chain import placed
-from tests.processes.marks import Gate
 
 
 def processes(run):

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
+from tests.executors.processes.script import ROOT, ran
 from tests.gates import HANG_S, drained
-from tests.processes.chain import placed
-from tests.processes.script import ROOT, ran
 
 MB = 1_000_000
 SHARED_MEMORY = Path("/dev/shm")

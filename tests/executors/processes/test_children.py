@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
 from tests.gates import drained
-from tests.processes.chain import placed
 
 METHODS = multiprocessing.get_all_start_methods()
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 import nbpipe
+from tests.executors.processes.work import draw
 from tests.gates import drained
-from tests.processes.work import draw
 
 
 def drawn(epochs=1, *, seed=3, count=40, fn=draw, **options):

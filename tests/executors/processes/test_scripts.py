@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.processes.script import METHODS, Script, ran
+from tests.executors.processes.script import METHODS, Script, ran
 
 UNGUARDED = """
     import os, threading

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import nbpipe
+from tests.executors.processes.work import add, is_wanted, split
 from tests.gates import finished
-from tests.processes.work import add, is_wanted, split
 
 ITEMS = 300
 MOST = 1000

@@ -3,7 +3,7 @@
 import pytest
 
 from nbpipe.executors import device
-from tests.transfer.fake import World
+from tests.executors.transfer.fake import World
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
+from tests.executors.processes.work import LARGE_BYTES, Counted
 from tests.gates import delivered, drained, finished
-from tests.processes.chain import placed
-from tests.processes.work import LARGE_BYTES, Counted
 
 
 def test_captured_data_is_sent_once(bell):

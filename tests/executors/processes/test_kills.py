@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
+from tests.executors.processes.work import Ringing
 from tests.gates import HANG_S, drained, finished, quiet
-from tests.processes.chain import placed
-from tests.processes.work import Ringing
 
 MANY = 100  # kills in one epoch
 HUGE_BYTES = 300_000_000

@@ -8,8 +8,8 @@ import weakref
 import psutil
 import pytest
 
+from tests.executors.processes.chain import placed
 from tests.gates import HANG_S, drained, finished
-from tests.processes.chain import placed
 
 
 def processes(run):

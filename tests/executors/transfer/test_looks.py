@@ -6,8 +6,8 @@ import nbpipe
 from nbpipe.ops.stage import addresses
 from nbpipe.show.rules import decide
 from nbpipe.show.words import knob_words, worker_words
+from tests.executors.transfer.fake import host
 from tests.show.test_diagnose import case
-from tests.transfer.fake import host
 
 PIPE = nbpipe.source(range(9), name="files").to_device("cuda").map(abs, device="cuda")
 

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
+from tests.executors.processes.work import poison_exit, poison_kill, poison_segmentation_fault
 from tests.gates import delivered, drained, quiet
-from tests.processes.chain import placed
-from tests.processes.work import poison_exit, poison_kill, poison_segmentation_fault
 
 POISONS = {
     poison_exit: "exit code 3",

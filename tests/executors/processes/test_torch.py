@@ -11,10 +11,10 @@ import pytest
 
 import nbpipe
 from nbpipe.base.seeding import seed_item
+from tests.executors.processes.chain import placed
+from tests.executors.processes.conftest import start_server
+from tests.executors.processes.script import ran
 from tests.gates import drained
-from tests.processes.chain import placed
-from tests.processes.conftest import start_server
-from tests.processes.script import ran
 
 FILES = Path("/proc/self/fd")
 pytestmark = pytest.mark.torch

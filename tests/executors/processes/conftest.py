@@ -4,8 +4,8 @@ import psutil
 import pytest
 
 import nbpipe
+from tests.executors.processes.marks import Bell, Counter, Gate
 from tests.gates import HANG_S, drained
-from tests.processes.marks import Bell, Counter, Gate
 
 
 @pytest.fixture(autouse=True, scope="module")

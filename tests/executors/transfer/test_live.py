@@ -7,8 +7,8 @@ import pytest
 
 import nbpipe
 from nbpipe.debug import DeviceLeaks, Leaks, leaks
+from tests.executors.transfer.fake import host
 from tests.gates import Calls, Gate, finished, quiet
-from tests.transfer.fake import host
 
 
 def numbers(count, calls=None):

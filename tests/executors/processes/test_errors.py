@@ -6,8 +6,8 @@ import traceback
 import pytest
 
 import nbpipe
+from tests.executors.processes.chain import placed
 from tests.gates import delivered, drained
-from tests.processes.chain import placed
 
 
 def failure_of(fn, **options):
