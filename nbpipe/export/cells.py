@@ -30,6 +30,7 @@ from .source import (
     shell,
     shell_calls,
     transformed,
+    tree_of,
 )
 
 # -- History of a notebook: the text of the cells that IPython has executed, in order --------------
@@ -276,8 +277,8 @@ class Cell:
 
     @property
     def tree(self) -> ast.Module:
-        """Its syntax tree."""
-        return _parsed(self.text)
+        """Its syntax tree; that of a text that is no Python is empty."""
+        return _tree(self.text) or ast.Module([], [])
 
     @property
     def lines(self) -> Lines:
@@ -325,11 +326,7 @@ class Cell:
 
     def compiles(self) -> bool:
         """Tell whether its text is Python."""
-        try:
-            self.tree  # noqa: B018  it is what may fail
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-        return True
+        return _tree(self.text) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,18 +399,7 @@ def _cut_end(lines: Lines, node: ast.stmt) -> str:
     return line[:end] + ((after["comment"] or "").rstrip() if after else "")
 
 
-def parsed(text: str) -> ast.Module:
-    """Parse a text without warnings of what is in it.
-
-    Raises:
-        SyntaxError: it is no Python.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
-
-
-_parsed = functools.lru_cache(maxsize=512)(parsed)
+_tree = functools.lru_cache(maxsize=512)(tree_of)
 
 
 @functools.lru_cache(maxsize=512)
@@ -451,7 +437,7 @@ def _binds(cell: Cell, node: ast.stmt) -> frozenset[str]:
 @functools.lru_cache(maxsize=512)
 def _future(text: str) -> int:
     flags = 0
-    for node in _parsed(text).body:
+    for node in (_tree(text) or ast.Module([], [])).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             features = (getattr(__future__, alias.name, None) for alias in node.names)
             flags |= sum(one.compiler_flag for one in features if one is not None)

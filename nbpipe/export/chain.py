@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from types import (
@@ -33,7 +33,7 @@ from ..ops.source import Source
 from ..ops.stage import Chain as Stages
 from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
 from .cells import Statement
-from .collect import Collector, Scope, Use, older, older_error, refusal, secret_refusal
+from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusal
 from .definitions import is_defined
 from .difference import fingerprint_of, same_value
 from .held import handle_in, kind_of, secret_in
@@ -116,9 +116,7 @@ def _builtin(value: Any, place: Place) -> str:
 
 
 def _class(value: type, place: Place) -> str:
-    place_of = older(place.scope, value)
-    if place_of is not None:
-        raise older_error(value.__name__, place_of, place.use)
+    refuse_older(place.scope, value, place.use)
     return place.collector.spelled(place.scope, value, place.use)
 
 
@@ -639,6 +637,16 @@ class Draft(NamedTuple):
     locals: tuple[tuple[str, Chain], ...]
     chain: Chain
 
+    def texts(self) -> Iterator[str]:
+        """Return all expressions of the chains."""
+        for one in (self.chain, *(one for _, one in self.locals)):
+            yield from one.texts()
+
+    def changed(self, texts: Mapping[str, str]) -> Draft:
+        """Return it with others in the place of some arguments."""
+        shared = tuple((name, one.changed(texts)) for name, one in self.locals)
+        return self._replace(locals=shared, chain=self.chain.changed(texts))
+
 
 def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
     """Write a chain, and collect what it uses.
@@ -652,19 +660,19 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
         ExportError: something cannot be written.
     """
     before = collector.found.copied()
-    writer = _Writer(chain, collector, home)
+    writer = _ChainWriter(chain, collector, home)
     whole = writer.chain(chain)
     hidden = writer.read & writer.parameters.keys()
     if hidden:  # a parameter would stand before a global variable that the chain reads
         collector.found = before
-        writer = _Writer(chain, collector, home, avoid=frozenset(hidden))
+        writer = _ChainWriter(chain, collector, home, avoid=frozenset(hidden))
         whole = writer.chain(chain)
     parameters = tuple(writer.parameters.values())
     return Draft(parameters, tuple(writer.locals.items()), whole)
 
 
 @final
-class _Writer:
+class _ChainWriter:
     def __init__(
         self,
         chain: Stages,

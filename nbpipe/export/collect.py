@@ -351,14 +351,17 @@ def definition_of(scope: Scope, code: CodeType) -> Definition | None:
         return None
 
 
-def older(scope: Scope, kind: type) -> str | None:
-    """Tell where a class was defined that was redefined since to another effect; else None."""
+def refuse_older(scope: Scope, kind: type, use: Use) -> None:
+    """Refuse a class that was redefined since to another effect.
+
+    Raises:
+        ExportError: it was.
+    """
     live = scope.namespace.get(kind.__name__)
     if live is kind or not isinstance(live, type) or by_reference(kind):
-        return None
-    if kind.__qualname__ != kind.__name__ or same_value(kind, live):
-        return None
-    return place_of(scope, kind)
+        return
+    if kind.__qualname__ == kind.__name__ and not same_value(kind, live):
+        raise older_error(kind.__name__, place_of(scope, kind), use)
 
 
 def place_of(scope: Scope, value: Any) -> str:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .held import IN_PYTHON, attributes_of, captured_by, defaults_of, is_library
+from .held import IN_PYTHON, attributes_of, captured_by, defaults_of, has_recipe, is_library
 from .secrets import HIDDEN, is_plain, is_secret, scrubbed
 from .source import last_name, tree_of
 
@@ -638,15 +638,12 @@ def _parts(value: Any, node_of: _NodeOf) -> Iterator[tuple[str, Node]]:
 
 def _is_plain_class(kind: type) -> bool:
     """Tell whether instances of a class are what their attributes are."""
-    hooks = ("__reduce__", "__reduce_ex__", "__getstate__")
     python = all(base is object or base.__flags__ & IN_PYTHON for base in kind.__mro__)
     if issubclass(kind, (list, tuple, dict, set, frozenset)):
         return False
     if dataclasses.is_dataclass(kind):
         return True
-    return python and all(
-        getattr(kind, hook, None) is getattr(object, hook, None) for hook in hooks
-    )
+    return python and not has_recipe(kind)
 
 
 def _flat(state: Any) -> dict[Any, Any]:

@@ -13,8 +13,8 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from itertools import islice, pairwise, zip_longest
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from itertools import islice, pairwise
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
@@ -26,8 +26,8 @@ from types import (
     MethodType,
     TracebackType,
 )
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -48,10 +48,13 @@ from .secrets import (
     words_of,
 )
 
+_Found = TypeVar("_Found")
+
 # -- Values as they are stored, whatever their classes say -----------------------------------------
 _INSTALLED = ("site-packages", "dist-packages")
 _OWN = __name__.partition(".")[0]
 _SEQUENCES = (list, tuple, set, frozenset, deque)
+_GENERATED = ("__dict__", "__weakref__")
 IN_PYTHON = 1 << 9  # flag of a class that a class statement made
 
 
@@ -91,11 +94,6 @@ def _elements_of(value: Any) -> list[Any]:
     """Return the elements of a sequence or set as they are stored, whatever its class says."""
     kind: Any = next(kind for kind in _SEQUENCES if isinstance(value, kind))
     return list(kind.__iter__(value))
-
-
-def _pairs_of(value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """Return the items of a mapping; those of a dict as they are stored."""
-    return dict.items(value) if isinstance(value, dict) else value.items()
 
 
 def defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -245,20 +243,125 @@ def is_generator(value: object) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-# -- Handles: what belongs to one process, wherever in a value it is -------------------------------
-_BUDGET = 50_000  # values that are looked at, besides numbers, texts and their like
-_DEPTH = 32
-_LONGEST_KEY = 40
+# -- The walk: what a value holds, each object once ------------------------------------------------
+_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
 _SETS = (set, frozenset)
+_ENTRIES = ("item", "key", "element")
+_WRAPPERS: tuple[tuple[Any, tuple[str, ...]], ...] = (  # and where they keep what they wrap
+    ((staticmethod, classmethod), ("__func__",)),
+    (property, ("fget", "fset", "fdel")),
+    (functools.cached_property, ("func",)),
+    (functools.partialmethod, ("func", "args", "keywords")),
+    (functools.singledispatchmethod, ("dispatcher",)),
+    (CACHED, ("__wrapped__",)),
+)
+
+
+class _Step(NamedTuple):
+    """A value on the way.
+
+    Attributes:
+        value: it.
+        place: an expression.
+        name: what it is called there.
+        of: the function that it belongs to, in words; empty where that is none.
+        is_marked: what the visitor knows of all that is inside something.
+        depth: how many things are around it.
+    """
+
+    value: Any
+    place: str
+    name: str = ""
+    of: str = ""
+    is_marked: bool = False
+    depth: int = 0
+
+
+def _walk(
+    start: _Step,
+    found: Callable[[_Step], Iterator[_Found]],
+    inside: Callable[[_Step], Iterator[_Step]],
+    *,
+    most: int,
+    deepest: int,
+) -> Iterator[_Found]:
+    """Visit a value, and what it holds, level by level; what cannot be looked at hides no other.
+
+    Args:
+        start: the value.
+        found: returns what is looked for, where a value is that.
+        inside: returns what is looked at in a value.
+        most: values that are looked at.
+        deepest: levels that are gone into.
+    """
+    steps = deque([start])
+    seen: dict[tuple[int, bool], object] = {}
+    while steps and most > 0:
+        step = steps.popleft()
+        key = (id(step.value), step.is_marked)
+        if key in seen:
+            continue
+        most -= 1
+        if type(step.value) not in _PLAIN:
+            seen[key] = step.value  # kept alive: its id stays its own
+        with contextlib.suppress(Exception):  # a class of the user's may refuse to be read
+            yield from found(step)
+            if step.depth < deepest:
+                inner = islice(inside(step), most)
+                steps.extend(one._replace(depth=step.depth + 1) for one in inner)
+
+
+def _parts_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Return what a container, a function, a class or a wrapper holds, as it is stored.
+
+    Returns:
+        How it is held: as "item", "key", "element", "attribute", "default", "captured",
+        "argument", "self" or "function", the one inside a wrapper; the key of an item, the name
+        or the number of anything else; and it.
+    """
+    match value:
+        case dict() | types.MappingProxyType():
+            pairs = list(dict.items(value) if isinstance(value, dict) else value.items())
+            yield from (("item", key, one) for key, one in pairs)
+            yield from (("key", key, key) for key, _ in pairs)
+        case list() | tuple() | deque():
+            yield from (("item", at, one) for at, one in enumerate(_elements_of(value)))
+        case set() | frozenset():
+            yield from (("element", at, one) for at, one in enumerate(_elements_of(value)))
+        case FunctionType():
+            yield from (("default", *pair) for pair in defaults_of(value))
+            yield from (("captured", *pair) for pair in captured_by(value))
+            yield from (("attribute", *pair) for pair in vars(value).items())
+        case type():
+            own = (pair for pair in vars(value).items() if pair[0] not in _GENERATED)
+            yield from (("attribute", *pair) for pair in own)
+        case MethodType():
+            yield from (("self", "", value.__self__), ("function", "", value.__func__))
+        case functools.partial():
+            yield ("function", "func", value.func)
+            named = dict(enumerate(value.args)) | value.keywords
+            yield from (("argument", *pair) for pair in named.items())
+        case _:
+            names = next((names for kind, names in _WRAPPERS if isinstance(value, kind)), ())
+            yield from (("function", "", getattr(value, name)) for name in names)
+
+
+def has_recipe(kind: type) -> bool:
+    """Tell whether a class says how its instances are pickled."""
+    return any(getattr(kind, hook, None) is not getattr(object, hook, None) for hook in _HOOKS)
+
+
+# -- Handles: what belongs to one process, wherever in a value it is -------------------------------
+_LONGEST_KEY = 40
 _SKIPPED = (types.ModuleType, types.CodeType, logging.Logger, threading.local, np.generic, np.dtype)
 _EXACT = {dict, list, tuple, set, frozenset}
 _MIXED = (io.IOBase, Iterator)  # some of a type are handles, others are not
-_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__")
-_CALLABLES = (
-    *(FunctionType, type, types.MethodType, functools.partial, CACHED, types.MappingProxyType),
-    types.SimpleNamespace,
+_LOOKED_INTO = (
+    *(dict, list, tuple, deque, *_SETS, np.ndarray, FunctionType, type, types.MethodType),
+    *(functools.partial, CACHED, types.MappingProxyType, types.SimpleNamespace),
 )
+_DULL: WeakSet[type] = WeakSet(_PLAIN)  # types of values that hold nothing
 _PROTOCOL = 4
 _STATE = 2  # place of the state in what `__reduce_ex__` gives
 _KEPT = ", or in a function under @functools.cache, which opens it once in each process"
@@ -285,22 +388,6 @@ class Handle(NamedTuple):
         return f"{self.place} is a live {kind_of(self.value)}; {self.way_out}"
 
 
-class _Step(NamedTuple):
-    """A value on the way.
-
-    Attributes:
-        place: an expression.
-        of: the function that it belongs to, in words; empty where that is none.
-        value: it.
-        is_inside: it belongs to a library's object, where only what the system opened counts.
-    """
-
-    place: str
-    of: str
-    value: Any
-    is_inside: bool = False
-
-
 def handle_in(name: str, value: object) -> Handle | None:
     """Look for something that lives in one process: an open file, a connection, a thread.
 
@@ -311,185 +398,112 @@ def handle_in(name: str, value: object) -> Handle | None:
         name: what the value is called.
         value: anything.
     """
-    seen: dict[int, object] = {}
-    dull = set(_PLAIN)  # types of values that hold nothing
-    steps = deque([(_Step(name, "", value), 0)])
-    while steps and len(seen) < _BUDGET:
-        step, depth = steps.popleft()
-        if type(step.value) in dull or id(step.value) in seen:
-            continue
-        seen[id(step.value)] = step.value  # kept alive: its id stays its own
-        if depth and any(step.value is one for one in _standard()):
-            continue
-        way_out = _way_out(step, depth)
-        if way_out is not None:
-            place = step.place + (f" ({step.of})" if step.of else "")
-            attribute = step.place[len(name) + 1 :] if step.place.startswith(f"{name}.") else ""
-            more = _KEPT if depth and "open it" in way_out else ""
-            return Handle(place, step.value, way_out + more, _first_of(attribute))
-        if depth < _DEPTH:
-            with contextlib.suppress(Exception):  # a class of the user's may refuse to be read
-                steps += [(inner, depth + 1) for inner in _inside(step, dull)]
-    return None
+    found = _walk(_Step(value, name, name), _handle_at, _inside_handle, most=50_000, deepest=32)
+    return next(found, None)
 
 
-def _lively(values: Iterable[tuple[Any, Any]], dull: set[type]) -> Iterator[tuple[Any, Any]]:
-    """Leave out values that hold nothing, each with its place; note their types.
-
-    Args:
-        values: places and values.
-        dull: types of values that hold nothing.
-    """
-    for place, one in values:
-        kind = type(one)
-        if kind in (list, tuple):
-            is_empty = all(_is_noted(part, dull) for part in one)
-        elif kind is dict:
-            is_empty = all(_is_noted(part, dull) for pair in one.items() for part in pair)
-        else:
-            is_empty = _is_noted(one, dull)
-        if not is_empty:
-            yield place, one
+# Steps of handles bear the name of the whole, and are marked in a library's object, where only
+# what the system opened counts. Numbers, texts and their like do not count as looked at.
+def _handle_at(step: _Step) -> Iterator[Handle]:
+    value = step.value
+    if type(value) in _EXACT or (step.depth and (is_tensor(value) or _is_standard(value))):
+        return
+    way_out = None if step.is_marked and not _is_handle(value) else _way_out_of(value)
+    if way_out is not None:
+        place = step.place + (f" ({step.of})" if step.of else "")
+        attribute = step.place.removeprefix(f"{step.name}.")
+        attribute = re.split(r"[.\[]", attribute)[0] if attribute != step.place else ""
+        more = _KEPT if step.depth and "open it" in way_out else ""
+        yield Handle(place, value, way_out + more, attribute)
 
 
-def _is_noted(value: object, dull: set[type]) -> bool:
-    """Tell whether a value holds nothing, and note its type."""
-    kind = type(value)
-    if kind not in dull and kind not in _EXACT and _is_dull(value):
-        dull.add(kind)
-    return kind in dull
+def _inside_handle(step: _Step) -> Iterator[_Step]:
+    """Return what a value consists of, without what holds nothing."""
+    value = step.value
+    if isinstance(value, _SKIPPED) or is_tensor(value) or _is_standard(value):
+        return
+    if isinstance(value, FunctionType | type) and _is_of_library(value):
+        return
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            yield step._replace(place=f"{step.place}[...]", value=value.tolist())
+        return
+    for how, key, part in _parts_of(value):
+        if not _is_empty(part):
+            place, of = _placed(step, how, key)
+            inside = step.is_marked and how in _ENTRIES
+            yield step._replace(value=part, place=place, of=of, is_marked=inside)
+    if type(value) not in _EXACT and not isinstance(value, FunctionType | type):
+        yield from _kept_by(step)
+
+
+def _kept_by(step: _Step) -> Iterator[_Step]:
+    """Return the attributes of an object: those that it keeps when it is pickled."""
+    kind = type(step.value)
+    inside = step.is_marked or is_library(kind.__module__)
+    if isinstance(step.value, types.SimpleNamespace):
+        values, inside = vars(step.value), step.is_marked
+    elif not has_recipe(kind):
+        values = attributes_of(step.value)
+    else:
+        values = {} if inside else _reduced(step.value)
+    for name, one in values.items():
+        yield step._replace(place=f"{step.place}.{name}", value=one, is_marked=inside)
+
+
+def _is_empty(value: Any) -> bool:
+    """Tell whether a value holds nothing."""
+    if type(value) in (list, tuple):
+        return all(map(_is_dull, value))
+    if type(value) is dict:
+        return all(_is_dull(part) for pair in value.items() for part in pair)
+    return _is_dull(value)
 
 
 def _is_dull(value: object) -> bool:
     """Tell whether values of a type hold nothing: a library's, which says how it is made again."""
     kind = type(value)
-    looked_into = (dict, list, tuple, deque, *_SETS, *_CALLABLES, np.ndarray)
-    if not _has_recipe(kind) or not is_library(kind.__module__) or issubclass(kind, looked_into):
+    if kind in _DULL or kind in _EXACT:
+        return kind in _DULL
+    if not has_recipe(kind) or not is_library(kind.__module__):
         return False
-    return not isinstance(value, _MIXED) and not is_tensor(value) and _way_out_of(value) is None
+    if isinstance(value, (*_LOOKED_INTO, *_MIXED)) or is_tensor(value) or _way_out_of(value):
+        return False
+    if not any(hasattr(kind, name) for name in _CLOSING):  # others may be opened later
+        _DULL.add(kind)
+    return True
 
 
-def _has_recipe(kind: type) -> bool:
-    return any(getattr(kind, hook, None) is not getattr(object, hook, None) for hook in _HOOKS)
+def _is_of_library(value: Any) -> bool:
+    return by_reference(value) or (isinstance(value, type) and is_library(value.__module__))
 
 
-def _first_of(attribute: str) -> str:
-    return attribute.partition(".")[0].partition("[")[0]
+def _is_standard(value: object) -> bool:
+    streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
+    return any(value is one for one in streams)
 
 
-def _way_out(step: _Step, depth: int) -> str | None:
-    value = step.value
-    if type(value) in _EXACT or (depth and is_tensor(value)):
-        return None
-    if step.is_inside and not _is_handle(value):
-        return None
-    return _way_out_of(value)
-
-
-def _standard() -> tuple[object, ...]:
-    return (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
-
-
-def _inside(step: _Step, dull: set[type]) -> Iterator[_Step]:
-    """Return what a value consists of."""
-    value = step.value
-    if type(value) in _EXACT:
-        yield from _of_container(step, dull)
-    elif isinstance(value, _SKIPPED) or is_tensor(value):
-        return
-    elif isinstance(value, FunctionType):
-        yield from _of_function(step)
-    elif isinstance(value, type):
-        yield from _of_class(step)
-    elif isinstance(value, np.ndarray):
-        if value.dtype.hasobject:
-            yield step._replace(place=f"{step.place}[...]", value=value.tolist())
-    else:
-        yield from _of_container(step, dull)
-        yield from _of_wrapper(step)
-        yield from _of_object(step)
-
-
-def _of_function(step: _Step) -> Iterator[_Step]:
-    function: FunctionType = step.value
-    if by_reference(function):
-        return
-    called = "the lambda" if function.__name__ == "<lambda>" else f"{function.__name__}()"
-    for name, one in defaults_of(function):
-        yield _Step(name, f"a default of {called}", one)
-    for name, one in captured_by(function):
-        yield _Step(name, f"captured by {called}", one)
-    for name, one in vars(function).items():
-        yield _Step(f"{function.__name__}.{name}", step.of, one)
-
-
-def _of_class(step: _Step) -> Iterator[_Step]:
-    if by_reference(step.value) or is_library(step.value.__module__):
-        return
-    for name, one in vars(step.value).items():
-        if name not in ("__dict__", "__weakref__"):
-            yield _Step(f"{step.place}.{name}", step.of, one)
-
-
-def _of_container(step: _Step, dull: set[type]) -> Iterator[_Step]:
-    value = step.value
-    if isinstance(value, dict | types.MappingProxyType):
-        pairs = tuple(_pairs_of(value))
-        for key, one in _lively(pairs, dull):
+def _placed(step: _Step, how: str, key: Any) -> tuple[str, str]:
+    """Tell where a part is, and which function it belongs to, in words."""
+    match how:
+        case "item":
             words = shortened(repr(key), _LONGEST_KEY) if type(key) in _PLAIN else "..."
-            yield step._replace(place=f"{step.place}[{words}]", value=one)
-        for key, _ in _lively(((key, key) for key, _ in pairs), dull):
-            yield step._replace(place=f"a key of {step.place}", value=key)
-    elif isinstance(value, list | tuple | deque):
-        for at, one in _lively(enumerate(_elements_of(value)), dull):
-            yield step._replace(place=f"{step.place}[{at}]", value=one)
-    elif isinstance(value, _SETS):
-        for _, one in _lively(enumerate(_elements_of(value)), dull):
-            yield step._replace(place=f"an element of {step.place}", value=one)
-
-
-def _of_wrapper(step: _Step) -> Iterator[_Step]:
-    """Return the functions, and what they are given, inside a callable or a descriptor."""
-    value, place = step.value, step.place
-    match value:
-        case functools.partial():
-            yield _Step(place, step.of, value.func)
-            named = {str(at): one for at, one in enumerate(value.args)} | value.keywords
-            for name, one in named.items():
-                yield _Step(name, f"an argument of {place}", one)
-        case types.MethodType():
-            yield _Step(f"{place}.__self__", step.of, value.__self__)
-            yield _Step(place, step.of, value.__func__)
-        case staticmethod() | classmethod():
-            yield _Step(place, step.of, value.__func__)
-        case property():
-            for one in (value.fget, value.fset, value.fdel):
-                yield _Step(place, step.of, one)
-        case functools.cached_property():
-            yield _Step(place, step.of, value.func)
-        case functools.partialmethod():
-            for one in (value.func, value.args, value.keywords):
-                yield _Step(place, step.of, one)
-        case functools.singledispatchmethod():
-            yield _Step(place, step.of, value.dispatcher)
-        case CACHED():
-            yield _Step(place, step.of, value.__wrapped__)
-
-
-def _of_object(step: _Step) -> Iterator[_Step]:
-    """Return the attributes of an object: those that it keeps when it is pickled."""
-    kind = type(step.value)
-    inside = step.is_inside or is_library(kind.__module__)
-    if isinstance(step.value, types.SimpleNamespace):
-        values, inside = vars(step.value), step.is_inside
-    elif not _has_recipe(kind):
-        values = attributes_of(step.value)
-    elif inside:
-        values = {}
-    else:
-        values = _reduced(step.value)
-    for name, one in values.items():
-        yield step._replace(place=f"{step.place}.{name}", value=one, is_inside=inside)
+            return f"{step.place}[{words}]", step.of
+        case "key" | "element":
+            return f"{'a key' if how == 'key' else 'an element'} of {step.place}", step.of
+        case "argument":
+            return str(key), f"an argument of {step.place}"
+        case "self":
+            return f"{step.place}.__self__", step.of
+        case "function":
+            return step.place, step.of
+    name = getattr(step.value, "__name__", "")
+    called = "the lambda" if name == "<lambda>" else f"{name}()"
+    if how == "default":
+        return key, f"a default of {called}"
+    if how == "captured":
+        return key, f"captured by {called}"
+    return f"{name if isinstance(step.value, FunctionType) else step.place}.{key}", step.of
 
 
 def _reduced(value: Any) -> dict[str, Any]:
@@ -503,14 +517,13 @@ def _reduced(value: Any) -> dict[str, Any]:
 # -- Secrets in live values ------------------------------------------------------------------------
 _PAIR = 2  # a name and its value
 _HEAD = 100_000  # characters of a text that are looked at
-_SECRET_MOST = 20_000  # values that are looked at
-_SECRET_DEPTH = 24  # levels of nesting
 _FEW = 64  # numbers of a list, one of which may be a PIN
 _CHUNK = 50_000  # texts of an array that are looked at together
 _BYTE = 255
 # Written by their names, or not at all: what they hold belongs to the process.
 _NAMED_ONLY = (logging.Logger, logging.Handler, threading.Thread, io.IOBase)
 _SECRET_TYPES = ("SecretStr", "SecretBytes", "Secret")
+_KEYED = (dict, list, tuple, set, frozenset, Mapping)  # those that may have attributes besides
 
 
 def secret_in(name: str, value: object) -> str | None:
@@ -525,7 +538,7 @@ def secret_in(name: str, value: object) -> str | None:
         value: what it holds.
     """
     with knowing():
-        return next(_Search().search(name, name, value, 0, named=False), (None, ""))[0]
+        return next(_secrets_of(name, value), (None, ""))[0]
 
 
 def texts_named_as_secrets(name: str, value: object) -> Iterator[str]:
@@ -535,83 +548,71 @@ def texts_named_as_secrets(name: str, value: object) -> Iterator[str]:
         name: of the variable.
         value: what it holds.
     """
-    return (text for _, text in _Search().search(name, name, value, 0, named=False) if text)
+    return (text for _, text in _secrets_of(name, value) if text)
 
 
-_Secrets = Iterator[tuple[str, str]]  # where a secret stands, and the text
+_SECRET_MOST = 20_000  # values that are looked at
+_Secrets = Iterator[tuple[str, str]]  # the place of each, and its text
 
 
-class _Search:
-    """One search; each object is looked at once."""
+def _secrets_of(name: str, value: object) -> _Secrets:
+    start = _Step(value, name, name)
+    return _walk(start, _secrets_at, _inside_secret, most=_SECRET_MOST, deepest=24)
 
-    def __init__(self) -> None:
-        self._left = _SECRET_MOST
-        self._seen: dict[int, object] = {}
 
-    def search(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> _Secrets:
-        """Search a value that stands at `path`; `named`: what holds it is named as a secret."""
-        self._left -= 1
-        if self._left < 0 or depth > _SECRET_DEPTH:
-            return
-        try:
-            yield from self._search(path, name, value, depth, named=named)
-        except Exception:  # noqa: BLE001 - one that cannot be looked at hides no other
-            return
-
-    def _search(self, path: str, name: str, value: Any, depth: int, *, named: bool) -> _Secrets:
-        if isinstance(value, str | bytes | bytearray):
-            text = as_text(value)
-            if is_secret("password" if named else name, text[:_HEAD]):
-                yield path, text
-        elif isinstance(value, int | float | complex | None):
-            if is_secret_number(name, value):
-                yield path, str(value)
-        elif type(value).__name__ in _SECRET_TYPES:
-            yield path, ""
-        elif id(value) not in self._seen or named:
-            self._seen[id(value)] = value  # kept alive: its id stays its own
-            yield from self._search_parts(path, name, value, depth, named=named)
-
-    def _search_parts(
-        self, path: str, name: str, value: Any, depth: int, *, named: bool
-    ) -> _Secrets:
-        named = named or is_secret_name(name) or words_of(name) == ["auth"]
-        if named and is_letters(value):
-            yield path, bytes(np.asarray(value).ravel().tolist()).decode("latin-1")
+# Steps of secrets are marked in what is named as a secret.
+def _secrets_at(step: _Step) -> _Secrets:
+    """Return the place of a secret and its text, where a value is one."""
+    value, place, name = step.value, step.place, step.name
+    if isinstance(value, str | bytes | bytearray):
+        text = as_text(value)
+        if is_secret("password" if step.is_marked else name, text[:_HEAD]):
+            yield place, text
+    elif isinstance(value, int | float | complex | None):
+        if is_secret_number(name, value):
+            yield place, str(value)
+    elif type(value).__name__ in _SECRET_TYPES:
+        yield place, ""
+    else:
+        if _is_named(step) and is_letters(value):
+            yield place, bytes(np.asarray(value).ravel().tolist()).decode("latin-1")
         if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
-            yield from self._search_array(path, name, value, depth, named=named)
-            return
-        parts = _parts(value)
-        while True:
-            try:
-                step, inner, part = next(parts)
-            except StopIteration:
-                return
-            if self._left < 0:
-                return
-            yield from self.search(f"{path}{step}", inner or name, part, depth + 1, named=named)
+            yield from _secrets_in_array(step)
 
-    def _search_array(
-        self, path: str, name: str, value: Any, depth: int, *, named: bool
-    ) -> _Secrets:
-        """Search an array or tensor: texts all at once, objects one by one, bytes as a text."""
-        array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
-        fields = array.dtype.names or ()
-        for field in fields:
-            yield from self.search(f"{path}[{field!r}]", field, array[field], depth, named=named)
-        if array.dtype.kind == "O":
-            for at, part in enumerate(array.ravel()):
-                yield from self.search(f"{path}[{at}]", name, part, depth + 1, named=named)
-        elif array.dtype.kind in "SU":
-            texts = [as_text(one) for one in np.unique(array).tolist()]
-            label = "password" if named else name
-            for at in range(0, len(texts), _CHUNK):
-                chunk = texts[at : at + _CHUNK]
-                if looks_secret("\n".join(chunk), dense=False):
-                    yield path, ""
-                yield from ((path, text) for text in chunk if is_secret(label, text[:_HEAD]))
-        elif not fields and holds_token(_as_bytes(array)):
-            yield path, ""
+
+def _secrets_in_array(step: _Step) -> _Secrets:
+    """Search an array or tensor of texts all at once, and bytes as a text."""
+    array = _as_array(step.value)
+    if array.dtype.kind in "SU":
+        texts = [as_text(one) for one in np.unique(array).tolist()]
+        label = "password" if _is_named(step) else step.name
+        for at in range(0, len(texts), _CHUNK):
+            chunk = texts[at : at + _CHUNK]
+            if looks_secret("\n".join(chunk), dense=False):
+                yield step.place, ""
+            yield from ((step.place, text) for text in chunk if is_secret(label, text[:_HEAD]))
+    elif array.dtype.kind != "O" and not array.dtype.names and holds_token(_as_bytes(array)):
+        yield step.place, ""
+
+
+def _inside_secret(step: _Step) -> Iterator[_Step]:
+    """Return what a value holds; what has no name there has that of what holds it."""
+    if isinstance(step.value, (*_PLAIN, np.generic)) or type(step.value).__name__ in _SECRET_TYPES:
+        return
+    named = _is_named(step)
+    for suffix, name, part in _named_parts(step.value):
+        yield _Step(part, f"{step.place}{suffix}", name or step.name, is_marked=named)
+
+
+def _is_named(step: _Step) -> bool:
+    return step.is_marked or is_secret_name(step.name) or words_of(step.name) == ["auth"]
+
+
+_Named = Iterator[tuple[str, str, Any]]  # how it is reached, the name it has there, the part
+
+
+def _as_array(value: Any) -> Any:
+    return np.asarray(value.detach().cpu() if is_tensor(value) else value)
 
 
 def _as_bytes(array: Any) -> bytes:
@@ -623,34 +624,30 @@ def _as_bytes(array: Any) -> bytes:
     return bytes(array.astype("uint8").tobytes())
 
 
-def _parts(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return what a value holds: how it is reached, the name it has there, the part."""
-    if isinstance(value, dict):  # as it is stored: the methods of a subclass may do anything
-        yield from _parts_of_mapping(list(dict.items(value)))
-    elif isinstance(value, Mapping):
-        yield from _parts_of_foreign_mapping(value)
+def _named_parts(value: Any) -> _Named:
+    """Return what a value holds that may be a secret."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        array = _as_array(value)
+        yield from ((f"[{field!r}]", field, array[field]) for field in array.dtype.names or ())
+        if array.dtype.kind == "O":
+            yield from ((f"[{at}]", "", one) for at, one in enumerate(array.ravel()))
+    elif isinstance(value, dict | Mapping):
+        pairs = dict.items(value) if isinstance(value, dict) else value.items()
+        yield from _parts_of_mapping(list(islice(pairs, _SECRET_MOST)))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from _attributes(zip(value._fields, tuple.__iter__(value), strict=False))
     elif _is_pair(value):
         yield from (("[0]", "", value[0]), ("[1]", value[0], value[1]))
     elif isinstance(value, _SEQUENCES):
         yield from _parts_of_sequence(_elements_of(value))
-    elif isinstance(value, functools.partial):
-        yield from ((f"({name})", name, part) for name, part in value.keywords.items())
-        yield from _parts_given(value)
-        yield "", "", value.func
-    elif isinstance(value, FunctionType):
-        yield from _parts_of_function(value)
-    elif isinstance(value, MethodType | BuiltinFunctionType):
+    elif isinstance(value, re.Pattern | pathlib.PurePath):
+        yield "", "", getattr(value, "pattern", str(value))
+    elif isinstance(value, BuiltinFunctionType):
         yield "", "", value.__self__
-    elif isinstance(value, re.Pattern):
-        yield "", "", value.pattern
-    elif isinstance(value, pathlib.PurePath):
-        yield "", "", str(value)
     else:
+        yield from _parts_of_code(value)
+    if isinstance(value, _KEYED) or not isinstance(value, FunctionType | type | re.Pattern):
         yield from _parts_of_object(value)
-    if isinstance(value, dict | list | tuple | set | frozenset | Mapping):
-        yield from _attributes(attributes_of(value).items())
 
 
 def _is_pair(value: Any) -> bool:
@@ -660,27 +657,17 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) or is_secret_name(value[0])
 
 
-def _parts_of_mapping(pairs: list[tuple[Any, Any]]) -> Iterator[tuple[str, str, Any]]:
+def _parts_of_mapping(pairs: list[tuple[Any, Any]]) -> _Named:
     table = len(pairs) > 1 and is_table(part for _, part in pairs)
     for key, part in pairs:
-        last = (
-            key[-1] if isinstance(key, tuple) and key else key
-        )  # as in `{("db", "password"): ...}`
+        last = key[-1] if isinstance(key, tuple) and key else key  # `{("db", "password"): ...}`
         text = as_text(last) if isinstance(last, str | bytes) else ""
         yield f"[{_key(key)}]", "" if table else text, part
         if isinstance(key, str | bytes | tuple):
             yield " (a key)", "", key
 
 
-def _parts_of_foreign_mapping(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
-    try:
-        pairs = list(islice(value.items(), _SECRET_MOST))
-    except Exception:  # noqa: BLE001 - what it holds is looked at as it is stored
-        return
-    yield from _parts_of_mapping(pairs)
-
-
-def _parts_of_sequence(values: list[Any]) -> Iterator[tuple[str, str, Any]]:
+def _parts_of_sequence(values: list[Any]) -> _Named:
     numbers = (int, float, complex, type(None)) if len(values) > _FEW else ()
     yield from ((f"[{at}]", "", one) for at, one in enumerate(values) if type(one) not in numbers)
     for at, (flag, part) in enumerate(pairwise(values)):
@@ -691,12 +678,20 @@ def _parts_of_sequence(values: list[Any]) -> Iterator[tuple[str, str, Any]]:
         yield "", "", " ".join(texts)
 
 
-def _parts_given(value: functools.partial[Any]) -> Iterator[tuple[str, str, Any]]:
-    """Return the arguments of a partial that have no name in it, as its function calls them."""
-    code = getattr(value.func, "__code__", None)
+def _parts_of_code(value: Any) -> _Named:
+    """Return what functions, classes and wrappers hold; of a class what is public."""
+    code = getattr(value.func, "__code__", None) if isinstance(value, functools.partial) else None
     names = code.co_varnames[: code.co_argcount] if isinstance(code, CodeType) else ()
-    for at, (part, name) in enumerate(zip_longest(value.args, names[: len(value.args)])):
-        yield f"({name or at})", name or "", part
+    for how, key, part in _parts_of(value):
+        if how == "argument":
+            given = names[key] if isinstance(key, int) and key < len(names) else key
+            yield f"({given})", given if isinstance(given, str) else "", part
+        elif how in ("default", "captured"):
+            yield f"({key})" if how == "default" else f" ({key})", key, part
+        elif how != "attribute":
+            yield "", "", part
+        elif not key.startswith("__"):
+            yield f".{key}", key, part
 
 
 def _key(key: object) -> str:
@@ -704,41 +699,26 @@ def _key(key: object) -> str:
     return HIDDEN if isinstance(key, str) and looks_secret(key) else shown[:60]
 
 
-def _attributes(pairs: Any) -> Iterator[tuple[str, str, Any]]:
+def _attributes(pairs: Any) -> _Named:
     return ((f".{name}", str(name), part) for name, part in pairs)
 
 
-def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, str, Any]]:
-    yield from ((f"({name})", name, part) for name, part in defaults_of(function))
-    yield from ((f" ({name})", name, part) for name, part in captured_by(function))
-
-
-def _parts_of_object(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return attributes as they are stored: no property runs."""
-    if isinstance(value, type):
-        public = [pair for pair in vars(value).items() if not pair[0].startswith("__")]
-        yield from _attributes(public)
+def _parts_of_object(value: Any) -> _Named:
+    """Return attributes as they are stored, of a table of pandas its columns: no property runs."""
+    kind = type(value)
+    library = hasattr(kind, "__self__") or kind.__module__ in ("builtins", "numpy", "functools")
+    if library or isinstance(value, _NAMED_ONLY):
         return
-    if hasattr(type(value), "__self__") or type(value).__module__ in ("builtins", "numpy"):
-        return
-    if isinstance(value, _NAMED_ONLY):
-        return
-    if type(value).__module__.partition(".")[0] == "pandas":
-        yield from _parts_of_frame(value)
+    if kind.__module__.partition(".")[0] == "pandas":
+        if hasattr(value, "columns"):
+            yield from ((f"[{_key(name)}]", str(name), value[name].to_numpy()) for name in value)
+        elif hasattr(value, "to_numpy"):
+            yield "", str(getattr(value, "name", None) or ""), value.to_numpy()
     yield from _attributes(attributes_of(value).items())
 
 
-def _parts_of_frame(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Return the columns of a table of pandas, or the values of one."""
-    if hasattr(value, "columns"):
-        yield from ((f"[{_key(name)}]", str(name), value[name].to_numpy()) for name in value)
-    elif hasattr(value, "to_numpy"):
-        yield "", str(getattr(value, "name", None) or ""), value.to_numpy()
-
-
 # -- Code: the user's functions and classes that a value holds, as registries do -------------------
-_NESTED = 3  # levels of containers
-_MOST_HELD = 1000  # items of one
+_MOST_HELD = 1000  # items of one container
 
 
 class _HeldCode(NamedTuple):
@@ -753,24 +733,33 @@ class _HeldCode(NamedTuple):
     value: Any
 
 
-def held_in(value: Any, place: str = "", depth: int = 0) -> Iterator[_HeldCode]:
+def held_in(value: Any) -> Iterator[_HeldCode]:
     """Return the functions and classes that a value holds."""
-    if isinstance(value, FunctionType | type) or _is_cached(value):
-        if depth:
-            yield _HeldCode(place, value)
-    elif depth >= _NESTED:
+    return _walk(_Step(value, ""), _code_at, _inside_registry, most=50_000, deepest=3)
+
+
+def _code_at(step: _Step) -> Iterator[_HeldCode]:
+    if step.depth and _is_code(step.value):
+        yield _HeldCode(step.place, step.value)
+
+
+def _inside_registry(step: _Step) -> Iterator[_Step]:
+    """Return what a registry holds; functions and classes have no parts here."""
+    value = step.value
+    if _is_code(value) or isinstance(value, _PLAIN):
         return
-    elif isinstance(value, functools.partial):
-        yield from held_in(value.func, f"{place}.func", depth + 1)
-    elif isinstance(value, dict):
-        for key, one in islice(dict.items(value), _MOST_HELD):
-            yield from held_in(one, f"{place}[{key!r}]", depth + 1)
-    elif isinstance(value, list | tuple | set | deque):
-        for at, one in enumerate(_elements_of(value)[:_MOST_HELD]):
-            yield from held_in(one, f"{place}[{at}]", depth + 1)
+    if isinstance(value, (*_SEQUENCES, dict, functools.partial)):
+        parts = (part for part in _parts_of(value) if part[0] not in ("key", "argument"))
+        for how, key, one in islice(parts, _MOST_HELD):
+            yield _Step(one, step.place + (".func" if how == "function" else f"[{key!r}]"))
     elif type(value).__flags__ & IN_PYTHON and not by_reference(type(value)):
         for name, one in attributes_of(value).items():
-            yield from held_in(one, f"{place}.{name}", depth + 1)
+            yield _Step(one, f"{step.place}.{name}")
+
+
+def _is_code(value: Any) -> bool:
+    cached = isinstance(value, CACHED) and hasattr(value, "__name__")
+    return isinstance(value, FunctionType | type) or cached
 
 
 def members_of(kind: type) -> dict[str, Any]:
@@ -780,7 +769,3 @@ def members_of(kind: type) -> dict[str, Any]:
         for name, one in vars(kind).items()
         if not isinstance(one, FunctionType) or one.__name__ == one.__qualname__
     }
-
-
-def _is_cached(value: Any) -> bool:
-    return isinstance(value, CACHED) and hasattr(value, "__name__")

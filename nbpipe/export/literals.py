@@ -286,7 +286,7 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
     Raises:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
-    writer = _Writer(spell, _words(value))
+    writer = _LiteralWriter(spell, _words(value))
     text = _laid_out(writer.item(value))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
@@ -298,7 +298,7 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
     return text
 
 
-class _Writer:
+class _LiteralWriter:
     """Writes one value; `calls` tells whether its text is more than a literal of Python."""
 
     def __init__(self, spell: Callable[[object], str], whole: str) -> None:

@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
@@ -128,6 +128,24 @@ class Step:
     arguments: tuple[str, ...] = ()
     branches: tuple[tuple[str, tuple[Step, ...]], ...] = ()
 
+    def texts(self) -> Iterator[str]:
+        """Return all expressions in it."""
+        yield from self.arguments
+        for value, inner in self.branches:
+            yield value
+            yield from (text for step in inner for text in step.texts())
+
+    def changed(self, texts: Mapping[str, str]) -> Step:
+        """Return it with others in the place of some arguments."""
+        return replace(
+            self,
+            arguments=tuple(texts.get(text, text) for text in self.arguments),
+            branches=tuple(
+                (value, tuple(step.changed(texts) for step in inner))
+                for value, inner in self.branches
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -147,6 +165,21 @@ class Chain:
     listed: bool = False
     arguments: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    def texts(self) -> Iterator[str]:
+        """Return all expressions in it."""
+        yield from self.arguments
+        parts: tuple[Chain | Step, ...] = (*self.inputs, *self.steps)
+        yield from (text for part in parts for text in part.texts())
+
+    def changed(self, texts: Mapping[str, str]) -> Chain:
+        """Return it with others in the place of some arguments."""
+        return replace(
+            self,
+            inputs=tuple(one.changed(texts) for one in self.inputs),
+            arguments=tuple(texts.get(text, text) for text in self.arguments),
+            steps=tuple(step.changed(texts) for step in self.steps),
+        )
 
 
 @dataclass(frozen=True, slots=True)

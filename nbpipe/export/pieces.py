@@ -25,10 +25,10 @@ from .collect import (
     Use,
     definition_of,
     is_local,
-    older,
     older_error,
     place_of,
     refusal,
+    refuse_older,
     secret_refusal,
 )
 from .definitions import (
@@ -374,14 +374,7 @@ def _refuse(known: Known) -> None:
             f'os.environ["{_variable(secret)}"]',
             known.use,
         )
-    kind = type(known.value)
-    place = older(known.scope, kind)
-    if place is not None:
-        raise refusal(
-            f"the pipeline still uses an older {kind.__name__!r}{place}; it was redefined since: "
-            "rebuild the pipeline, then export",
-            known.use.then(known.described),
-        )
+    refuse_older(known.scope, type(known.value), known.use.then(known.described))
 
 
 def _variable(secret: str) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, NamedTuple, final
 
 from ..errors import ExportError
@@ -26,9 +26,8 @@ from .fresh import (
     error_words,
     has_own_seed,
     json_fingerprint,
-    temporary_folder,
 )
-from .module import Chain, Import, Piece, Spelling, Step, import_block, ordered
+from .module import Import, Piece, Spelling, import_block, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of
 
@@ -144,6 +143,7 @@ def tried(
     *,
     name: str,
     future: bool,
+    files: Mapping[str, bytes] | None = None,
     limit_s: float = 60.0,
 ) -> list[Choice | Failure]:
     """Run the imports and the pieces of a module in a fresh process.
@@ -154,6 +154,7 @@ def tried(
         where: the notebook's folder and import path; relative paths work as they do there.
         name: name of the module.
         future: it begins with `from __future__ import annotations`.
+        files: what lies beside the module, by name.
         limit_s: the most that all of it may take once the process runs [s]; where it is over, or
             the process ends, all is tried again without the spelling at fault, if the piece has
             another.
@@ -169,38 +170,19 @@ def tried(
     refuse_secrets("\n".join([imports, *map(_all_texts, pieces)]), pieces)
     tries = [Piece(names=(), spellings=(Spelling(imports),)), *pieces]
     passed = list(map(_first_stable, tries))
-    answer = _played(tries, passed, {"name": name, "future": future}, where, limit_s)
+    limits_s = {"": STARTS_S, "pieces": limit_s}
+    for _ in range(_ROUNDS):
+        given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
+        request = {"name": name, "future": future, "pieces": given}
+        answer = ask("try_pieces", request, where, limits_s=limits_s, files=files)
+        last = _last_tried(answer)
+        if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
+            break
+        passed[last[0]] += last[1] + 1  # again without what ended the process or took too long
     results = _results(answer, ["the import block", *map(_called, pieces)], passed)
     if isinstance(results[0], Failure):
         raise ExportError(_import_words(imports, results[0]))
     return results[1:]
-
-
-def _played(
-    tries: list[Piece],
-    passed: list[int],
-    request: dict[str, Any],
-    where: Environment,
-    limit_s: float,
-) -> Answer:
-    """Run pieces, again without each spelling that ends the process or takes too long.
-
-    Args:
-        tries: the pieces.
-        passed: how many spellings of each are not tried; it is brought up to date.
-        request: what else the process is told.
-        where: where it runs.
-        limit_s: the most that all of it may take [s].
-    """
-    for _ in range(_ROUNDS):
-        given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
-        limits_s = {"": STARTS_S, "pieces": limit_s}
-        answer = ask("try_pieces", {**request, "pieces": given}, where, limits_s=limits_s)
-        last = _last_tried(answer)
-        if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
-            break
-        passed[last[0]] += last[1] + 1
-    return answer
 
 
 def _first_stable(piece: Piece) -> int:
@@ -354,7 +336,7 @@ def decided(collector: Collector, draft: Draft, where: Environment, name: str) -
             pieces[name] = replace(piece, spellings=(spelling,))
         else:
             texts[name] = chosen_text(spelling)
-    whole = _used(_filled(draft, texts), found, list(pieces.values()))
+    whole = _used(draft.changed(texts), found, list(pieces.values()))
     needed = {piece.names[0] for piece in whole.pieces} | found.checks.keys()
     for name, (_, error) in found.alive.items():
         if name in needed:
@@ -410,7 +392,7 @@ def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> 
 def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
     """Return by each name the attributes that the functions and the chain read of it."""
     texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
-    texts += [f"f({text}\n)" for text in _chains_texts(draft)]
+    texts += [f"f({text}\n)" for text in draft.texts()]
     texts += [way.text for piece in found.checks.values() for way in piece.spellings]
     return read_of(map(ast.parse, texts))
 
@@ -444,30 +426,18 @@ def _tried(
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
-    with _archived(found) as path:
-        results = tried(
-            import_block(found.imports, future=found.future),
-            [_from(piece, collector.archive, path) for piece in every],
-            where,
-            name=name,
-            future=found.future,
-        )
+    results = tried(
+        import_block(found.imports, future=found.future),
+        every,
+        where,
+        name=name,
+        future=found.future,
+        files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
+    )
     pairs = list(zip(every, results, strict=True))
     # What only needs something that failed is not to blame.
     pairs.sort(key=lambda pair: isinstance(pair[1], Failure) and pair[1].reason[:6] == "needs ")
     return pairs
-
-
-@contextlib.contextmanager
-def _archived(found: Found) -> Iterator[str]:
-    """Save the large arrays for the trial."""
-    if not found.arrays:
-        yield ""
-        return
-    with temporary_folder() as folder:
-        path = Path(folder, "arrays.npz")
-        path.write_bytes(archive_bytes(found.arrays))
-        yield str(path)
 
 
 def archive_bytes(arrays: dict[str, object]) -> bytes:
@@ -484,15 +454,6 @@ def archive_bytes(arrays: dict[str, object]) -> bytes:
             np.lib.format.write_array(data, np.asarray(arrays[name]), allow_pickle=False)
             file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
     return sink.getvalue()
-
-
-def _from(piece: Piece, archive: str | None, path: str) -> Piece:
-    """Have a piece load its array from where it lies during the trial."""
-    if archive is None:
-        return piece
-    place = f'Path(__file__).with_name("{archive}")'
-    spellings = (replace(one, text=one.text.replace(place, repr(path))) for one in piece.spellings)
-    return replace(piece, spellings=tuple(spellings))
 
 
 def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
@@ -525,37 +486,9 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
 
 
 # -- what is used ----------------------------------------------------------------------------------
-def _filled(draft: Draft, texts: dict[str, str]) -> Draft:
-    """Put the expressions that were chosen into the draft."""
-    return draft._replace(
-        locals=tuple((name, _filled_chain(chain, texts)) for name, chain in draft.locals),
-        chain=_filled_chain(draft.chain, texts),
-    )
-
-
-def _filled_chain(chain: Chain, texts: dict[str, str]) -> Chain:
-    return replace(
-        chain,
-        inputs=tuple(_filled_chain(one, texts) for one in chain.inputs),
-        arguments=tuple(texts.get(text, text) for text in chain.arguments),
-        steps=_filled_steps(chain.steps, texts),
-    )
-
-
-def _filled_steps(steps: tuple[Step, ...], texts: dict[str, str]) -> tuple[Step, ...]:
-    return tuple(
-        replace(
-            step,
-            arguments=tuple(texts.get(text, text) for text in step.arguments),
-            branches=tuple((value, _filled_steps(inner, texts)) for value, inner in step.branches),
-        )
-        for step in steps
-    )
-
-
 def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
     """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
-    read = {name for text in _chains_texts(draft) for name in names_in(text)}
+    read = {name for text in draft.texts() for name in names_in(text)}
     parameters = [one for one in draft.parameters if not one.positional or one.name in read]
     draft = draft._replace(parameters=tuple(parameters))
     wanted = {name for text in _texts(draft) for name in names_in(text)}
@@ -587,27 +520,7 @@ def _texts(draft: Draft) -> Iterator[str]:
     """Return all expressions of `build_pipeline`."""
     for parameter in draft.parameters:
         yield from (parameter.annotation, parameter.default)
-    yield from _chains_texts(draft)
-
-
-def _chains_texts(draft: Draft) -> Iterator[str]:
-    for chain in (draft.chain, *(chain for _, chain in draft.locals)):
-        yield from _chain_texts(chain)
-
-
-def _chain_texts(chain: Chain) -> Iterator[str]:
-    yield from chain.arguments
-    for one in chain.inputs:
-        yield from _chain_texts(one)
-    yield from _step_texts(chain.steps)
-
-
-def _step_texts(steps: Iterable[Step]) -> Iterator[str]:
-    for step in steps:
-        yield from step.arguments
-        for value, inner in step.branches:
-            yield value
-            yield from _step_texts(inner)
+    yield from draft.texts()
 
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------

@@ -400,6 +400,9 @@ _ALIKE = {
     "DictComp": "ListComp",
     "GeneratorExp": "ListComp",
     "ImportFrom": "Import",
+    "MatchAs": "Import",
+    "MatchMapping": "Import",
+    "MatchStar": "Import",
     "SetComp": "ListComp",
     "TryStar": "Try",
 }
@@ -609,23 +612,10 @@ class _Reader(ast.NodeVisitor):
         for case in node.cases:
             self._branches([case], [])
 
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        """Bind what a pattern captures."""
+    def visit_Import(self, node: ast.AST) -> None:
+        """Bind the names of an import, or what a pattern captures."""
         self.generic_visit(node)
-        self._bind_all([node.name] if node.name else [])
-
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:
-        """Bind what a pattern captures."""
-        self._bind_all([node.name] if node.name else [])
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
-        """Bind what a pattern captures."""
-        self.generic_visit(node)
-        self._bind_all([node.rest] if node.rest else [])
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Bind the names."""
-        self._bind_all(bound_names([node]))
+        self._bind_all(_bound_by(node))
 
     def _branches(self, *bodies: Sequence[ast.AST]) -> None:
         """Walk ways of which one is taken; what all of them bind is bound."""
