@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from ..executors.base import Caller
-from ..executors.device import Device, DeviceCaller, Devices
+from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy, Map
 from ..ops.device import device_of
@@ -40,7 +40,7 @@ class Regions:
         self._programs: dict[str, RegionProgram] = {}
         self._callers: dict[str, Caller] = {}
         self._of: dict[str, str] = {}
-        self.devices = Devices()
+        self._devices: dict[tuple[str, int], DeviceCaller] = {}
 
     def region(
         self, group: Sequence[Stage], addresses: Sequence[str], context: EpochContext
@@ -82,7 +82,9 @@ class Regions:
         placement = group[0].placement
         assert placement is not None
         if placement.executor == "device":
-            return self.devices.caller(device_of(group[0]))
+            device = device_of(group[0])
+            key = device.name, id(device.given)
+            return self._devices.setdefault(key, DeviceCaller(device))
         if placement.executor == "process":
             return self._process_caller(placement, group)
         if placement.executor == "dask":
@@ -109,6 +111,11 @@ class Regions:
             max_items=placement.max_items_per_worker,
             **budget,
         )
+
+    @property
+    def devices(self) -> tuple[DeviceCaller, ...]:
+        """For each device, and each stream of the user's, its one thread."""
+        return tuple(self._devices.values())
 
     def caller(self, address: str) -> Caller | None:
         """Return the caller that serves a stage, or None."""

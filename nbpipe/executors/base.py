@@ -125,10 +125,7 @@ class Caller(ABC):
 
     def expand(self, job: Job) -> Iterator[Any]:
         """Have the function called on the job's one entry; return an iterator over its children."""
-        (result,) = self.call(job).results
-        if isinstance(result, tuple):
-            return iter(result[1])
-        raise result.exception.__cause__ or result.exception
+        raise TypeError(f"{type(self).__name__} makes no children of an item")
 
     def trim(self) -> None:
         """Called when the limit was changed."""

@@ -37,20 +37,6 @@ _numbers = itertools.count()
 
 
 # -- Devices of a run ------------------------------------------------------------------------------
-class Devices:
-    """The devices of one run: for each one thread and one stream, for the life of the run."""
-
-    def __init__(self) -> None:
-        self._callers: dict[tuple[str, int], DeviceCaller] = {}
-
-    def caller(self, device: Device) -> DeviceCaller:
-        """Return the thread of a device; one for each stream that the user gave."""
-        return self._callers.setdefault((device.name, id(device.given)), DeviceCaller(device))
-
-    def __iter__(self) -> Iterator[DeviceCaller]:
-        return iter(tuple(self._callers.values()))
-
-
 def device_named(stage: str, wanted: str, stream: object = None) -> Device:
     """Return a device of this machine, ready for one run.
 
@@ -375,6 +361,7 @@ class DeviceCaller(Caller):
             except BaseException as error:
                 answer.set_exception(error)
             del asked, job, answer  # a batch must not stay with a thread that waits
+        self._jobs.put(None)  # it is the end for whoever asks again
 
     def has(self, ident: int) -> bool:
         """Tell whether the thread with this id is the device's."""

@@ -269,7 +269,7 @@ class Run:
     @property
     def devices(self) -> tuple[DeviceCaller, ...]:
         """The threads of the devices that this run uses; `nbpipe.debug` looks at them."""
-        return tuple(self._scheduler.regions.devices)
+        return self._scheduler.regions.devices
 
     @property
     def turn(self) -> tuple[int, int]:
