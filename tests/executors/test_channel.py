@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from nbpipe.errors import ArgumentTypeError
 from nbpipe.executors import channel as ring
 from nbpipe.executors.channel import Channel
+from tests.executors.conftest import mapped, open_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MB = 1 << 20
@@ -71,16 +72,6 @@ def two_ends(**options):
     finally:
         one.close()
         other.close()
-
-
-def mapped():
-    """Count the mappings of slabs in this process."""
-    return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:nbpipe")
-
-
-def open_files():
-    """Count the file descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def same(one, other):

@@ -5,7 +5,6 @@
 import json
 import os
 import random
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -16,23 +15,15 @@ import pytest
 from nbpipe.base.seeding import seed_item
 from nbpipe.base.threads import THREAD_VARIABLES
 from nbpipe.executors.launch import apply_environment, capture_environment
+from tests.executors.conftest import output_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2**32, 2**64 - 1, 0x123456789ABCDEF0)
 
 
 def child(code, data=b"", **environment):
     """Run code in a fresh process that gets `data` as `DATA`; give what it prints, as JSON."""
     text = "import sys\nDATA = sys.stdin.buffer.read()\n" + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", text],
-        input=data,
-        capture_output=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-    )
-    assert done.stderr.decode() == ""
-    return json.loads(done.stdout)
+    return json.loads(output_of(text, data, **environment))
 
 
 def test_takes_over_from_the_parent(tmp_path, monkeypatch):

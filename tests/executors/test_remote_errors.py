@@ -6,9 +6,7 @@ import asyncio
 import importlib.util
 import json
 import linecache
-import os
 import pickle
-import subprocess
 import sys
 import threading
 import traceback
@@ -19,6 +17,7 @@ import pytest
 from nbpipe.errors import RemoteError, StageError
 from nbpipe.executors.remote_errors import pack_error
 from nbpipe.executors.shipping import ship
+from tests.executors.conftest import loose_module, output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
@@ -184,14 +183,8 @@ def large():
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     """Give a module of functions that raise, loaded by its path."""
-    path = tmp_path_factory.mktemp("raising") / "raising_module.py"
-    path.write_text(MODULE)
-    spec = importlib.util.spec_from_file_location("raising_module", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["raising_module"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["raising_module"]
+    with loose_module(tmp_path_factory.mktemp("raising") / "raising_module.py", MODULE) as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -202,16 +195,7 @@ def packed(module):
         for name, value in vars(module).items()
         if callable(value) and not isinstance(value, type)
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CHILD],
-        input=ship(functions, stage="work").data,
-        capture_output=True,
-        check=False,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stderr.decode() == ""
-    return pickle.loads(done.stdout)
+    return pickle.loads(output_of(CHILD, ship(functions, stage="work").data))
 
 
 def text_of(error):

@@ -25,6 +25,7 @@ from nbpipe.executors.pickling import importable
 from nbpipe.executors.shipping import captured, load, ship, warn_if_large
 from nbpipe.ops.call import Map
 from tests import gates
+from tests.executors.conftest import loose_module, output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = """
@@ -35,23 +36,9 @@ print(json.dumps({name: function(4) for name, function in functions.items()}))
 """
 
 
-def run_child(data, code):
-    """Run code in a fresh process, elsewhere, with `data` as its input; give its output."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        input=data,
-        capture_output=True,
-        check=False,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stderr.decode() == ""
-    return done.stdout
-
-
 def in_child(data):
     """Give what functions return in a fresh process."""
-    return json.loads(run_child(data, LOADS))
+    return json.loads(output_of(LOADS, data))
 
 
 def cell(code, names=None):
@@ -179,14 +166,8 @@ def outside(x, *, add):
 @pytest.fixture(scope="module")
 def loose(tmp_path_factory):
     """Give a module that was loaded by its path, from a folder that is not searched."""
-    path = tmp_path_factory.mktemp("loose") / "loose_module.py"
-    path.write_text(MODULE)
-    spec = importlib.util.spec_from_file_location("loose_module", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["loose_module"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["loose_module"]
+    with loose_module(tmp_path_factory.mktemp("loose") / "loose_module.py", MODULE) as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +276,7 @@ def test_class_that_comes_home():
     )
     point, further = names["Point"], names["Point"].further
     data = ship((point, names["change"]), stage="work").data
-    back, _ = load(run_child(data, BACK))
+    back, _ = load(output_of(BACK, data))
     names["step"] = 10
     seen = (type(back) is point, point.further is further, point.limit, back.further())
     assert seen == (True, True, 5, 23)

@@ -20,6 +20,7 @@ from nbpipe.executors.memory import (
     open_memory,
     size_class,
 )
+from tests.executors.conftest import mapped, open_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory as on Linux")
 MB = 1 << 20
@@ -31,16 +32,6 @@ def ring():
     ring = Ring(64 * MB)
     yield ring
     ring.forget()
-
-
-def mapped():
-    """Count the mappings of slabs in this process."""
-    return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:nbpipe")
-
-
-def open_files():
-    """Count the file descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def taken(ring, size):
