@@ -33,7 +33,7 @@ FLOORS = (
 MOST_FILES = {
     "dataloader": 5,
     "run": 4,
-    "run/isolated": 6,
+    "run/isolated": 5,
     "ops": 18,
     "executors": 14,
     "engine": 16,

@@ -6,7 +6,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns, process_time_ns, time
 from typing import NamedTuple
 
@@ -485,21 +485,11 @@ class Life:
                 "run closed, but after %g s still inside user code: %s", timeout_s, ", ".join(late)
             )
 
-    def status(
-        self,
-        *,
-        trains: bool,
-        epochs: tuple[int, int] | None,
-        total: int | None,
-        units: Mapping[str, str],
-    ) -> Status:
+    def status(self, *, trains: bool) -> Status:
         """Tell where the run is.
 
         Args:
             trains: a loop in the background is under way.
-            epochs: epochs that it was asked for, and those that have begun, or None.
-            total: items of an epoch, or None.
-            units: what each stage hands on, by address.
         """
         consumer = self.record.consumer
         now_ns = self.ended_ns or perf_counter_ns()
@@ -509,11 +499,7 @@ class Life:
         return Status(
             state=self._state(trains=trains),
             epoch=self.number,
-            epochs=None if epochs is None else epochs[0],
-            epochs_begun=None if epochs is None else epochs[1],
             delivered=self.delivered_before + consumer.items - self.items_before,
-            total=total,
-            units=units,
             elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
             waited_s=waited_ns / 1e9,
             cpu_cores=self.machine.cpu_cores,

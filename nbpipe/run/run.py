@@ -219,13 +219,14 @@ class Run:
         training = self._training
         trains = training is not None and not training.ended
         ours = training is not None and (trains or self._life.owner is training.thread)
-        status = self._life.status(
-            trains=trains,
-            epochs=(training.total, training.begun) if training is not None and ours else None,
+        return replace(
+            self._life.status(trains=trains),
+            epochs=training.total if training is not None and ours else None,
+            epochs_begun=training.begun if training is not None and ours else None,
             total=self._total(),
             units=self._units,
+            links=self._links(),
         )
-        return replace(status, links=self._links())
 
     def _links(self) -> dict[str, str]:
         away = [address for address, stage in self._stages.items() if stage.placement is not None]

@@ -29,15 +29,15 @@ from ...errors import (
 )
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
+from ...executors.shipping import load
 from ...executors.worker import LineSender
 from ...ops.checkpoint import caches
 from ...ops.remaining import Remaining
-from ...ops.stage import CONSUMER, Chain
+from ...ops.stage import CONSUMER, Chain, addresses
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
 from .link import received_connection
-from .pickling import Values, disconnect, set_values, unpickled
-from .report import ChildReport, Workers, seen_s
+from .messages import ChildReport, Values, Workers, seen_s
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
 
@@ -96,9 +96,9 @@ class LoadedRun:
         self.close(0)
         error: BaseException | None = None
         try:
-            self._chain = unpickled(data)
+            _, self._chain = load(data)
             hold_library_threads()
-            set_values(self._chain, values)
+            _set_values(self._chain, values)
             self.run = Run(self._chain, seed=seed, memory_bytes=memory_bytes)
             self.pause(self.paused)
         except BaseException as problem:  # noqa: BLE001  the loop hears of it
@@ -147,7 +147,7 @@ class LoadedRun:
     def turn(self, values: Values) -> None:
         """Turn knobs to what they are in the parent."""
         if self._chain:
-            set_values(self._chain, values)
+            _set_values(self._chain, values)
 
     def close(self, timeout_s: float) -> None:
         """End the run."""
@@ -155,7 +155,22 @@ class LoadedRun:
             run, self.run = self.run, None
         if run is not None:
             run.close(timeout_s)
-        disconnect(self._chain)
+        _disconnect(self._chain)
+
+
+def _set_values(chain: Chain, values: Values) -> None:
+    """Turn knobs to what they are elsewhere."""
+    stages = addresses(chain)
+    for (address, name), value in values.items():
+        stages[address].knob(name).set(value)
+
+
+def _disconnect(chain: Chain) -> None:
+    """Close the clients with which a chain that was built again is connected to clusters."""
+    for stage in addresses(chain).values():
+        if stage.executor == "dask":
+            given: Any = stage.placement and stage.placement.given
+            given.client.close()
 
 
 @final

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from time import monotonic
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import groupby
+from time import monotonic, perf_counter_ns
 from typing import final
 
 from ...base.knobs import Knob
@@ -22,12 +25,12 @@ from ...ops.remaining import Remaining
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
-from .pickling import Values, knobs_of, pickled, split, warn_of_size
-from .report import ChildReport, Workers, merged, report_before, seen_s, shifted
+from .messages import ChildReport, Values, Workers, pickled, seen_s, warn_of_size
 from .source import MOST, IndexSender, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _ROWS_KEPT = 50_000
+_NEAR_S = 2.0  # the loop's row of another time says nothing [s]
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
 
 
@@ -55,12 +58,17 @@ class IsolatedMachine(Machine):
         self.limit_bytes = memory_bytes
         self._record = record
         self._seed = seed
-        self._chain, after = split(chain)
+        count = sum(stage.executor != "device" for stage in chain)
+        self._chain, after = chain[:count], chain[count:]  # a batch stays where it was copied to
         self._after = frozenset(addresses(after))
         shipped = pickled(self._chain)
         warn_of_size(self._chain, shipped)
-        self._knobs = dict(knobs_of(self._chain))
-        self._blank = report_before(self._chain, seed=seed, memory_bytes=memory_bytes)
+        self._knobs = {
+            (address, name): knob
+            for address, stage in addresses(self._chain).items()
+            for name, knob in stage.knobs.items()
+        }
+        self._blank = _report_before(self._chain, seed=seed, memory_bytes=memory_bytes)
         self._report = self._blank
         self._title = " > ".join(addresses(chain))
         ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
@@ -116,8 +124,8 @@ class IsolatedMachine(Machine):
 
     @property
     def _loaded(self) -> bool:
-        """Whether there is somebody to ask."""
-        return self._link.is_open and self._loading.arrived
+        """Whether there is somebody to ask; items may be here before the answer to `load` is."""
+        return self._link.is_open and (self._loading.arrived or self._link.served)
 
     @property
     def pid(self) -> int:
@@ -274,8 +282,8 @@ class IsolatedMachine(Machine):
             ours = [row for row in self._record.history() if row["stage"] != HIDDEN]
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
-                self._rows = shifted(self._link.ask("history") or [], ours)
-        return merged([*self._rows_before, *self._rows], ours)
+                self._rows = _shifted(self._link.ask("history") or [], ours)
+        return _merged([*self._rows_before, *self._rows], ours)
 
 
 @final
@@ -317,3 +325,47 @@ class RemoteCaller(Caller):
     def close(self, timeout_s: float) -> list[str]:
         """End nothing: the workers end with their process."""
         return []
+
+
+def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> ChildReport:
+    """Return the report of a pipeline that has done nothing yet.
+
+    Raises:
+        CacheError: a cache folder was written by another chain.
+    """
+    scheduler = Scheduler(chain, seed=seed, memory_bytes=memory_bytes)
+    rows = stats(scheduler, perf_counter_ns())
+    served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
+    scheduler.close(0)
+    return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()))
+
+
+# -- history: that of the process, and the rows of the loop here --------------------------
+def _shifted(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
+    """Return rows with times since the beginning of this run, not of that in the child."""
+    if not rows or not ours:
+        return list(rows)
+    shift_s = _zero_s(rows[0]) - _zero_s(ours[0])
+    return [{**row, "time_s": float(row["time_s"]) + shift_s} for row in rows]
+
+
+def _zero_s(row: Row) -> float:
+    return float(row["when_s"]) - float(row["time_s"])
+
+
+def _merged(rows: Sequence[Row], ours: Sequence[Row]) -> list[Row]:
+    """Add to the rows of each time those of ours that are nearest."""
+    ticks = [list(tick) for _, tick in groupby(ours, key=lambda row: float(row["time_s"]))]
+    times = [float(tick[0]["time_s"]) for tick in ticks]
+    found: list[Row] = []
+    for time_s, tick in groupby(rows, key=lambda row: float(row["time_s"])):
+        found += tick
+        places = range(*_around(bisect_left(times, time_s), len(times)))
+        near = min(places, key=lambda place: abs(times[place] - time_s), default=None)
+        if near is not None and abs(times[near] - time_s) < _NEAR_S:
+            found += [{**row, "time_s": time_s} for row in ticks[near]]
+    return found
+
+
+def _around(place: int, count: int) -> tuple[int, int]:
+    return max(0, place - 1), min(count, place + 1)

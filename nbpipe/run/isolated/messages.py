@@ -1,16 +1,18 @@
-"""A chain on its way to the process of an isolated run: checked, sent, built again."""
+"""What a run and the process that holds its pipeline tell each other: the chain, a report."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ...base.format import format_bytes
-from ...base.knobs import Knob
+from ...engine.failures import Failure
+from ...engine.stats import StageStats
 from ...errors import ArgumentError
 from ...executors.pickling import pickled_bytes
-from ...executors.shipping import LARGE_BYTES, Shipped, load, ship, warn_if_large
+from ...executors.shipping import LARGE_BYTES, Shipped, ship, warn_if_large
 from ...ops.stage import Chain, Placement, addresses
 
 LOG = logging.getLogger("nbpipe")
@@ -18,16 +20,7 @@ LOG = logging.getLogger("nbpipe")
 Values = dict[tuple[str, str], int]  # of knobs, by the stage's address and the knob's name
 
 
-# -- in the process that starts the run ---------------------------------------------------
-def split(chain: Chain) -> tuple[Chain, Chain]:
-    """Return the stages that go to the other process, and those that stay with the loop.
-
-    A batch does not leave the process in which it was copied to a device.
-    """
-    count = sum(stage.executor != "device" for stage in chain)
-    return chain[:count], chain[count:]
-
-
+# -- the chain ----------------------------------------------------------------------------
 def pickled(chain: Chain) -> Shipped:
     """Make a chain ready to be sent; knobs go with the values that they were made with.
 
@@ -86,31 +79,42 @@ def _warn_of_source(address: str, items: Any) -> None:
         )
 
 
-# -- in the process that does the work ----------------------------------------------------
-def unpickled(data: bytes) -> Chain:
-    """Build the chain again."""
-    _, chain = load(data)
-    built: Chain = chain
-    return built
+# -- what the process tells of it ---------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Workers of a stage, as its `Caller` knows them."""
+
+    count: int = 0
+    pids: tuple[int, ...] = ()
+    link: str | None = None
+    memory_bytes: int = 0
 
 
-def disconnect(chain: Chain) -> None:
-    """Close the clients with which a chain that was built again is connected to clusters."""
-    for stage in addresses(chain).values():
-        if stage.executor == "dask":
-            given: Any = stage.placement and stage.placement.given
-            given.client.close()
+@dataclass(frozen=True, slots=True)
+class ChildReport:
+    """A pipeline at one moment.
+
+    Attributes:
+        stats: of its stages, by address.
+        failures: the last failed items; None where they are those of the report before.
+        cpu_cores: processor time of the process over the last seconds [cores].
+        held_bytes: bytes in all buffers, where there is a budget for them [bytes].
+        workers: of the stages that have some, by address.
+    """
+
+    stats: dict[str, StageStats]
+    failures: tuple[Failure, ...] | None
+    cpu_cores: float | None
+    held_bytes: int | None
+    workers: dict[str, Workers]
+
+    def following(self, before: ChildReport) -> ChildReport:
+        """Return the report with what it left out."""
+        if self.failures is not None:
+            return self
+        return dataclasses.replace(self, failures=before.failures)
 
 
-def knobs_of(chain: Chain) -> Iterator[tuple[tuple[str, str], Knob]]:
-    """Return all knobs with their places."""
-    for address, stage in addresses(chain).items():
-        for name, knob in stage.knobs.items():
-            yield (address, name), knob
-
-
-def set_values(chain: Chain, values: Values) -> None:
-    """Turn knobs to what they are elsewhere."""
-    stages = addresses(chain)
-    for (address, name), value in values.items():
-        stages[address].knob(name).set(value)
+def seen_s(failures: tuple[Failure, ...] | None) -> float | None:
+    """Tell which failures are known, so that they need not be sent again."""
+    return failures[-1].when_s if failures else None
