@@ -7,9 +7,9 @@ import copyreg
 import functools
 import linecache
 import pickle
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
@@ -278,8 +278,6 @@ class _Frame(NamedTuple):
         filename: of the code.
         line: number of the line.
         name: of the function.
-        qualname: of the function, with its class.
-        first_line: number of the line where the function begins.
         span: last line, first and last column of what was executed; None where not known.
         text: the line, as far as this process knows the source.
     """
@@ -287,42 +285,25 @@ class _Frame(NamedTuple):
     filename: str
     line: int
     name: str
-    qualname: str
-    first_line: int
     span: tuple[int, int, int] | None
     text: str
 
 
-def _frames_of(traceback: TracebackType | None) -> tuple[list[_Frame], int]:
+def _frames_of(error: TracebackType | None) -> tuple[list[_Frame], int]:
     """Return the frames of a traceback, outermost first, and how many were left out."""
-    steps: list[TracebackType] = []
-    while traceback is not None:
-        steps.append(traceback)
-        traceback = traceback.tb_next
+    steps = list(traceback.extract_tb(error))
     left_out = max(0, len(steps) - _MOST_FRAMES)
     if left_out:
         steps = steps[: _MOST_FRAMES // 2] + steps[-_MOST_FRAMES // 2 :]
     return [_frame_from(step) for step in steps], left_out
 
 
-def _frame_from(step: TracebackType) -> _Frame:
-    code, line = step.tb_frame.f_code, step.tb_lineno or 0
-    text = linecache.getline(code.co_filename, line, step.tb_frame.f_globals)
-    name, qualname, first_line = code.co_name, code.co_qualname, code.co_firstlineno
-    span = _span(code, step.tb_lasti, line)
-    return _Frame(code.co_filename, line, name, qualname, first_line, span, text)
-
-
-def _span(code: CodeType, instruction: int, line: int) -> tuple[int, int, int] | None:
-    if instruction < 0:
-        return None
-    places = islice(code.co_positions(), instruction // 2, None)
-    start, end, column, end_column = next(places, (None, None, None, None))
-    if start != line or end is None or column is None or end_column is None:
-        return None
-    if (end, end_column) < (line, column):
-        return None
-    return end, column, end_column
+def _frame_from(step: traceback.FrameSummary) -> _Frame:
+    line, end, column, last = step.lineno or 0, step.end_lineno, step.colno, step.end_colno
+    text = linecache.getline(step.filename, line)
+    if end is None or column is None or last is None or (end, last) < (line, column):
+        return _Frame(step.filename, line, step.name, None, text)
+    return _Frame(step.filename, line, step.name, (end, column, last), text)
 
 
 def _traceback_of(frames: Sequence[_Frame]) -> TracebackType | None:
@@ -331,12 +312,12 @@ def _traceback_of(frames: Sequence[_Frame]) -> TracebackType | None:
     Its frames hold no variables: each belongs to a function of the same name, file and line
     that does nothing.
     """
-    traceback: TracebackType | None = None
+    built: TracebackType | None = None
     for frame in reversed(frames):
         _know_source(frame)
         code, instruction = _code(frame._replace(text=""))
-        traceback = TracebackType(traceback, _frame_of(code), instruction, frame.line)
-    return traceback
+        built = TracebackType(built, _frame_of(code), instruction, frame.line)
+    return built
 
 
 @functools.lru_cache(512)
@@ -345,7 +326,7 @@ def _code(frame: _Frame) -> tuple[CodeType, int]:
     end, column, end_column = frame.span or (frame.line, -1, -1)  # -1: the compiler leaves it out
     module = ast.parse("def nothing(): yield")
     (function,) = module.body
-    function.lineno = function.end_lineno = frame.first_line
+    function.lineno = function.end_lineno = frame.line
     for node in ast.walk(function.body[0]):  # type: ignore[attr-defined]
         lines = {"lineno": frame.line, "end_lineno": end}
         vars(node).update(lines, col_offset=column, end_col_offset=end_column)
@@ -353,7 +334,7 @@ def _code(frame: _Frame) -> tuple[CodeType, int]:
     code = next(constant for constant in constants if isinstance(constant, CodeType))
     place = (frame.line, *(frame.span or (frame.line, None, None)))
     instruction = list(code.co_positions()).index(place)
-    code = code.replace(co_filename=frame.filename, co_name=frame.name, co_qualname=frame.qualname)
+    code = code.replace(co_filename=frame.filename, co_name=frame.name, co_qualname=frame.name)
     return code, 2 * instruction
 
 
