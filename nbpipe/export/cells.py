@@ -19,6 +19,7 @@ from tokenize import TokenInfo
 from types import CodeType
 from typing import Any, TypeGuard
 
+from .module import Import
 from .source import (
     Lines,
     body_of,
@@ -756,33 +757,6 @@ def _comments(lines: Lines, node: ast.Lambda) -> tuple[list[str], str]:
 
 
 # -- All cells -------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """One name of an import that was executed.
-
-    Attributes:
-        statement: where it stands.
-        alias: as written; its name is "*" for a star import.
-        module: what is imported from, or the module that is imported.
-        member: what is taken out of it; None imports the module itself.
-        level: dots of a relative import.
-        for_types: it stands under `if TYPE_CHECKING:`.
-    """
-
-    statement: Statement
-    alias: ast.alias
-    module: str
-    member: str | None
-    level: int
-    for_types: bool
-
-    @property
-    def binds(self) -> str:
-        """The name that it binds: `a` for `import a.b`; "*" for a star import."""
-        name = self.alias.asname or self.alias.name
-        return name if self.member is not None else name.partition(".")[0]
-
-
 class Cells:
     """Cells that were executed.
 
@@ -803,13 +777,13 @@ class Cells:
         same = [one for one in self._newest if one.cell.text == text]
         return _found(same, code) or _found(self._newest, code) or _silent(code)
 
-    def imports(self) -> list[Imported]:
-        """List the imports of modules and members, newest first."""
+    def imports(self) -> list[Import]:
+        """List the imports of modules and members, newest first; relative ones are left out."""
         return [
             one
             for statement in self._newest
             if statement.cell.binds
-            for one in reversed(list(_imports(statement, [statement.node], for_types=False)))
+            for one in reversed(list(imports_in([statement.node])))
         ]
 
     @functools.cached_property
@@ -882,22 +856,20 @@ def _found(statements: Sequence[Statement], code: CodeType) -> Definition | None
     return next((one for one in tried if one is not None), None)
 
 
-def _imports(
-    statement: Statement, nodes: Iterable[ast.AST], *, for_types: bool
-) -> Iterator[Imported]:
+def imports_in(nodes: Iterable[ast.AST], *, for_types: bool = False) -> Iterator[Import]:
+    """Return the imports in code, outside of functions and classes, without relative ones."""
     for node in nodes:
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Imported(statement, alias, alias.name, None, 0, for_types)
+            for one in node.names:
+                yield Import(one.name, None, one.asname, for_types=for_types)
         elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                module = node.module or ""
-                yield Imported(statement, alias, module, alias.name, node.level, for_types)
+            for one in () if node.level else node.names:
+                yield Import(str(node.module), one.name, one.asname, for_types=for_types)
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            yield from _imports(statement, node.body, for_types=True)
-            yield from _imports(statement, node.orelse, for_types=for_types)
+            yield from imports_in(node.body, for_types=True)
+            yield from imports_in(node.orelse, for_types=for_types)
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
-            yield from _imports(statement, ast.iter_child_nodes(node), for_types=for_types)
+            yield from imports_in(ast.iter_child_nodes(node), for_types=for_types)
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, final
 
 from ..errors import ExportError
 from ..executors.pickling import by_reference, importable
-from .cells import Cell, Cells, Definition, Imported, Statement, of_file, recorded
+from .cells import Cell, Cells, Definition, Statement, of_file, recorded
 from .difference import same_value
 from .held import is_generator, kind_of
 from .literals import NoLiteral, literal
@@ -207,11 +207,8 @@ class Scope:
 
     def for_types(self, name: str) -> Import | None:
         """Return the import of a name under `if TYPE_CHECKING:`."""
-        lines = ((_line(one, name), one) for one in self._imports if one.for_types)
-        for line, _ in lines:
-            if line is not None:
-                return Import(line.module, line.member, line.alias, line.local, for_types=True)
-        return None
+        lines = (_line(one, name) for one in self._imports if one.for_types)
+        return next((line for line in lines if line is not None), None)
 
     def alias_of(self, value: object) -> tuple[str, Import] | None:
         """Return the user's name for something imported, and the import."""
@@ -236,7 +233,7 @@ class Scope:
         return None
 
     @functools.cached_property
-    def _imports(self) -> list[Imported]:
+    def _imports(self) -> list[Import]:
         return self.cells.imports()
 
 
@@ -244,17 +241,13 @@ def _binds_whole(line: Import) -> bool:
     return line.member is not None or line.alias is not None or "." not in line.module
 
 
-def _line(one: Imported, name: str) -> Import | None:
+def _line(one: Import, name: str) -> Import | None:
     """Return what an import has to do with a name."""
-    if one.level or one.module == "__future__":
+    if one.module == "__future__":
         return None
-    local = is_local(one.module)
-    if one.member == "*":
-        module = sys.modules.get(one.module)
-        return Import(one.module, name, None, local) if hasattr(module, name) else None
-    if one.binds != name:
-        return None
-    return Import(one.module, one.member, one.alias.asname, local)
+    if one.member == "*" and hasattr(sys.modules.get(one.module), name):
+        one = replace(one, member=name)
+    return replace(one, local=is_local(one.module)) if one.binds == name else None
 
 
 def gives(line: Import, value: object) -> bool:

@@ -21,8 +21,7 @@ import sys
 import types
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -35,77 +34,59 @@ from .held import IN_PYTHON, attributes_of
 # -- Layout of a literal: brackets that are opened over several lines where they are too long ------
 _WIDTH = 88  # characters of a line
 _FIRST = 72  # of the first one, which has a name in front
-_SHORT = 12  # characters of an item that shares its line with others
+_SHORT = 12  # characters of one that shares its line with others
 _MANY = 8  # items, from which on short ones share lines
 _INDENT = "    "
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A bracket and what is in it.
-
-    Attributes:
-        opening: text in front, as "Resize(" or "size=[".
-        items: texts and further groups.
-        closing: the bracket that closes it.
-        comma: a single item needs a comma, as in a tuple.
-    """
-
-    opening: str
-    items: tuple[Item, ...]
-    closing: str
-    comma: bool = False
+def group(opening: str, items: Iterable[str], closing: str) -> str:
+    """Write items in brackets."""
+    return f"{opening}{', '.join(items)}{closing}"
 
 
-Item = str | _Group
-
-
-def group(opening: str, items: Sequence[Item], closing: str) -> _Group:
-    """Make a group."""
-    return _Group(opening, tuple(items), closing)
-
-
-def labelled(label: str, item: Item) -> Item:
-    """Put a label as "size=" in front of an item."""
-    if isinstance(item, str):
-        return label + item
-    return replace(item, opening=label + item.opening)
-
-
-def flat(item: Item) -> str:
-    """Write an item in one line."""
-    if isinstance(item, str):
-        return item
-    comma = "," if item.comma and len(item.items) == 1 else ""
-    return f"{item.opening}{', '.join(map(flat, item.items))}{comma}{item.closing}"
-
-
-def _laid_out(item: Item) -> str:
-    """Write an item in one line if it is short, else over several."""
-    text = flat(item)
-    if len(text) <= _FIRST or isinstance(item, str) or not item.items:
+def _laid_out(text: str) -> str:
+    """Write an expression, which is one line, over several if it is long."""
+    node = ast.parse(text, mode="eval").body if len(text) > _FIRST else None
+    if node is None or not _parts(node):
         return text
-    return "\n".join(_lines(item, ""))
+    return "\n".join(_opened(text.encode("utf-8"), "", node, ""))
 
 
-def _lines(item: _Group, indent: str) -> Iterator[str]:
+def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
+    """Return what stands in the bracket of an expression, each with its keyword or its key."""
+    if isinstance(node, ast.Call):
+        named = [(f"{one.arg}=", one.value) for one in node.keywords]
+        return [*(("", one) for one in node.args), *named]
+    if isinstance(node, ast.Dict):
+        return [(key or "**", value) for key, value in zip(node.keys, node.values, strict=True)]
+    return [("", one) for one in getattr(node, "elts", ())]
+
+
+def _opened(data: bytes, label: str, node: ast.expr, indent: str) -> Iterator[str]:
+    """Write an expression with each of its parts on a line; many short ones share lines."""
+    opening = f"{_segment(data, node.func)}(" if isinstance(node, ast.Call) else ""
+    whole = _segment(data, node)
+    yield indent + label + (opening or whole[0])
     inner = indent + _INDENT
-    yield indent + item.opening
-    if len(item.items) >= _MANY and all(len(flat(part)) <= _SHORT for part in item.items):
-        yield from _filled([flat(part) for part in item.items], inner)
+    parts = [
+        (one if isinstance(one, str) else f"{_segment(data, one)}: ", part)
+        for one, part in _parts(node)
+    ]
+    texts = [name + _segment(data, part) for name, part in parts]
+    if len(texts) >= _MANY and all(len(text) <= _SHORT for text in texts):
+        yield from _filled(texts, inner)
     else:
-        for part in item.items:
-            yield from _item(part, inner)
-    yield indent + item.closing
+        for text, (name, part) in zip(texts, parts, strict=True):
+            if len(inner) + len(text) < _WIDTH or not _parts(part):
+                yield f"{inner}{text},"
+            else:
+                *lines, last = _opened(data, name, part, inner)
+                yield from (*lines, f"{last},")
+    yield indent + whole[-1]
 
 
-def _item(part: Item, indent: str) -> Iterator[str]:
-    text = flat(part)
-    if len(indent) + len(text) < _WIDTH or isinstance(part, str) or not part.items:
-        yield f"{indent}{text},"
-        return
-    *lines, last = _lines(part, indent)
-    yield from (*lines, f"{last},")
+def _segment(data: bytes, node: ast.expr) -> str:
+    return data[node.col_offset : node.end_col_offset].decode("utf-8")
 
 
 def _filled(texts: list[str], indent: str) -> Iterator[str]:
@@ -136,7 +117,7 @@ class NoLiteral(Exception):  # noqa: N818 - an answer, not a failure
         self.reason = reason
 
 
-def written(value: Any, spell: Spell) -> Item | None:
+def written(value: Any, spell: Spell) -> str | None:
     """Write what numpy or torch made; None for other values.
 
     Raises:
@@ -158,7 +139,7 @@ def written(value: Any, spell: Spell) -> Item | None:
     return f"{spell(torch)}.device({str(value)!r})" if isinstance(value, torch.device) else None
 
 
-def _array(value: np.ndarray[Any, Any], spell: Spell) -> Item:
+def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
     if type(value) is not np.ndarray or value.dtype.kind not in "biufcSUMm":
@@ -174,7 +155,7 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> Item:
     return group(f"{numpy}.array(", [_nested(value, numpy), dtype], ")")
 
 
-def _nested(value: np.ndarray[Any, Any], numpy: str) -> Item:
+def _nested(value: np.ndarray[Any, Any], numpy: str) -> str:
     if value.ndim == 0:
         return _number(value[()], f"{numpy}.nan", f"{numpy}.inf")
     return group("[", [_nested(np.asarray(part), numpy) for part in value], "]")
@@ -192,7 +173,7 @@ def _dtype(dtype: np.dtype[Any], spell: Spell) -> str:
     return repr(dtype.str)
 
 
-def _scalar(value: np.generic[Any], spell: Spell) -> Item:
+def _scalar(value: np.generic[Any], spell: Spell) -> str:
     numpy, name = spell(np), value.dtype.name
     if value.dtype.kind == "b":
         return f"{numpy}.bool_({bool(value)})"
@@ -231,7 +212,7 @@ def _number(value: Any, nan: str, inf: str) -> str:
     return repr(value.item())
 
 
-def _tensor(value: Any, spell: Spell) -> Item:
+def _tensor(value: Any, spell: Spell) -> str:
     torch: Any = sys.modules["torch"]
     shape = tuple(value.shape)
     if value.numel() > MOST:
@@ -250,9 +231,9 @@ def _tensor(value: Any, spell: Spell) -> Item:
     return group(f"{name}.tensor(", [_nested_tensor(value.detach()), *more], ")")
 
 
-def _nested_tensor(value: Any) -> Item:
+def _nested_tensor(value: Any) -> str:
     if value.dim() > 0:
-        return _Group("[", tuple(map(_nested_tensor, value)), "]")
+        return group("[", map(_nested_tensor, value), "]")
     wide = "bfloat16" in str(value.dtype) or "float8" in str(value.dtype)
     array = value.float() if wide else value
     number = array.resolve_conj().resolve_neg().numpy()[()]
@@ -308,8 +289,8 @@ class _LiteralWriter:
         self._left = _LEAVES
         self._around: set[int] = set()
 
-    def item(self, value: Any) -> Item:
-        """Write a value as an item of a layout."""
+    def item(self, value: Any) -> str:
+        """Write a value in one line."""
         if value is None or type(value) in (bool, int, float, str, bytes):
             return self._leaf(value)
         if id(value) in self._around:
@@ -352,36 +333,36 @@ class _LiteralWriter:
             return hex(value)
         return repr(value)
 
-    def _container(self, value: Any) -> Item | None:
+    def _container(self, value: Any) -> str | None:
         kind = type(value)
         if kind in (list, tuple, set, frozenset, dict, collections.deque) and len(value) > _LEAVES:
             raise NoLiteral(f"{_words(value)} (at most {_LEAVES} are written as source); {_MAKE}")
         if kind is list:
             return group("[", self._items(value), "]")
         if kind is tuple:
-            return _Group("(", tuple(self._items(value)), ")", comma=True)
+            return group("(", self._items(value), ",)" if len(value) == 1 else ")")
         if kind is dict:
             return group("{", [self._pair(*pair) for pair in value.items()], "}")
         if kind is set and value:
             return group("{", self._sorted(value), "}")
         return None
 
-    def _items(self, values: Iterable[Any]) -> list[Item]:
+    def _items(self, values: Iterable[Any]) -> list[str]:
         return [self.item(value) for value in values]
 
-    def _sorted(self, values: Iterable[Any]) -> list[Item]:
+    def _sorted(self, values: Iterable[Any]) -> list[str]:
         if len(set(map(type, values))) == 1 and isinstance(next(iter(values)), _ORDERED):
             return self._items(sorted(values))
-        return sorted(self._items(values), key=flat)
+        return sorted(self._items(values))
 
-    def _pair(self, key: Any, value: Any) -> Item:
-        return labelled(f"{flat(self.item(key))}: ", self.item(value))
+    def _pair(self, key: Any, value: Any) -> str:
+        return f"{self.item(key)}: {self.item(value)}"
 
-    def _call(self, function: object, /, *items: Item, **named: Any) -> Item:
-        given = [labelled(f"{name}=", self.item(value)) for name, value in named.items()]
+    def _call(self, function: object, /, *items: str, **named: Any) -> str:
+        given = [f"{name}={self.item(value)}" for name, value in named.items()]
         return group(f"{self.spelled(function)}(", [*items, *given], ")")
 
-    def _named(self, value: Any) -> Item | None:
+    def _named(self, value: Any) -> str | None:
         """Write what has a name, and collections with one."""
         if isinstance(value, _CALLABLES) or (callable(value) and hasattr(value, "__wrapped__")):
             return self._callable(value)
@@ -391,7 +372,7 @@ class _LiteralWriter:
             parts = self._items((value.func, *value.args))
             return self._call(type(value), *parts, **value.keywords)
         if isinstance(value, types.MethodType):
-            return f"{flat(self.item(value.__self__))}.{value.__func__.__name__}"
+            return f"{self.item(value.__self__)}.{value.__func__.__name__}"
         if isinstance(value, tuple) and hasattr(type(value), "_fields"):
             names: tuple[str, ...] = getattr(value, "_fields", ())
             return self._call(type(value), **dict(zip(names, value, strict=True)))
@@ -403,7 +384,7 @@ class _LiteralWriter:
         owner = getattr(value, "__self__", None)
         if owner is None or isinstance(owner, types.ModuleType | type):
             return self.spelled(value)
-        return f"{flat(self.item(owner))}.{value.__name__}"
+        return f"{self.item(owner)}.{value.__name__}"
 
     def _enum(self, value: enum.Enum) -> str:
         kind = self.spelled(type(value))
@@ -412,7 +393,7 @@ class _LiteralWriter:
             return " | ".join(f"{kind}.{name}" for name in names) or f"{kind}(0)"
         return f"{kind}.{value.name}"
 
-    def _collection(self, value: Any) -> Item | None:
+    def _collection(self, value: Any) -> str | None:
         kind = type(value)
         if kind in (set, bytearray) and not value:
             return f"{kind.__name__}()"
@@ -429,7 +410,7 @@ class _LiteralWriter:
             return self._call(kind, *self._items([value.default_factory, dict(value)]))
         return None
 
-    def _object(self, value: Any) -> Item:
+    def _object(self, value: Any) -> str:
         """Write a value of another type: by its numbers, its text, or its fields."""
         found = written(value, self.spelled)
         if found is None:
@@ -438,7 +419,7 @@ class _LiteralWriter:
             found = self._timed(value)
         return self._fielded(value) if found is None else found
 
-    def _texted(self, value: Any) -> Item | None:
+    def _texted(self, value: Any) -> str | None:
         if isinstance(value, pathlib.PurePath):
             kind = pathlib.Path if isinstance(value, pathlib.Path) else type(value)
             return self._call(kind, repr(str(value)))
@@ -458,7 +439,7 @@ class _LiteralWriter:
             return f"range({value.stop})"
         return repr(value) if isinstance(value, range | types.EllipsisType) else None
 
-    def _pattern(self, value: re.Pattern[Any]) -> Item:
+    def _pattern(self, value: re.Pattern[Any]) -> str:
         text = repr(value.pattern)
         raw = text.replace("\\\\", "\\")
         with contextlib.suppress(SyntaxError, ValueError):
@@ -469,7 +450,7 @@ class _LiteralWriter:
         more = [" | ".join(f"{self.spelled(re)}.{flag}" for flag in flags)] if flags else []
         return self._call(re.compile, text, *more)
 
-    def _timed(self, value: Any) -> Item | None:
+    def _timed(self, value: Any) -> str | None:
         if type(value) is dt.timedelta:
             named = {n: getattr(value, n) for n in ("days", "seconds", "microseconds")}
             return self._call(dt.timedelta, **{n: v for n, v in named.items() if v})
@@ -488,7 +469,7 @@ class _LiteralWriter:
             type(value), *map(str, day + clock), **{n: v for n, v in named.items() if v}
         )
 
-    def _fielded(self, value: Any) -> Item:
+    def _fielded(self, value: Any) -> str:
         if type(value) in (types.SimpleNamespace, argparse.Namespace):
             return self._call(type(value), **vars(value))
         held = attributes_of(value)

@@ -511,39 +511,7 @@ def _natural_part(part: str) -> tuple[int, int, str]:
 _RANK = {"setup": 0, "constant": 1, "definition": 2}
 # For each piece that is not placed yet, by its number, the numbers of those it must follow.
 _Edges = dict[int, set[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """Who follows whom.
-
-    Attributes:
-        hard: whose names are read while the module is imported.
-        calls: what those read in turn: a function that is called needs all that it uses. And
-            set-up, for all that set-up itself does not use.
-        soft: whose names are read later, and what those read; callees read best above callers.
-    """
-
-    hard: _Edges
-    calls: _Edges
-    soft: _Edges
-
-    def all_edges(self) -> _Edges:
-        """Return for each piece all that it is to follow."""
-        return _united(self.hard, _united(self.calls, self.soft))
-
-    def without(self, placed: list[int]) -> _Graph:
-        """Leave out the pieces that have their place."""
-        done = set(placed)
-        return _Graph(*(_left(edges, done) for edges in (self.hard, self.calls, self.soft)))
-
-
-def _united(these: _Edges, those: _Edges) -> _Edges:
-    return {piece: needs | those[piece] for piece, needs in these.items()}
-
-
-def _left(edges: _Edges, done: set[int]) -> _Edges:
-    return {piece: needs - done for piece, needs in edges.items() if piece not in done}
+_Graph = tuple[_Edges, _Edges, _Edges]  # hard, calls, soft: see `_graph`
 
 
 def ordered(pieces: Iterable[Piece]) -> list[Piece]:
@@ -560,7 +528,8 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
     graph = _graph(by_rank)
     placed: list[int] = []
     while len(placed) < len(by_rank):
-        left = graph.without(placed)
+        hard, calls, soft = (_left(edges, placed) for edges in graph)
+        left = (hard, calls, soft)
         number = _next(left)
         if number is None:
             by_rank = _without_circle(by_rank, left)
@@ -574,7 +543,23 @@ def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     return _RANK[piece.kind], piece.first, piece.names
 
 
+def _left(edges: _Edges, placed: list[int]) -> _Edges:
+    return {one: needs.difference(placed) for one, needs in edges.items() if one not in placed}
+
+
+def _united(*edges: _Edges) -> _Edges:
+    return {piece: set().union(*(one[piece] for one in edges)) for piece in edges[0]}
+
+
 def _graph(pieces: list[Piece]) -> _Graph:
+    """Return who follows whom.
+
+    Returns:
+        Those whose names are read while the module is imported; what those read in turn, as a
+        function that is called needs all that it uses, and set-up, for all that set-up itself
+        does not use; those whose names are read later, and what those read: callees read best
+        above callers.
+    """
     homes: dict[str, set[int]] = {}
     for number, piece in enumerate(pieces):
         for name in piece.names:
@@ -587,7 +572,7 @@ def _graph(pieces: list[Piece]) -> _Graph:
     setups = {number for number, piece in enumerate(pieces) if piece.kind == "setup"}
     for number in calls.keys() - _reached(setups, uses):
         calls[number] |= setups
-    return _Graph(hard, calls, later)
+    return hard, calls, later
 
 
 def _edges(
@@ -614,12 +599,13 @@ def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
 
 def _next(graph: _Graph) -> int | None:
     """Return the best piece that can stand next, or None where circles leave none."""
-    edges = graph.all_edges()
+    hard, calls, _ = graph
+    edges = _united(*graph)
     free = next((piece for piece, needs in edges.items() if not needs), None)
     if free is not None:
         return free
     circling = _circling(edges)
-    blocks = (_united(graph.hard, graph.calls), graph.hard)
+    blocks = (_united(hard, calls), hard)
     return next((piece for needs in blocks for piece in circling if not needs[piece]), None)
 
 
@@ -637,7 +623,7 @@ def _circling(edges: _Edges) -> list[int]:
 
 def _without_circle(pieces: list[Piece], graph: _Graph) -> list[Piece]:
     """Take from one piece of a circle the spellings that close it."""
-    circle = _circling({piece: graph.hard[piece] for piece in _circling(graph.all_edges())})
+    circle = _circling({piece: graph[0][piece] for piece in _circling(_united(*graph))})
     names = {name for number in circle for name in pieces[number].names}
     for number in circle:
         piece = pieces[number]

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.tree import is_tensor
 from ..executors.pickling import by_reference
 from ..ops.stage import Stage, class_name
-from .cells import Cell, Cells, Definition, Statement
+from .cells import Cell, Cells, Definition, Statement, imports_in
 from .collect import (
     Collector,
     HeldState,
@@ -743,8 +743,9 @@ def _collect_setup_cell(collector: Collector, scope: Scope, cell: Cell) -> None:
     if secret_in_text(cell.text):
         raise secret_refusal("a set-up cell", use, text=cell.text)
     leading, rest = _parted(cell)
-    for statement in leading:
-        _import(collector, statement.node)
+    for line in imports_in([one.node for one in leading]):
+        if line.module != "__future__":
+            collector.add_import(replace(line, local=is_local(line.module)))
     if not rest:
         return
     names = sorted({name for one in rest for name in one.binds})
@@ -770,17 +771,6 @@ def _parted(cell: Cell) -> tuple[list[Statement], list[Statement]]:
     ):
         count += 1
     return statements[:count], statements[count:]
-
-
-def _import(collector: Collector, node: ast.stmt) -> None:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            line = Import(alias.name, None, alias.asname, is_local(alias.name))
-            collector.add_import(line)
-    elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
-        for alias in node.names:
-            module = str(node.module)
-            collector.add_import(Import(module, alias.name, alias.asname, is_local(module)))
 
 
 def _text(statements: list[Statement]) -> str:

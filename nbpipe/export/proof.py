@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from ..errors import ExportError
 from .chain import Draft, chosen_text
@@ -50,58 +50,47 @@ def _own_samples(
     end = time.monotonic() + limit_s
     samples: list[Sample] = []
     for _ in range(2):
-        with _Taking(items, count) as taking:
-            sample = taking.result(end - time.monotonic())
+        sample = _sample(items, count, end - time.monotonic())
         if sample is None:
             return f"not compared: took longer than {limit_s:g} s"
         samples.append(sample)
     return samples
 
 
-@final
-class _Taking:
-    """Takes items in a thread, so that the one who asks can give up."""
+def _sample(items: Callable[[], Iterator[object]], count: int, limit_s: float) -> Sample | None:
+    """Take items in a thread; None where they take too long, and the one who asks gives up."""
+    iterators: list[Any] = []
+    samples: list[Sample] = []
+    done = threading.Event()
 
-    def __init__(self, items: Callable[[], Iterator[object]], count: int) -> None:
-        self._items = items
-        self._count = count
-        self._iterator: Any = None
-        self._sample: Sample | None = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._take, name="nbpipe-export-items", daemon=True)
-
-    def __enter__(self) -> _Taking:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._done.is_set():
-            self._close()  # wakes the thread where it waits for an item
-        self._thread.join(_GRACE_S)
-
-    def result(self, limit_s: float) -> Sample | None:
-        """Wait for the items; None where they take too long."""
-        self._done.wait(max(limit_s, 0.0))
-        return self._sample
-
-    def _take(self) -> None:
+    def take() -> None:
         taken: list[Any] = []
         raised = ""
         try:
-            self._iterator = iter(self._items())
-            taken.extend(map(json_fingerprint, islice(self._iterator, self._count)))
+            iterators.append(iter(items()))
+            taken.extend(map(json_fingerprint, islice(iterators[0], count)))
         except BaseException as error:  # noqa: BLE001  whatever user code raises
             raised = error_words(error)
         finally:
-            self._close()
-        self._sample = Sample(tuple(taken), raised)
-        self._done.set()
+            _close(iterators)
+        samples.append(Sample(tuple(taken), raised))
+        done.set()
 
-    def _close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            with contextlib.suppress(Exception):  # it is at work in the thread, or fails at its end
-                close()
+    thread = threading.Thread(target=take, name="nbpipe-export-items", daemon=True)
+    try:
+        thread.start()
+        return samples[0] if done.wait(max(limit_s, 0.0)) else None
+    finally:
+        if not done.is_set():
+            _close(iterators)  # wakes the thread where it waits for an item
+        with contextlib.suppress(RuntimeError):  # an interrupt came before it began
+            thread.join(_GRACE_S)
+
+
+def _close(iterators: list[Any]) -> None:
+    for one in iterators:
+        with contextlib.suppress(Exception):  # it is at work in the thread, or fails at its end
+            getattr(one, "close", bool)()
 
 
 # -- Trial: which spelling of each piece is true in a fresh process --------------------------------

@@ -187,16 +187,15 @@ def test_imports_are_listed():
         "from m import *\n"
     )
     found = [
-        (one.binds, one.module, one.member, one.level, one.for_types)
+        (one.binds, one.module, one.member, one.for_types)
         for one in Cells([Cell("In[1]", 1, text)]).imports()
     ]
     assert found == [
-        ("*", "m", "*", 0, False),
-        ("h", "", "h", 1, False),
-        ("g", "e", "g", 0, False),
-        ("f", "e", "f", 0, True),
-        ("d", "c", None, 0, False),
-        ("a", "a.b", None, 0, False),
+        ("*", "m", "*", False),
+        ("g", "e", "g", False),
+        ("f", "e", "f", True),
+        ("d", "c", None, False),
+        ("a", "a.b", None, False),
     ]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import signal
 import threading
 from pathlib import Path
 
@@ -339,7 +340,7 @@ def test_secrets_are_not_shown(monkeypatch):
     assert ("abcd1234efgh5678" in words, "***" in words) == (False, True)
 
 
-def test_an_interrupt_closes_the_notebooks_pipeline(monkeypatch):
+def test_an_interrupt_closes_the_notebooks_pipeline():
     """Where the wait is interrupted the iterator is closed, and its thread ends."""
     closed = threading.Event()
 
@@ -348,17 +349,17 @@ def test_an_interrupt_closes_the_notebooks_pipeline(monkeypatch):
             return self
 
         def __next__(self):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             closed.wait()
             raise StopIteration
 
         def close(self):
             closed.set()
 
-    monkeypatch.setattr("nbpipe.export.proof._Taking.result", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        verify(MODULE, items=Waiting)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            verify(MODULE, items=Waiting)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert closed.is_set()
-
-
-def _interrupted(*_):
-    raise KeyboardInterrupt
