@@ -94,6 +94,12 @@ class RegionProgram:
         for init in self._inits:
             init()
 
+    def calls(self, entries: Sequence[Entry]) -> int:
+        """Return how many calls of functions these entries take at most, tries again left out."""
+        gathers = any(part.spec.runs == "batch" for part in self._parts)
+        items = sum(len(entry[1]) for entry in entries) if gathers else len(entries)
+        return items * len(self.functions)
+
     def run(
         self,
         entries: Sequence[Entry],

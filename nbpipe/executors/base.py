@@ -63,6 +63,9 @@ class Program(Protocol):
     def functions(self) -> Sequence[tuple[str, object]]:
         """For each stage that calls a function its address, and the function."""
 
+    def calls(self, entries: Sequence[Any]) -> int:
+        """Return how many calls of functions these entries take at most, tries again left out."""
+
     def run(
         self,
         entries: Sequence[Any],

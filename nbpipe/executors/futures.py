@@ -233,7 +233,7 @@ class _SentJob:
         except UnpicklableError as error:
             call.problem = error
             raise
-        call.begin(call.functions)
+        call.begin(call.job.program.calls(call.job.entries))
         return functools.partial, (run_shipped, *parts)
 
 
@@ -275,12 +275,6 @@ class PendingCall:
         """The items in words."""
         paths = [str(entry[0]) for entry in self.job.entries]
         return ("item " if len(paths) == 1 else "one of the items ") + ", ".join(paths)
-
-    @property
-    def functions(self) -> int:
-        """Calls of functions that the job takes at most, as far as its program says."""
-        count: int = getattr(self.job.program, "calls", len)(self.job.entries)
-        return count
 
     def parts(self, shipped: Shipped) -> tuple[Any, ...]:
         """Return what is sent with the program; the items are pickled now.

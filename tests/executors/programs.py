@@ -15,6 +15,9 @@ class Program:
         self.fn = fn
         self.label = label
 
+    def calls(self, entries):
+        return len(entries)
+
     def run(self, entries, epoch, begun=None):
         results = []
         for path, value in entries:
