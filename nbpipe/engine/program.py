@@ -42,7 +42,7 @@ _PATIENCE_NS = 25_000_000  # results wait no longer for those that are sent with
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RegionPart:
     """One stage of a region: its address and its operation."""
 
     stage: str
@@ -69,7 +69,7 @@ class RegionProgram:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[RegionPart],
         *,
         seed: int,
         executor: str,
@@ -83,7 +83,7 @@ class RegionProgram:
         self._executor = executor
         self._inits = tuple(inits)
         self._home = _here()
-        self._ready: tuple[int, _Pass] | None = None
+        self._ready: tuple[int, _EpochSteps] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
@@ -120,7 +120,7 @@ class RegionProgram:
         """Call the function of a stage that gives many items for one."""
         return self._pass(epoch).steps[0].open((path, value))
 
-    def _pass(self, epoch: int) -> _Pass:
+    def _pass(self, epoch: int) -> _EpochSteps:
         if self._ready is None or self._ready[0] != epoch:
             away = self._home != _here()
             context = EpochContext(self._seed, epoch)
@@ -128,7 +128,7 @@ class RegionProgram:
                 PlacedStep(part, number, context, self._executor, away=away)
                 for number, part in enumerate(self._parts)
             ]
-            self._ready = epoch, _Pass(steps)
+            self._ready = epoch, _EpochSteps(steps)
         return self._ready[1]
 
 
@@ -150,7 +150,7 @@ class PlacedStep:
     """
 
     def __init__(
-        self, part: Part, number: int, context: EpochContext, executor: str, *, away: bool
+        self, part: RegionPart, number: int, context: EpochContext, executor: str, *, away: bool
     ) -> None:
         self.batches = part.spec.runs == "batch"
         self.begun: Begun | None = None
@@ -209,7 +209,7 @@ class PlacedStep:
         return result
 
 
-class _Pass:
+class _EpochSteps:
     """The steps of one epoch."""
 
     def __init__(self, steps: Sequence[PlacedStep]) -> None:

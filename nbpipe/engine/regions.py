@@ -16,7 +16,7 @@ from ..ops.call import Call, FailurePolicy, Map
 from ..ops.device import device_of
 from ..ops.stage import Operation, Placement, Stage
 from .map import MapNode, step_of
-from .program import Part, Region, RegionProgram
+from .program import Region, RegionPart, RegionProgram
 from .task import EpochContext
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Regions:
         self, group: Sequence[Stage], addresses: Sequence[str], caller: Caller
     ) -> RegionProgram:
         parts = [
-            Part(address, _spec(stage, group, caller))
+            RegionPart(address, _spec(stage, group, caller))
             for stage, address in zip(group, addresses, strict=True)
         ]
         placements = [stage.placement for stage in group if stage.placement is not None]

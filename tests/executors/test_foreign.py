@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from nbpipe.engine.program import Part, RegionProgram
+from nbpipe.engine.program import RegionPart, RegionProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from nbpipe.executors.futures import ForeignCaller, Payload, Programs
 from nbpipe.executors.shipping import ship
@@ -311,9 +311,9 @@ def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
 
 def test_time_is_given_to_every_call_of_a_job():
     """Of stages that share a worker each call has the whole time, for none says when it begins."""
-    two = [Part(name, Map(fn=programs.double)) for name in ("one", "other")]
+    two = [RegionPart(name, Map(fn=programs.double)) for name in ("one", "other")]
     job_of_two = RegionProgram(two, seed=0, executor="executor")
-    whole = RegionProgram([*two, Part("batch", Batch(size=3))], seed=0, executor="executor")
+    whole = RegionProgram([*two, RegionPart("batch", Batch(size=3))], seed=0, executor="executor")
     entries = [(0, 5), (1, 6)]
     assert (job_of_two.calls(entries), whole.calls([(0, entries)])) == (4, 4)
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.program import Part, RegionProgram
+from nbpipe.engine.program import RegionPart, RegionProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
 from nbpipe.executors.shipping import captured, load, ship, warn_if_large
@@ -433,7 +433,10 @@ class Refuses:
 def refusal(fn):
     """Give the message about a function that cannot be sent, without its beginning."""
     with pytest.raises(UnpicklableError) as caught:
-        ship(RegionProgram([Part("decode", Map(fn))], seed=0, executor="process"), stage="region")
+        ship(
+            RegionProgram([RegionPart("decode", Map(fn))], seed=0, executor="process"),
+            stage="region",
+        )
     start = "stage 'decode' cannot be sent to a process: its function "
     assert str(caught.value).startswith(start)
     return str(caught.value).removeprefix(start)
@@ -571,7 +574,7 @@ def test_function_that_refuses():
 def test_worker_init_is_told_apart():
     """A lock that `worker_init` uses is blamed on it."""
     program = RegionProgram(
-        [Part("decode", Map(len))], seed=0, executor="process", inits=[enclosing(LOCK)]
+        [RegionPart("decode", Map(len))], seed=0, executor="process", inits=[enclosing(LOCK)]
     )
     with pytest.raises(UnpicklableError, match="its worker_init uses the variable 'held'"):
         ship(program, stage="decode")
