@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,8 +60,15 @@ class Program(Protocol):
     label: str
 
     @property
+    def stages(self) -> Sequence[str]:
+        """Addresses of its stages."""
+
+    @property
     def functions(self) -> Sequence[tuple[str, object]]:
         """For each stage that calls a function its address, and the function."""
+
+    def prepare(self) -> None:
+        """Called once in each process, before the first item; exceptions of user code pass."""
 
     def calls(self, entries: Sequence[Any]) -> int:
         """Return how many calls of functions these entries take at most, tries again left out."""
@@ -82,6 +89,12 @@ class Program(Protocol):
             hand: called with results that are ready long before the others; the answer is
                 without them.
         """
+
+    def open(self, value: Any, path: Any, epoch: int) -> Iterable[Any]:
+        """Call the function of a stage that gives many items for one."""
+
+    def unsendable(self, entry: Any, result: Any) -> object:
+        """Return the failure that stands for a result that cannot be pickled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -433,9 +433,7 @@ class Programs:
         """Return a copy for one job: a program keeps its state; the first calls `worker_init`."""
         with self._preparing:
             if program not in self._prepared:
-                prepare = getattr(program, "prepare", None)
-                if prepare is not None:
-                    prepare()
+                program.prepare()
                 self._prepared.add(program)
         return copy.copy(program)
 
@@ -471,7 +469,7 @@ def run_shipped(
 
 
 def _run(
-    program: Any,
+    program: Program,
     entries: Sequence[Any],
     epoch: int,
     begun: Callable[[int], object] | None,
@@ -479,14 +477,13 @@ def _run(
     expands: bool,
 ) -> Answer:
     if not expands:
-        answer: Answer = program.run(entries, epoch, begun)
-        return answer
+        return program.run(entries, epoch, begun)
     if begun is not None:
         begun(0)
     return Answer(list(_expanded(program, entries[0], epoch)), [])
 
 
-def _expanded(program: Any, entry: Any, epoch: int) -> Iterator[Any]:
+def _expanded(program: Program, entry: Any, epoch: int) -> Iterator[Any]:
     """Call a program's function on one entry: its children, then what was raised, if anything."""
     path, value = entry
     try:

@@ -492,7 +492,7 @@ class _Slot:
         """Kill a worker that took too long."""
         self.kill()
         self._reaped()
-        address = _address(job, stage)
+        address = job.program.stages[stage]
         return StageTimeoutError(
             f"a call of stage {address!r} took longer than timeout_s={job.timeout_s:g}; its "
             "worker was killed",
@@ -504,7 +504,7 @@ class _Slot:
     def _death(self, job: Job, stage: int | None) -> WorkerDiedError:
         """Tell how the worker died."""
         self.usable = False
-        address = job.program.label if stage is None else _address(job, stage)
+        address = job.program.label if stage is None else job.program.stages[stage]
         return WorkerDiedError(
             f"the worker of stage {address!r} (process {self.pid}) died {self._reaped()} while "
             f"it had item {job.entries[0][0]}",
@@ -596,8 +596,3 @@ def _line(error: BaseException) -> str:
     """Put the user's own error first."""
     text = shortened(str(error), _LONGEST)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _address(job: Job, stage: int) -> str:
-    stages = getattr(job.program, "stages", ())
-    return str(stages[stage]) if stage < len(stages) else job.program.label

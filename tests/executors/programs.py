@@ -15,7 +15,11 @@ class Program:
         self.fn = fn
         self.label = label
 
+    def prepare(self):
+        """Do nothing."""
+
     def calls(self, entries):
+        """Count one for each entry."""
         return len(entries)
 
     def run(self, entries, epoch, begun=None):
