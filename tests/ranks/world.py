@@ -53,6 +53,8 @@ class World:
 
     def begin(self, job, size=None, **arguments):
         """Let the first `size` ranks begin a job: a function of `tests.ranks.jobs`."""
+        if any(process.poll() is not None for process in self._processes):
+            self.kill()  # one has ended since the job before
         if not self._links:  # a job before ended all processes
             self._open()
         self._job += 1
