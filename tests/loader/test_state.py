@@ -48,20 +48,10 @@ THREADS = {"num_workers": 3, "workers": "thread", "prefetch_factor": 5}
 
 @pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
 @pytest.mark.parametrize("at", range(7))
-def test_cut_at_every_batch(at, seeded):
-    """Cut behind any batch in threads, the rest and the next epochs are the uninterrupted ones."""
+def test_cut_at_every_batch(at, seeded, thread_or_not):
+    """Cut behind any batch, the rest and the next epochs are the uninterrupted ones."""
     make = functools.partial(numbers, seeded=seeded)
-    state, wanted = cut(functools.partial(make, **WAYS["thread"]), at)
-    assert resumed(make, state) == wanted
-    assert resumed(functools.partial(make, **THREADS), state) == wanted
-
-
-@pytest.mark.parametrize("seeded", [True, False], ids=["generator", "global"])
-@pytest.mark.parametrize("at", range(7))
-def test_cut_without_workers(at, seeded):
-    """Cut behind any batch without workers, it goes on without and with workers."""
-    make = functools.partial(numbers, seeded=seeded)
-    state, wanted = cut(make, at)
+    state, wanted = cut(functools.partial(make, **thread_or_not), at)
     assert resumed(make, state) == wanted
     assert resumed(functools.partial(make, **THREADS), state) == wanted
 
@@ -386,22 +376,14 @@ def test_state_of_a_resumed_epoch(thread_or_not):
     assert resumed(make, state) == wanted
 
 
-def test_state_before_the_first_epoch(thread_or_not):
-    """Before the first epoch the state is that of its beginning."""
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_state_before_an_epoch(epochs, thread_or_not):
+    """Before the first epoch, and after one, the state is that of the next one's beginning."""
     make = functools.partial(numbers, **thread_or_not)
     torch.manual_seed(3)
     loader = make()
-    state = sent(loader.state_dict())
-    wanted = [[plain(batch) for batch in loader] for _ in range(3)]
-    assert (resumed(make, state), state["begun"]) == (wanted, False)
-
-
-def test_state_after_an_epoch(thread_or_not):
-    """After an epoch the state is that of the beginning of the next one."""
-    make = functools.partial(numbers, **thread_or_not)
-    torch.manual_seed(3)
-    loader = make()
-    list(loader)
+    for _ in range(epochs):
+        list(loader)
     state = sent(loader.state_dict())
     wanted = [[plain(batch) for batch in loader] for _ in range(3)]
     assert (resumed(make, state), state["begun"]) == (wanted, False)
