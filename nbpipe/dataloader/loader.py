@@ -259,7 +259,7 @@ class LoaderEpoch(Iterator[Any]):
             return
         self.over = True
         if isinstance(self._items, LocalRun):
-            self._items.closed = True
+            self._items.forget()
         if self._closes:
             in_new_thread(self._leave)  # garbage may be found where a lock is held
 

@@ -244,6 +244,10 @@ class LocalRun(Iterator[Any]):
         if close is not None:
             close()
 
+    def forget(self) -> None:
+        """Called when nobody iterates it any more; no lock is taken: one may be held below us."""
+        self.closed, self._batches = True, iter(())
+
     def __getitem__(self, address: str) -> Stage:
         """Return a stage.
 

@@ -47,6 +47,24 @@ def test_leaving_the_loop_ends_the_workers():
     assert ended({pid})
 
 
+def test_leaving_the_loop_closes_the_sampler():
+    """Leaving the loop early closes what gives the indices in the calling thread."""
+    closed = []
+
+    class Ordered:
+        def __iter__(self):
+            try:
+                yield from range(10)
+            finally:
+                closed.append(True)
+
+    loader = nbpipe.DataLoader(Numbers(10), 2, sampler=Ordered())
+    for _ in loader:
+        break
+    left = list(closed)
+    assert (left, len(list(loader))) == ([True], 5)
+
+
 def test_leaving_kills_a_busy_worker(tmp_path):
     """A worker that is busy when the loop is left does not hold it up."""
     bell, gate = marks.Bell(tmp_path / "bell"), marks.Gate(tmp_path / "gate")
