@@ -314,7 +314,7 @@ class Epoch:
         if self.direct:
             return len(self.sink) == self.low
         assert self.last is not None
-        return was_direct or self.memory is not None or self.last.room() <= 1
+        return was_direct or self.memory is not None or self.last.room() == 1
 
     def _let_take_directly(self, now_ns: int) -> None:
         assert self.last is not None

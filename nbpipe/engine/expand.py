@@ -18,7 +18,7 @@ from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .fold import StreamStep
-from .node import Children, Drops, Node, Stages
+from .node import CHUNK_MAX, Children, Drops, Node, Stages
 from .runtime import StageRuntime
 from .task import Expansion, Task, child_path
 
@@ -489,7 +489,7 @@ class ExpandNode(Node):
         return self._choose() is not None
 
     def _choose(self) -> tuple[Expansion | None, int] | None:
-        """Return the expansion to draw from (None: a new one) and the places it may use."""
+        """Return the expansion to draw from (None: a new one) and the most it may give."""
         if self.done or self.halted or not self.epoch.admits(self):
             return None
         runtime, room = self.runtime, self.room()
@@ -501,23 +501,31 @@ class ExpandNode(Node):
             if expansion.held or expansion.over:
                 continue
             if not self.ordered:
-                allowed = room
+                allowed = CHUNK_MAX if room > 0 else 0
             elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
                 needed = not self.reserved and len(self.out) < (self.gathers or 1)
-                allowed = max(room, 1) if needed else room
+                allowed = CHUNK_MAX if needed or room > 0 else 0
             else:
-                allowed = self._room_ahead(room)
+                allowed = self._room_ahead()
             if allowed > 0:
                 return expansion, allowed
         fresh = bool(self.inbox) and calls < runtime.concurrency
-        allowed = room if not self.live or not self.ordered else self._room_ahead(room)
+        if self.live and self.ordered:
+            allowed = self._room_ahead()
+        else:
+            allowed = CHUNK_MAX if room > 0 else 0
         if fresh and allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
 
-    def _room_ahead(self, room: int) -> int:
-        """Return the places for expansions that work ahead: all but one for the first."""
-        return room - self.gathers - (not self.live[0].held)
+    def _room_ahead(self) -> int:
+        """Return the places for results of expansions that work ahead: all but one for the first.
+
+        What they give waits until the first ends, so here a chunk counts with all its items.
+        """
+        runtime, first = self.runtime, self.live[0]
+        ahead = self.reserved - first.owed
+        return runtime.prefetch + runtime.concurrency - ahead - self.held() - 1
 
     def take(self, now_ns: int) -> Task | None:
         """Choose an expansion to draw from, or begin a new one."""
@@ -535,10 +543,11 @@ class ExpandNode(Node):
             self.runtime.counters.items_in += 1
             self.freed(now_ns)
         expansion.held = True
-        task = Task(self, expansion.seq, deque(), self.chunk(allowed, allowed))
+        task = Task(self, expansion.seq, deque(), self.chunk(allowed))
         task.expansion = expansion
         task.drawn = expansion.drawn
         self.reserved += task.quota
+        expansion.owed = task.quota
         return self.started(task, now_ns)
 
     def work(self, task: Task) -> None:
@@ -590,11 +599,10 @@ class ExpandNode(Node):
         assert expansion is not None
         if self.done:
             return
-        if final:
-            self.reserved -= task.quota - at
-            expansion.held = False
-        else:
-            self.reserved -= len(results)
+        settled = expansion.owed if final else len(results)
+        self.reserved -= settled
+        expansion.owed -= settled
+        expansion.held = expansion.held and not final
         expansion.drawn += len(results) - (1 if task.irregular and results else 0)
         if not self.ordered or self.live[0] is expansion:
             self._hand_on(expansion, results, now_ns, irregular=task.irregular)
@@ -699,9 +707,9 @@ class FedNode(ExpandNode):
         """Draw what is there."""
         return super().take(now_ns) if self.has_input() else None
 
-    def chunk(self, room: int, available: int) -> int:
+    def chunk(self, available: int) -> int:
         """Return the number of items to read: as many as there are indices, or one for the end."""
-        return super().chunk(room, min(available, max(1, self.feed.ready)))
+        return super().chunk(min(available, max(1, self.feed.ready)))
 
     def finish(self) -> None:
         """Hear no more indices: everything was read, or one failed."""

@@ -11,7 +11,7 @@ from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from ..ops.stage import Fold
 from .failures import Failed, failed
-from .node import Node, Stages, note
+from .node import CHUNK_MAX, Node, Stages, note
 from .runtime import StageRuntime
 from .task import EpochContext, Expansion, Task, run_steps
 
@@ -93,18 +93,18 @@ class StreamNode(Node):
             return None
         if self.step.operation.finished:
             self._close_input()
-        available, room = len(self.inbox), self.room()
+        available = len(self.inbox)
         if not available:
-            return self._take_flush(room, now_ns)
+            return self._take_flush(now_ns)
         pop = self.inbox.popleft
-        items = deque([pop() for _ in range(self.chunk(room, available))])
+        items = deque([pop() for _ in range(self.chunk(available))])
         self.epoch.release(items)
         self.reserved += len(items)
         self.freed(now_ns)
         return self.started(Task(self, 0, items), now_ns)
 
-    def _take_flush(self, room: int, now_ns: int) -> Task:
-        quota = self.chunk(room, room)
+    def _take_flush(self, now_ns: int) -> Task:
+        quota = self.chunk(CHUNK_MAX)
         task = Task(self, 0, deque(), quota)
         if self.rest_of_stream is None:
             self.rest_of_stream = Expansion(0)

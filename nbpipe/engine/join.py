@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..ops.remaining import Remaining, check_below
 from ..ops.route import Route
 from .fold import StreamNode
-from .node import Draws, Node, Stages, note, stages_of
+from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Draws, Node, Stages, note, stages_of
 from .runtime import StageRuntime
 from .task import SIZED, Task
 
@@ -73,6 +73,8 @@ class PumpNode(Node):
         if self.done or self.halted or self._aside is not None:
             return False
         room = self.room()
+        if room > 0 and all(above.comes_in_lots(CHEAP_NS) for above in self.upstream):
+            room = min(CHUNK_MAX, CHUNK_FOR_EACH * self.runtime.prefetch)
         entries = self.mover.move(self, room) if room > 0 else []
         if entries:
             self.epoch.release(entries)
@@ -117,6 +119,10 @@ class PumpNode(Node):
             self.end(self._problem)
         else:
             then()
+
+    def comes_in_lots(self, slow_ns: int) -> bool:
+        """Tell whether the inputs do."""
+        return all(above.comes_in_lots(slow_ns) for above in self.upstream)
 
     def has_input(self) -> bool:
         """Tell whether any input holds something."""

@@ -293,8 +293,7 @@ class MapNode(Node):
         available = len(self.inbox)
         if not available or self.fatal or (available < self.gather and not self.input_over):
             return False
-        room = runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - len(self.out)
-        return room > 0 and (self.epoch.memory is None or self.epoch.admits(self))
+        return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
     def take(self, now_ns: int) -> Task | None:
         """Choose the next task: items taken back first, then the queue."""
@@ -303,22 +302,20 @@ class MapNode(Node):
             return None
         if self.returned:
             seq, entry = self.returned.pop(0)
+            self.waiting -= 1
             self.active_without_input = bool(self.returned)
             return self.started(Task(self, seq, deque((entry,))), now_ns)
         available = len(self.inbox)
         if not available or self.fatal or self.done:
             return None
-        room = runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - len(self.out)
-        if room <= 0:
+        if self.room() <= 0:
             return None
         if self.gather:
             if available < self.gather and not self.input_over:
                 return None
             count = min(available, self.gather)
-        elif available == 1 or self.remote or runtime.cost_ns >= self.chunk_ns:
-            count = 1
         else:
-            count = self.chunk(room, available)
+            count = 1 if available == 1 or self.remote else self.chunk(available)
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
         task = Task(self, self.seq_in, self._next_items(count))
@@ -421,6 +418,7 @@ class MapNode(Node):
             except IndexError:  # the running thread was faster
                 break
         task.count -= len(rest)
+        self.waiting += len(rest)
         first = task.seq + task.count
         self.returned.extend((first + n, entry) for n, entry in enumerate(reversed(rest)))
         self.returned.sort(key=lambda pair: pair[0])
@@ -439,6 +437,7 @@ class MapNode(Node):
             self._emit(seq, results, now_ns, irregular=irregular)
         elif seq != self.seq_out:
             self.ready[seq] = (results, irregular)
+            self.waiting += len(results)
         elif self.ready or irregular or self.guarded:
             self._emit_in_order(results, now_ns, irregular=irregular)
         else:
@@ -453,6 +452,7 @@ class MapNode(Node):
             if self.done or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)
+            self.waiting -= len(results)
             self.epoch.dropped.append(results)  # what is taken from `out` meanwhile ends with it
 
     def _emit(self, seq: int, results: list[Any], now_ns: int, *, irregular: bool) -> None:

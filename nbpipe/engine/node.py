@@ -290,9 +290,13 @@ def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
 
 # -- Node: one stage in one epoch: its queues, its order, the choice of its next task --------------
 # Unless said otherwise, methods are called under the scheduler's lock. A node never starts work
-# whose result has no place: a task reserves one place for each result it may give.
-CHUNK_NS = 50_000  # a chunk of cheap items should take about this long
+# whose results have no place: a stage holds at most `prefetch` results and `concurrency` tasks.
+# A task is one item, or a chunk of them while calls take microseconds.
+CHUNK_NS = 250_000  # a chunk of cheap items should take about this long
+CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64
+CHUNK_FOR_EACH = 8  # items of a chunk at most, for each place in front of the next stage
+CHUNK_BYTES = 1 << 20  # nor should its results be larger
 BOOKING_NS = 100_000  # slot-time of cheap stages is booked no more often than this
 
 
@@ -304,10 +308,10 @@ class Node(ABC):
         inbox: the input queue.
         active_without_input: `take` may give a task though the input queue is empty.
         out: results ready for the next node; its input queue is this very deque.
-        reserved: places promised to results of tasks in progress, or out of order.
+        reserved: results that tasks in progress may give, or that wait for their turn.
+        waiting: those of them that were made, or whose items wait to be taken again.
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
-        chunk_ns: time that a chunk of cheap items should take [ns].
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
@@ -340,9 +344,8 @@ class Node(ABC):
         "runtime",
         "seq_out",
         "upstream",
+        "waiting",
     )
-
-    chunk_ns = CHUNK_NS
 
     @property
     def dropped(self) -> int:
@@ -368,6 +371,7 @@ class Node(ABC):
         self.downstream: Node | None = None
         self.gathers = 0
         self.reserved = 0
+        self.waiting = 0
         self.promised_bytes = 0.0
         self.running = 0
         self.seq_out = 0
@@ -409,9 +413,10 @@ class Node(ABC):
         """Tell whether anything waits to be worked on."""
 
     def room(self) -> int:
-        """Return the number of places for further results."""
+        """Return the number of further tasks that there is place for; a chunk counts as one."""
         runtime = self.runtime
-        return runtime.prefetch + runtime.concurrency + self.gathers - self.reserved - self.held()
+        places = runtime.prefetch + runtime.concurrency + self.gathers
+        return places - self.waiting - self.running - self.held()
 
     def held(self) -> int:
         """Return the number of results ready for the next node."""
@@ -434,14 +439,19 @@ class Node(ABC):
         self.running += 1
         return task
 
-    def chunk(self, room: int, available: int) -> int:
+    def chunk(self, available: int) -> int:
         """Return the number of items to do at once: more when they are cheap."""
-        cost = self.runtime.cost_ns
-        most = min(room, available, CHUNK_MAX)
+        runtime = self.runtime
+        if runtime.cost_ns >= CHEAP_NS:
+            return 1
+        most = min(available, CHUNK_MAX, CHUNK_FOR_EACH * runtime.prefetch)
+        if most * runtime.cost_ns > CHUNK_NS:
+            most = int(CHUNK_NS / runtime.cost_ns)
+        if most * runtime.item_bytes > CHUNK_BYTES:
+            most = int(CHUNK_BYTES / runtime.item_bytes)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
-        aim = self.chunk_ns
-        return most if cost * most <= aim else max(1, int(aim / cost))
+        return max(1, most)
 
     def comes_in_lots(self, slow_ns: int) -> bool:
         """Tell whether results are so cheap that several are made at once."""

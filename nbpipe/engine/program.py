@@ -313,8 +313,6 @@ class RegionNode(MapNode):
 
     __slots__ = ("busy_ns", "region")
 
-    chunk_ns = 1 << 62  # `chunk` decides
-
     def __init__(
         self,
         runtime: StageRuntime,
@@ -335,7 +333,13 @@ class RegionNode(MapNode):
         """Whether its tasks go through several stages elsewhere."""
         return bool(self.rest_runtimes)
 
-    def chunk(self, room: int, available: int) -> int:
+    def room(self) -> int:
+        """Return the number of places for further results: all that are under way count."""
+        runtime = self.runtime
+        places = runtime.prefetch + runtime.concurrency + self.gathers
+        return places - self.reserved - len(self.out)
+
+    def chunk(self, available: int) -> int:
         """Return the number of items to send at once: a fair share of what may be held.
 
         The way there and back costs the same for one as for several.
@@ -344,7 +348,7 @@ class RegionNode(MapNode):
             return 1
         runtime = self.runtime
         share = -(-(runtime.prefetch + runtime.concurrency + self.gathers) // runtime.concurrency)
-        most = min(room, available, share)
+        most = min(self.room(), available, share)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
@@ -470,7 +474,10 @@ class RegionExpandNode(ExpandNode):
 
     __slots__ = ()
 
-    chunk_ns = DRAW_NS
+    def chunk(self, available: int) -> int:
+        """Return the number of items to draw at once: what there is place for, and for a while."""
+        places = max(1, self.runtime.prefetch + self.runtime.concurrency - self.held())
+        return max(1, min(available, places, int(DRAW_NS / max(1.0, self.runtime.cost_ns))))
 
     def work(self, task: Task) -> None:
         """Draw up to the quota; say how many are wanted, so that no more are made."""

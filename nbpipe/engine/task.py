@@ -175,6 +175,7 @@ class Expansion:
         buffer: results that wait for earlier expansions to end.
         over: no more is to come.
         held: a task is drawing from it now.
+        owed: the most results that this task may still give.
         attempts: calls of the function so far; wait_s: wait before the next one [s].
         wanted: numbers of the children that are wanted; None for all.
     """
@@ -189,6 +190,7 @@ class Expansion:
         "inner",
         "irregular",
         "over",
+        "owed",
         "seq",
         "wait_s",
         "wanted",
@@ -204,6 +206,7 @@ class Expansion:
         self.irregular = False
         self.over = False
         self.held = False
+        self.owed = 0
         self.attempts = 0
         self.wait_s = 0.0
         self.wanted: Remaining | None = None

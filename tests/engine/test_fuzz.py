@@ -2,9 +2,10 @@
 
 What is checked, and how honestly:
 
-- Limit and bound are checked under the engine's own lock, at the moment when a call is accepted:
-  a stage whose calls in progress grew is within the limit in force, a stage whose held results
-  grew is within its bound. `Knob.set` has returned only after the new limit is in force.
+- Limit and bound are checked under the engine's own lock, at the moment when a task is accepted:
+  a stage whose calls in progress grew is within the limit in force, a stage whose held results and
+  tasks grew is within its bound, a chunk counting as one; and no chunk is larger than it may be.
+  `Knob.set` has returned only after the new limit is in force.
 - From outside, calls inside the user's functions are counted on entry. A call was accepted after
   its thread left its last call; so the calls now in progress were once allowed together: their
   number is at most the highest value the knob had since the latest of these moments.
@@ -73,7 +74,7 @@ def broken(monkeypatch):
     take = Epoch.take
 
     def held(node):
-        return node.reserved + node.held()
+        return node.waiting + node.running + node.held()
 
     def head_goes_on(node, holds):
         """In order, the first of several expansions has one place whatever later ones hold."""
@@ -92,6 +93,10 @@ def broken(monkeypatch):
             bound = runtime.prefetch + runtime.concurrency + node.gathers
             if held(node) > max(holds, bound) and not head_goes_on(node, holds):
                 found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
+        if task is not None:
+            size, prefetch = max(task.count, task.quota), task.node.runtime.prefetch
+            if size > max(1, min(64, 8 * prefetch)):
+                found.append(f"{task.node.runtime.address}: {size} at once, prefetch {prefetch}")
         return task
 
     monkeypatch.setattr(Epoch, "take", checked)

@@ -65,7 +65,9 @@ def test_full_buffer_is_blocked_and_the_consumer_busy():
         rows = later(run)
         assert [shares(rows[name]) for name in ("source", "a", "b")] == [(0, 0, 1, 0)] * 3
         assert shares(rows[CONSUMER]) == (1, 0, 0, 0)
-        assert (rows["b"].queued, rows["source"].queued) == (9, 17)
+        most = 9 + 64  # at most a chunk on top of what was just not full
+        assert 9 <= rows["b"].queued <= most
+        assert 9 <= rows["source"].queued <= most
 
 
 def test_slow_source_starves_all_stages_and_the_consumer():
@@ -200,7 +202,7 @@ def test_stats_are_frozen_and_complete():
 
 def test_history_has_a_row_for_each_stage_and_the_consumer():
     """Rows say when, which epoch and stage; they are plain values."""
-    with nbpipe.source(range(5000)).map(lambda n: n, name="a").start() as run:
+    with nbpipe.source(range(50_000)).map(lambda n: n, name="a").start() as run:
         drained(run)
         rows = run.history()
     assert {row["stage"] for row in rows} == {"source", "a", CONSUMER}
