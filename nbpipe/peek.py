@@ -299,7 +299,7 @@ class InlineEngine:
         while True:
             epoch.changed = False
             self._pump()
-            if epoch.sink and not epoch.urgent:
+            if epoch.sink.count and not epoch.urgent:
                 return epoch.sink.popleft()
             if epoch.exhausted:
                 if epoch.error is not None:
@@ -356,7 +356,7 @@ class InlineEngine:
             _raise_interrupt(result)
         if not _chooses(node):
             runtime = node.rest_runtimes[-1] if node.rest_runtimes else node.runtime
-            self._witness.on_items(runtime.address, (r for r in task.results if type(r) is tuple))
+            self._witness.on_items(runtime.address, node.made(task))
         node.settle(task)
         self._task = None
 

@@ -5,22 +5,20 @@ Methods are called under the scheduler's lock unless said otherwise.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from _thread import allocate_lock, get_ident
-from collections import deque
+from _thread import RLock, allocate_lock
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Any, Protocol
 
-from ..base.seeding import Entry
 from ..ops.remaining import Remaining
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode
 from .node import CHUNK_MAX, Node, Stages, forget, stages_of
 from .runtime import Memory
-from .task import EpochContext, Task
+from .task import EpochContext, Paths, Queue, Task
 
 LOG = logging.getLogger("nbpipe")
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
@@ -44,8 +42,10 @@ class Epoch:
         order: nodes in the order in which they are asked for work, most downstream first.
         remote: those whose work is done on the event loop.
         sink: results that wait for the consumer.
-        held: what the consumer took and does not have yet: an interrupt may come in between.
-        holder: the thread that took it.
+        values: of the chunk that the consumer took.
+        paths: of the same.
+        at: how many of them the loop has had: as long as it does not, an interrupt loses nothing.
+        until: so many of them may be handed to the loop without the lock.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
         error: what the consumer will see after the last item.
@@ -57,37 +57,37 @@ class Epoch:
         delivered: gives the number of items that the consumer has had.
         at_work: gives the tasks in progress.
         gate: held while the consumer has to wait.
-        direct: the consumer may take from `sink` without the lock: the last stage is cheap.
-        low: how many results are left when a consumer that takes directly wakes a thread.
+        lock: the scheduler's.
     """
 
     __slots__ = (
+        "at",
         "at_work",
         "changed",
         "closed_inputs",
         "context",
         "delivered",
-        "direct",
         "dropped",
         "error",
         "exhausted",
         "gate",
-        "held",
-        "holder",
         "last",
         "litter",
+        "lock",
         "lot_since_ns",
-        "low",
         "memory",
         "now_ns",
         "order",
         "over",
+        "paths",
         "paused",
         "pumps",
         "remember",
         "remote",
         "sink",
+        "until",
         "urgent",
+        "values",
         "waiting",
         "waits_since_ns",
     )
@@ -98,17 +98,20 @@ class Epoch:
         *,
         memory: Memory | None,
         remember: Callable[[Failure], None],
+        lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         self.context = context
+        self.lock = RLock() if lock is None else lock
         self.memory = memory
         self.remember = remember
         self.order: list[Node] = []
         self.pumps: list[PumpNode] = []
         self.remote: list[Node] = []
         self.closed_inputs: dict[int, list[Node]] = {}
-        self.sink: deque[Entry] = deque()
-        self.held: Entry | None = None
-        self.holder = 0
+        self.sink = Queue()
+        self.paths: Paths = ()
+        self.values: list[Any] = []
+        self.at = self.until = 0
         self.last: Node | None = None
         self.over = False
         self.exhausted = False
@@ -119,9 +122,7 @@ class Epoch:
         self.dropped: list[object] = []
         self.now_ns = perf_counter_ns()
         self.waiting = False
-        self.direct = False
         self.paused = False
-        self.low = 0
         self.waits_since_ns = 0
         self.lot_since_ns = 0
         self.delivered: Callable[[], int] = lambda: 0
@@ -202,7 +203,7 @@ class Epoch:
             if self.pumps:
                 self.pump(now_ns)
             for node in self.remote if remote else self.order:
-                if node.inbox or node.active_without_input:
+                if node.inbox.count or node.active_without_input:
                     task = node.take(now_ns)
                     if task is not None:
                         if self.memory is not None:
@@ -216,23 +217,17 @@ class Epoch:
         memory = self.memory
         if memory is None:
             return True
-        return memory.admits(node, waits=self.waiting and not self.sink)
+        return memory.admits(node, waits=self.waiting and not self.sink.count)
 
     def affordable(self, node: Node) -> int:
         """Return the number of results that the byte budget has places for, at least 1."""
         memory = self.memory
         return CHUNK_MAX if memory is None else memory.affordable(node)
 
-    def release(self, entries: Iterable[Entry]) -> None:
-        """Count entries that left a buffer."""
-        if self.memory is not None:
-            self.memory.release(entries)
-
-    def drop(self, queue: deque[Entry]) -> None:
-        """Let go of all that waits in a queue; others may be taking from it."""
-        while queue:
-            with contextlib.suppress(IndexError):
-                self.dropped.append(queue.popleft())
+    def drop(self, queue: Queue) -> None:
+        """Let go of all that waits in a queue."""
+        if queue.count:
+            self.dropped.append(queue.clear())
 
     def take_dropped(self) -> list[object]:
         """Return what was dropped: it goes when the caller, outside the lock, lets go of it."""
@@ -267,15 +262,17 @@ class Epoch:
     def fail_at_once(self, error: BaseException) -> None:
         """End the epoch with an error that does not wait for earlier items."""
         self.error = error
-        self.direct = False
+        self.until = 0
         self.urgent = self.exhausted = True
         self.changed = True
 
     def end(self) -> None:
         """Let nothing start any more; what is to be closed then, without the lock, is litter."""
         if not self.over:
-            self.direct = False
+            self.until = 0
             self.exhausted = True
+            self.dropped.append(self.values)
+            self.values, self.at = [], 0
             for node in self.order:
                 node.halt()
                 node.let_go()
@@ -287,51 +284,48 @@ class Epoch:
         while self.litter:
             discard(self.litter.pop(0).close, what)
 
-    def hand_out(self, now_ns: int) -> Entry | None:
-        """Take what is next for the consumer, or note that it waits."""
-        if self.sink and not self.paused:
-            self.holder = get_ident()
-            if self.held is not None:  # another thread was interrupted before it had it
-                self.dropped.append(self.held)
-            self.held = entry = self.sink[0]  # from here no call: no interrupt can come in
-            del self.sink[0]
-            if self.memory is not None:
-                self.memory.release((entry,))
-            self._let_take_directly(now_ns)
-            return entry
+    def hand_out(self, now_ns: int) -> bool:
+        """Have items for the consumer, from `at` to below `until`, or note that it waits."""
+        if not self.paused and (self.at < len(self.values) or self.sink.count):
+            if self.at < len(self.values):  # a thread was to be woken, or a pause is over
+                self.until = len(self.values)
+            else:
+                self._take_chunk(now_ns)
+            self.sink.lent = len(self.values) - self.at - 1
+            return True
+        self.sink.lent = len(self.values) - self.at
         self.waiting = True
         self.waits_since_ns = now_ns
-        if self.direct:
-            self._choose_pace(now_ns)
-        return None
+        return False
 
-    def kept(self) -> Entry | None:
-        """Return what this thread took when an interrupt came, or None."""
-        return None if self.over or self.holder != get_ident() else self.held
+    def _take_chunk(self, now_ns: int) -> None:
+        """Take the next chunk of the sink.
 
-    def made_room(self, *, was_direct: bool) -> bool:
-        """Tell whether something may start because the consumer took an item."""
-        if self.direct:
-            return len(self.sink) == self.low
-        assert self.last is not None
-        return was_direct or self.memory is not None or self.last.room() == 1
-
-    def _let_take_directly(self, now_ns: int) -> None:
-        assert self.last is not None
-        self.direct = self.memory is None and self.last.comes_in_lots(SLOW_NS)
-        self.lot_since_ns = now_ns
-
-    def _choose_pace(self, now_ns: int) -> None:
-        """Choose when a consumer that takes directly wakes a thread.
-
-        A quick one does so when it has taken everything; one that works between two items, at
-        half, so that the threads work meanwhile.
+        A consumer that works between two items comes back when half of what the last stage may
+        hold is left, so that the threads work meanwhile; a quick one, when it has had everything.
         """
         assert self.last is not None
-        runtime = self.last.runtime
-        bound = runtime.prefetch + runtime.concurrency
-        quick = now_ns - self.lot_since_ns < bound * QUICK_NS
-        self.low = -1 if quick else bound >> 1
+        chunks, sink, runtime = self.sink.chunks, self.sink, self.last.runtime
+        chunk = chunks[0]
+        count, size = len(chunk.values), 0 if chunk.sizes is None else sum(chunk.sizes)
+        quick = now_ns - self.lot_since_ns < count * QUICK_NS
+        low = 0 if quick else min(count - 1, (runtime.prefetch + runtime.concurrency) >> 1)
+        self.lot_since_ns = now_ns
+        if self.memory is not None:
+            self.memory.held_bytes -= size
+        # From here no call: no interrupt can come in.
+        self.paths = chunk.paths
+        self.values = chunk.values
+        self.at = 0
+        self.until = count - low
+        sink.count -= count
+        del chunks[0]
+
+    def made_room(self) -> bool:
+        """Tell whether something may start because the consumer took items."""
+        assert self.last is not None
+        room = self.last.room()
+        return room > 0 if len(self.values) > 1 else self.memory is not None or room == 1
 
     def look_after_consumer(self, following: Task | None, now_ns: int) -> None:
         """Wake the consumer if there is something for it.
@@ -339,7 +333,7 @@ class Epoch:
         Where the thread goes on with cheap work that waits a little: a consumer woken now
         would only wait for the interpreter, and find less.
         """
-        if not self.waiting or not (self.sink or self.exhausted):
+        if not self.waiting or not (self.sink.count or self.exhausted):
             return
         if following is None or not following.cheap or now_ns - self.waits_since_ns > PATIENCE_NS:
             self.wake_consumer()
@@ -347,14 +341,16 @@ class Epoch:
     def set_paused(self, paused: bool) -> None:  # noqa: FBT001
         """Hold everything back from the consumer, or not."""
         self.paused = paused
-        self.direct = False
+        self.until = 0
         if not paused:
             self.wake_consumer()
 
     @property
     def is_over(self) -> bool:
         """Whether the consumer gets nothing more."""
-        return self.over or (self.exhausted and (self.urgent or not self.sink))
+        if self.over or not self.exhausted:
+            return self.over
+        return self.urgent or not (self.sink.count or self.at < len(self.values))
 
     def wake_consumer(self) -> None:
         """Let the consumer look again."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from .external import Feed, GivenItems
 from .fold import StreamStep
 from .node import CHUNK_MAX, Children, Drops, Node, Stages
 from .runtime import StageRuntime
-from .task import Expansion, Task, child_path
+from .task import DROPPED, EMPTY, Expansion, Task, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -461,7 +460,7 @@ class ExpandNode(Node):
 
     def held(self) -> int:
         """Return the number of results ready, those that wait for their turn included."""
-        return len(self.out) + self.buffered
+        return super().held() + self.buffered
 
     def busy(self) -> bool:
         """Tell whether anything is in this node, or may still be drawn."""
@@ -482,7 +481,7 @@ class ExpandNode(Node):
 
     def has_input(self) -> bool:
         """Tell whether anything could be drawn."""
-        return bool(self.inbox) or any(not x.over and not x.held for x in self.live)
+        return bool(self.inbox.count) or any(not x.over and not x.held for x in self.live)
 
     def runnable(self) -> bool:
         """Tell whether `take` would give a task."""
@@ -503,17 +502,16 @@ class ExpandNode(Node):
             if not self.ordered:
                 allowed = CHUNK_MAX if room > 0 else 0
             elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
-                needed = not self.reserved and len(self.out) < (self.gathers or 1)
+                needed = not self.reserved and super().held() < (self.gathers or 1)
                 allowed = CHUNK_MAX if needed or room > 0 else 0
             else:
                 allowed = self._room_ahead()
             if allowed > 0:
                 return expansion, allowed
-        fresh = bool(self.inbox) and calls < runtime.concurrency
+        fresh = bool(self.inbox.count) and calls < runtime.concurrency
+        allowed = CHUNK_MAX if room > 0 else 0
         if self.live and self.ordered:
             allowed = self._room_ahead()
-        else:
-            allowed = CHUNK_MAX if room > 0 else 0
         if fresh and allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
@@ -535,7 +533,6 @@ class ExpandNode(Node):
         expansion, allowed = choice
         if expansion is None:
             entry = self.inbox.popleft()
-            self.epoch.release((entry,))
             expansion = Expansion(self.seq_in, entry)
             expansion.wanted = self.children.begin(self.seq_in, entry[0])
             self.seq_in += 1
@@ -543,7 +540,8 @@ class ExpandNode(Node):
             self.runtime.counters.items_in += 1
             self.freed(now_ns)
         expansion.held = True
-        task = Task(self, expansion.seq, deque(), self.chunk(allowed))
+        quota = self.chunk(allowed)
+        task = Task(self, expansion.seq, EMPTY, quota=quota, results=self.new_results())
         task.expansion = expansion
         task.drawn = expansion.drawn
         self.reserved += task.quota
@@ -561,6 +559,9 @@ class ExpandNode(Node):
         except BaseException as error:
             self._failed(task, expansion, error)
             return
+        if not rest and self.epoch.memory is None:
+            self._draw(task, expansion)
+            return
         for _ in range(task.quota):
             try:
                 entry = draw()
@@ -571,6 +572,16 @@ class ExpandNode(Node):
                 self._failed(task, expansion, error)
                 return
             give(task.through(entry, rest) if rest else entry)
+
+    def _draw(self, task: Task, expansion: Expansion) -> None:
+        """Draw as fast as it goes; what was drawn before a failure stays."""
+        results = task.results
+        try:
+            results.extend(itertools.islice(expansion.entries, task.quota))
+        except BaseException as error:
+            self._failed(task, expansion, error)
+        else:
+            expansion.over = len(results) < task.quota
 
     async def work_elsewhere(self, task: Task) -> None:
         """Draw up to the quota from an async iterator."""
@@ -635,12 +646,12 @@ class ExpandNode(Node):
     ) -> None:
         first = self.seq_out
         self.seq_out += len(results)
-        self.emit(results, now_ns, irregular=irregular)
+        self.emit_entries(results, now_ns, irregular=irregular)
         if not self.source:
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)
         elif irregular:
-            self.drops.note(first, results)
+            self.drops.note(first, [DROPPED if one is None else one for one in results])
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell which inputs, and which children of those in work, are wanted."""
@@ -665,7 +676,7 @@ class ExpandNode(Node):
 
     def exhausted(self) -> bool:
         """Tell whether every expansion came to its end."""
-        return not self.inbox and not self.live
+        return not self.inbox.count and not self.live
 
     def let_go(self) -> None:
         """Hold no items any more, nor results that wait for others."""

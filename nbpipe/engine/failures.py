@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.describe import summarize
-from ..base.seeding import Entry, Path
+from ..base.seeding import Path
 from ..errors import (
     ExecutorBrokenError,
     FailureBudgetError,
@@ -22,9 +21,6 @@ from ..errors import (
 from ..executors.device import seen
 from ..executors.remote_errors import PackedError, pack_error
 from ..ops.call import FailurePolicy
-
-if TYPE_CHECKING:
-    from .node import Node
 
 
 # -- Failure: one item that failed for good --------------------------------------------------------
@@ -186,32 +182,3 @@ class Budget:
             f"{allowed}; run.failures() lists the last of them",
             stage=self._stage,
         )
-
-
-def parted(node: Node, results: Sequence[Any]) -> tuple[list[Entry], BaseException | None]:
-    """Return the entries up to the first failure that ends the epoch, and its error."""
-    entries: list[Entry] = []
-    error: BaseException | None = None
-    for result in results:
-        if type(result) is tuple:
-            entries.append(result)
-        elif result is not None:
-            error = _count_failure(node, result)
-        if error is None and node.budget is not None:
-            error = node.budget.see(1)
-        if error is not None:
-            break
-    return entries, error
-
-
-def _count_failure(node: Node, failed: Failed) -> BaseException | None:
-    """Count a failed item; give the error if it ends the epoch."""
-    node.epoch.remember(failed.record)
-    runtimes, budgets = (node.runtime, *node.rest_runtimes), (node.budget, *node.rest_budgets)
-    error = None
-    for runtime, budget in zip(runtimes, budgets, strict=True):
-        if runtime.address == failed.record.stage:
-            runtime.counters.errors += 1
-            error = budget.fail() if budget is not None else None
-    failed.ends_epoch = failed.fatal or error is not None
-    return failed.exception if failed.fatal else error

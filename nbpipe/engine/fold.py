@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,10 @@ from ..ops.stage import Fold
 from .failures import Failed, failed
 from .node import CHUNK_MAX, Node, Stages, note
 from .runtime import StageRuntime
-from .task import EpochContext, Expansion, Task, run_steps
+from .task import EMPTY, EpochContext, Expansion, Task, run_entries
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .map import Step
-
-_NO_REST: tuple[Step, ...] = ()
 
 
 class StreamStep:
@@ -75,7 +71,7 @@ class StreamNode(Node):
     def has_input(self) -> bool:
         """Tell whether there is something to push or to flush."""
         over = self.input_over or self.step.operation.finished
-        return bool(self.inbox) or (over and not self.flushed)
+        return bool(self.inbox.count) or (over and not self.flushed)
 
     def runnable(self) -> bool:
         """Tell whether `take` would give a task."""
@@ -93,19 +89,17 @@ class StreamNode(Node):
             return None
         if self.step.operation.finished:
             self._close_input()
-        available = len(self.inbox)
+        available = self.inbox.count
         if not available:
             return self._take_flush(now_ns)
-        pop = self.inbox.popleft
-        items = deque([pop() for _ in range(self.chunk(available))])
-        self.epoch.release(items)
-        self.reserved += len(items)
+        chunk = self.inbox.take(self.chunk(available))
+        self.reserved += len(chunk.values)
         self.freed(now_ns)
-        return self.started(Task(self, 0, items), now_ns)
+        return self.started(Task(self, 0, chunk, results=self.new_results()), now_ns)
 
     def _take_flush(self, now_ns: int) -> Task:
         quota = self.chunk(CHUNK_MAX)
-        task = Task(self, 0, deque(), quota)
+        task = Task(self, 0, EMPTY, quota=quota, results=self.new_results())
         if self.rest_of_stream is None:
             self.rest_of_stream = Expansion(0)
         task.expansion = self.rest_of_stream
@@ -115,7 +109,7 @@ class StreamNode(Node):
     def work(self, task: Task) -> None:
         """Push the items, or draw from what is left."""
         if task.expansion is None:
-            run_steps(task, self.step, _NO_REST)
+            run_entries(task, self.step.apply)
             return
         rest = task.expansion
         try:
@@ -179,7 +173,7 @@ class StreamNode(Node):
         else:
             self.reserved -= len(results)
         if results:
-            self.emit(results, now_ns, irregular=task.irregular)
+            self.emit_entries(results, now_ns, irregular=task.irregular)
         if not final:
             return
         if task.expansion is not None:
@@ -193,7 +187,6 @@ class StreamNode(Node):
             above.cut_off()
         if not self.input_over and not self.done:
             self.epoch.halt(self.upstream)
-            self.epoch.release(self.inbox)
             self.epoch.drop(self.inbox)
             self.input_over = self.epoch.changed = True
 
@@ -203,4 +196,4 @@ class StreamNode(Node):
 
     def exhausted(self) -> bool:
         """Tell whether everything was pushed and flushed."""
-        return not self.inbox and not self.running and self.flushed
+        return not self.inbox.count and not self.running and self.flushed

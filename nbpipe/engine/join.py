@@ -18,7 +18,7 @@ from ..ops.route import Route
 from .fold import StreamNode
 from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Draws, Node, Stages, note, stages_of
 from .runtime import StageRuntime
-from .task import SIZED, Task
+from .task import EMPTY, SIZED, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -77,9 +77,8 @@ class PumpNode(Node):
             room = min(CHUNK_MAX, CHUNK_FOR_EACH * self.runtime.prefetch)
         entries = self.mover.move(self, room) if room > 0 else []
         if entries:
-            self.epoch.release(entries)
             self.runtime.counters.items_in += len(entries)
-            self.emit(entries, now_ns)
+            self.emit_entries(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
 
@@ -95,7 +94,7 @@ class PumpNode(Node):
 
     def take(self, now_ns: int) -> Task | None:
         """Return what was set aside."""
-        return self.started(Task(self, 0, deque()), now_ns) if self.runnable() else None
+        return self.started(Task(self, 0, EMPTY, results=[]), now_ns) if self.runnable() else None
 
     def runnable(self) -> bool:
         """Need a thread for what was set aside alone."""
@@ -126,7 +125,7 @@ class PumpNode(Node):
 
     def has_input(self) -> bool:
         """Tell whether any input holds something."""
-        return any(above.out for above in self.upstream)
+        return any(above.out.count for above in self.upstream)
 
     def exhausted(self) -> bool:
         """Leave the end to the mover."""
@@ -140,7 +139,7 @@ class PumpNode(Node):
 
 
 def _ended(above: Node) -> bool:
-    return above.done and not above.out
+    return above.done and not above.out.count
 
 
 def from_input(entry: Entry, number: int) -> Entry:
@@ -196,7 +195,7 @@ class ZipMover(Mover):
         ended: int | None = None
         longer: int | None = None
         for number, above in enumerate(node.upstream):
-            if above.out:
+            if above.out.count:
                 longer = number if longer is None else longer
             elif not above.done:
                 return
@@ -327,7 +326,7 @@ class DrawingMover(Mover):
         while self.again and len(moved) < room:
             number = self.again[0]
             above = node.upstream[number]
-            if above.out:
+            if above.out.count:
                 moved.append(self.take(above, number))
             elif not above.done:
                 break
@@ -393,7 +392,7 @@ class MixMover(DrawingMover):
         while len(moved) < room and not self.again:
             drawn = self._draw()
             above = node.upstream[drawn]
-            if above.out:
+            if above.out.count:
                 moved.append(self.take(above, drawn))
                 self._next = None
                 continue
@@ -454,7 +453,7 @@ class InterleaveMover(DrawingMover):
                 break
             number = self._open[self._turn]
             above = node.upstream[number]
-            if above.out:
+            if above.out.count:
                 moved.append(self.take(above, number))
                 self._turn = (self._turn + 1) % len(self._open)
                 continue
@@ -561,14 +560,13 @@ class SplitMover(Mover):
     def move(self, node: PumpNode, room: int) -> list[Entry]:
         """Fill the outlets while the next one has room."""
         queue = node.upstream[0].out
-        while queue:
-            branch, value = queue[0][1]
+        while queue.count:
+            branch, value = queue.first_value
             outlet = self._outlets[branch]
             if outlet.room() <= 0:
                 return []
             entry = queue.popleft()
-            node.epoch.release((entry,))
-            outlet.emit(((entry[0], value, *entry[2:]),), node.epoch.now_ns)
+            outlet.emit_entries([(entry[0], value, *entry[2:])], node.epoch.now_ns)
             self.order.append((branch, entry[0]))
             self._draws.note(branch)
             node.epoch.changed = True
@@ -629,15 +627,15 @@ class MergeMover(Mover):
         while self._order and len(moved) < room:
             branch, path = self._order[0]
             last = self._branches[branch][-1]
-            if last.out and _belongs(last.out[0][0], path):
+            if last.out.count and _belongs(last.out.first_path, path):
                 moved.append(last.out.popleft())
                 self._draws.note(branch)
                 continue
-            if not last.out and last.done and last.error is not None:
+            if not last.out.count and last.done and last.error is not None:
                 if not moved:
                     node.end(last.error)
                 return moved
-            if not last.out and not last.done and not self._empty(branch):
+            if not last.out.count and not last.done and not self._empty(branch):
                 return moved
             self._order.popleft()
         if not moved and not self._order and self._split.done:

@@ -520,7 +520,7 @@ class Life:
         """Take note that this process is a fork: locks and threads stayed in the other one."""
         self.forked = True
         if self.epoch is not None:
-            self.epoch.direct = False
+            self.epoch.until = 0
         self.machine.disown()
 
     def check_open(self) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base.seeding import Entry, generator_for
+from ..base.tree import size_bytes
 from ..errors import StageTimeoutError
 from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
-from .runtime import BLOCKED, STARVED, StageRuntime
-from .task import Task, run_plain, run_steps
+from .runtime import BLOCKED, StageRuntime
+from .task import DROPPED, Chunk, Sized, Task, kept, run_plain, run_predicate, run_steps
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -249,7 +249,6 @@ class MapNode(Node):
         "first",
         "gather",
         "log",
-        "plain",
         "ready",
         "returned",
         "seq_in",
@@ -268,18 +267,17 @@ class MapNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
-        self.plain = first.plain
         self.gather = gather
         self.drop_last = drop_last
         self.seq_in = 0
-        self.ready: dict[int, tuple[list[Any], bool]] = {}
+        self.ready: dict[int, tuple[Chunk, bool]] = {}
         self.returned: list[tuple[int, Entry]] = []
         self.fatal = False
         self.log: Drops | Arrivals = Drops() if ordered else Arrivals()
 
     def has_input(self) -> bool:
         """Tell whether a call could start, but for room and slots."""
-        return bool(self.returned) or len(self.inbox) >= (
+        return bool(self.returned) or self.inbox.count >= (
             1 if self.input_over else self.gather or 1
         )
 
@@ -290,7 +288,7 @@ class MapNode(Node):
             return False
         if self.returned:
             return True
-        available = len(self.inbox)
+        available = self.inbox.count
         if not available or self.fatal or (available < self.gather and not self.input_over):
             return False
         return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
@@ -304,11 +302,11 @@ class MapNode(Node):
             seq, entry = self.returned.pop(0)
             self.waiting -= 1
             self.active_without_input = bool(self.returned)
-            return self.started(Task(self, seq, deque((entry,))), now_ns)
-        available = len(self.inbox)
-        if not available or self.fatal or self.done:
-            return None
-        if self.room() <= 0:
+            return self.started(
+                Task(self, seq, Chunk.of([entry]), results=self.new_results()), now_ns
+            )
+        available = self.inbox.count
+        if not available or self.fatal or self.done or self.room() <= 0:
             return None
         if self.gather:
             if available < self.gather and not self.input_over:
@@ -318,7 +316,10 @@ class MapNode(Node):
             count = 1 if available == 1 or self.remote else self.chunk(available)
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
-        task = Task(self, self.seq_in, self._next_items(count))
+        chunk = self.inbox.take(count)
+        if self.gather:
+            chunk = self.gathered(chunk)
+        task = Task(self, self.seq_in, chunk, results=self.new_results())
         if self.gather:
             task.inputs = count
         self.seq_in += task.count
@@ -332,19 +333,21 @@ class MapNode(Node):
         self.running += 1
         return task
 
-    def _next_items(self, count: int) -> deque[Entry]:
-        inbox = self.inbox
-        if count == len(inbox):
-            items = inbox.copy()
-            inbox.clear()
-        else:
-            pop = inbox.popleft
-            items = deque([pop() for _ in range(count)])
-        if self.epoch.memory is not None:
-            self.epoch.release(items)
-        if self.gather:
-            return deque(((items[0][0], [entry[1] for entry in items]),))
-        return items
+    def gathered(self, chunk: Chunk) -> Chunk:
+        """Make one item of several: their values, under the path of the first."""
+        return Chunk(chunk.paths[:1], [chunk.values])
+
+    def new_results(self) -> list[Any]:
+        """Return the list for the results of a task."""
+        return [] if self.epoch.memory is None else Sized()
+
+    def measure(self, task: Task) -> None:
+        """Measure a result, for the bytes that a stage hands on; called without the lock."""
+        results = task.results
+        if isinstance(results, Sized):
+            task.result_bytes = results.sizes[-1] if results.sizes else None
+        elif results and results[-1] is not DROPPED and type(results[-1]) is not Failed:
+            task.result_bytes = size_bytes(results[-1])
 
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on its results; the common case without detours."""
@@ -369,98 +372,123 @@ class MapNode(Node):
         runtime.active -= 1
         self.running -= 1
         runtime.learn(now_ns - task.started_ns, count, now_ns)
-        counters = runtime.counters
-        counters.items_in += task.inputs or count
-        counters.items_out += count
-        counters.bytes_out += runtime.item_bytes * count
+        runtime.counters.items_in += task.inputs or count
         self.reserved -= count
         self.seq_out += count
-        self.out.extend(results)
-        following = self.downstream
-        if following is not None and following.runtime.state == STARVED:
-            following.fed(now_ns)
+        self.put(self._chunk_of(task, 0, results), now_ns)
         if slow:
             self.note_state(now_ns)
         if self.input_over:
             self.check_done()
 
+    def _chunk_of(self, task: Task, at: int, results: list[Any]) -> Chunk:
+        """Return results of a task, from the one of its item `at` on, with their paths."""
+        paths, end = task.paths, at + len(results)
+        if at or end != len(paths):
+            paths = paths[at:end]
+        sized = task.results
+        return Chunk(paths, results, sized.sizes[at:end] if isinstance(sized, Sized) else None)
+
     def work(self, task: Task) -> None:
         """Run the loop that fits."""
-        if self.plain and not self.rest:
-            run_plain(task, self.first)
+        first = self.first
+        if self.rest or self.epoch.memory is not None or first.wants_rng:
+            run_steps(task, first, self.rest)
+        elif first.keeps:
+            run_predicate(task, first)
         else:
-            run_steps(task, self.first, self.rest)
+            run_plain(task, first)
 
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""
         step: AsyncStep = self.first  # type: ignore[assignment]
-        entry = task.items.popleft()
-        task.path = entry[0]
+        entry = task.entry(0)
         if not step.plain:
             result = await step.attempt(entry, task)
         else:
             try:
-                result = (entry[0], await step.fn(entry[1]))
+                task.results.append(await step.fn(entry[1]))
             except BaseException as error:
                 result = await step.recover_async(entry, error, task)
+            else:
+                return
         task.irregular = type(result) is not tuple
-        task.results.append(result)
+        task.results.append(result[1] if type(result) is tuple else result or DROPPED)
+
+    def fresh(self, task: Task) -> list[Any]:
+        """Return the results of a task in progress that were not handed on."""
+        if task.flags is None:
+            return super().fresh(task)
+        values = task.chunk.values
+        self.epoch.dropped.append(values)
+        done = kept(values, task.flags)
+        task.irregular = task.irregular or len(done) > sum(flag is True for flag in task.flags)
+        return done[task.published :]
+
+    def made(self, task: Task) -> Iterator[Entry]:
+        """Return the items that a task made."""
+        pairs = zip(task.paths, task.results, strict=False)
+        return (one for one in pairs if one[1] is not DROPPED and type(one[1]) is not Failed)
 
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long chunk has done, and take back what it has not begun.
 
         A call that waits for the event loop keeps its one item: it counts on it.
         """
-        rest: list[Entry] = []
-        while task.items and not self.remote:
-            try:
-                rest.append(task.items.pop())
-            except IndexError:  # the running thread was faster
-                break
+        if not self.remote:
+            values = list(task.items)
+            first = task.count - len(values)
+            rest = zip(task.paths[first : task.count], values, strict=True)
+            self._return(task, [*rest])
+        super().harvest(task, now_ns)
+
+    def _return(self, task: Task, rest: list[Entry]) -> None:
+        """Put the last items of a task, which it has not begun, back in front of the queue."""
         task.count -= len(rest)
         self.waiting += len(rest)
         first = task.seq + task.count
-        self.returned.extend((first + n, entry) for n, entry in enumerate(reversed(rest)))
+        if self.epoch.memory is not None:  # what it was is counted where it waits in a queue
+            rest = [(path, value, 0) for path, value in rest]
+        self.returned.extend((first + n, entry) for n, entry in enumerate(rest))
         self.returned.sort(key=lambda pair: pair[0])
         self.active_without_input = bool(self.returned)
-        super().harvest(task, now_ns)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results, in input order where that is promised."""
         if self.done or not results:
             return
         irregular, last = task.irregular, results[-1]
-        if irregular and type(last) is not tuple and last is not None:
+        if irregular and type(last) is Failed:
             self.fatal = self.fatal or last.fatal
-        seq = task.seq + at
+        seq, made = task.seq + at, self._chunk_of(task, at, results)
         if not self.ordered:
-            self._emit(seq, results, now_ns, irregular=irregular)
+            self._emit(seq, made, now_ns, irregular=irregular)
         elif seq != self.seq_out:
-            self.ready[seq] = (results, irregular)
+            self.ready[seq] = (made, irregular)
             self.waiting += len(results)
         elif self.ready or irregular or self.guarded:
-            self._emit_in_order(results, now_ns, irregular=irregular)
+            self._emit_in_order(made, now_ns, irregular=irregular)
         else:
             count = len(results)
             self.reserved -= count
             self.seq_out += count
-            self.put_plain(results, count, now_ns)
+            self.put(made, now_ns)
 
-    def _emit_in_order(self, results: list[Any], now_ns: int, *, irregular: bool) -> None:
+    def _emit_in_order(self, results: Chunk, now_ns: int, *, irregular: bool) -> None:
         while True:
             self._emit(self.seq_out, results, now_ns, irregular=irregular)
             if self.done or self.seq_out not in self.ready:
                 return
             results, irregular = self.ready.pop(self.seq_out)
-            self.waiting -= len(results)
+            self.waiting -= len(results.values)
             self.epoch.dropped.append(results)  # what is taken from `out` meanwhile ends with it
 
-    def _emit(self, seq: int, results: list[Any], now_ns: int, *, irregular: bool) -> None:
-        self.reserved -= len(results)
-        self.seq_out += len(results)
+    def _emit(self, seq: int, results: Chunk, now_ns: int, *, irregular: bool) -> None:
+        self.reserved -= len(results.values)
+        self.seq_out += len(results.values)
         self.emit(results, now_ns, irregular=irregular)
         if irregular or not self.ordered:  # only now it is known what ended the epoch
-            self.log.note(seq, results)
+            self.log.note(seq, results.values)
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Leave out what was dropped; a batch stands for all of its items."""
@@ -486,7 +514,6 @@ class MapNode(Node):
 
     def exhausted(self) -> bool:
         """Tell whether all input was handed on."""
-        if len(self.inbox) < self.gather and (self.drop_last or self.input_error is not None):
-            self.epoch.release(self.inbox)
+        if self.inbox.count < self.gather and (self.drop_last or self.input_error is not None):
             self.epoch.drop(self.inbox)  # a batch that holds a failed item cannot be made either
-        return not self.inbox and not self.reserved
+        return not self.inbox.count and not self.reserved

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.seeding import Entry, Path
+from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
 from ..ops.remaining import Remaining, Rows
-from .failures import Budget, parted
+from .failures import Budget, Failed
 from .runtime import BLOCKED, READY, STARVED, StageRuntime
-from .task import Task
+from .task import DROPPED, SIZED, Chunk, Dropped, Queue, SizedEntries, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 def _dropped_in(first: int, results: Sequence[Any]) -> Iterator[int]:
     """Return the numbers of the inputs that gave no result, up to one that ended the epoch."""
     for number, result in enumerate(results, first):
-        if type(result) is not tuple:
-            if result is not None and result.ends_epoch:
+        if result is DROPPED:
+            yield number
+        elif type(result) is Failed:
+            if result.ends_epoch:
                 return
             yield number
 
@@ -94,7 +97,8 @@ class Arrivals:
 
     def note(self, first: int, results: Sequence[Any]) -> None:
         """Hear of the results of the inputs from number `first` on."""
-        kept = [n for n, result in enumerate(results, first) if type(result) is tuple]
+        lost = Dropped, Failed
+        kept = [n for n, result in enumerate(results, first) if type(result) not in lost]
         self._inputs.extend(kept)
         if len(kept) < len(results):
             dropped = np.fromiter(_dropped_in(first, results), np.int64)
@@ -305,9 +309,9 @@ class Node(ABC):
 
     Attributes:
         runtime: limits and counters, kept from epoch to epoch.
-        inbox: the input queue.
+        inbox: the queue of input.
         active_without_input: `take` may give a task though the input queue is empty.
-        out: results ready for the next node; its input queue is this very deque.
+        out: results ready for the next node, whose queue of input is this one.
         reserved: results that tasks in progress may give, or that wait for their turn.
         waiting: those of them that were made, or whose items wait to be taken again.
         gathers: items that the next node needs before it can start.
@@ -364,9 +368,9 @@ class Node(ABC):
         self.epoch = epoch
         self.ordered = ordered
         self.remote = remote
-        self.inbox: deque[Entry] = deque()
+        self.inbox = Queue()
         self.active_without_input = False
-        self.out: deque[Entry] = deque()
+        self.out = Queue(epoch.memory)
         self.upstream: tuple[Node, ...] = ()
         self.downstream: Node | None = None
         self.gathers = 0
@@ -408,6 +412,17 @@ class Node(ABC):
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results `at`, `at + 1`, ... of a task that goes on, or has ended (`final`)."""
 
+    def new_results(self) -> list[Any]:
+        """Return the list for the results of a task."""
+        return [] if self.epoch.memory is None else SizedEntries()
+
+    def measure(self, task: Task) -> None:
+        """Measure a result, for the bytes that a stage hands on; called without the lock."""
+        result = task.results[-1] if task.results else None
+        if type(result) is tuple:
+            sized = len(result) == SIZED
+            task.result_bytes = result[2] if sized else size_bytes(result[1])
+
     @abstractmethod
     def has_input(self) -> bool:
         """Tell whether anything waits to be worked on."""
@@ -420,11 +435,11 @@ class Node(ABC):
 
     def held(self) -> int:
         """Return the number of results ready for the next node."""
-        return len(self.out)
+        return self.out.count + self.out.lent
 
     def busy(self) -> bool:
         """Tell whether anything is in this node, or on its way out."""
-        return bool(self.inbox or self.reserved or self.held())
+        return bool(self.inbox.count or self.reserved or self.held())
 
     def queued(self) -> int:
         """Return the results that wait, without those the next node is gathering."""
@@ -484,7 +499,7 @@ class Node(ABC):
         runtime.active -= 1
         self.running -= 1
         results = task.results
-        done = len(results)
+        done = task.done
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.tally is not None:
             spent -= self._settle_tally(task.tally, now_ns, spent if task.away_ns else 0)
@@ -507,13 +522,21 @@ class Node(ABC):
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long task has done so far."""
         at = task.published
-        fresh = task.results[at:]
+        fresh = self.fresh(task)
         if fresh and not self.epoch.over:
             task.published += len(fresh)
             task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
             self.runtime.cost_ns = max(self.runtime.cost_ns, now_ns - task.started_ns)
+
+    def fresh(self, task: Task) -> list[Any]:
+        """Return the results of a task in progress that were not handed on."""
+        return task.results[task.published :]
+
+    def made(self, task: Task) -> Iterator[Entry]:
+        """Return the items that a task made."""
+        return (one for one in task.results if type(one) is tuple)
 
     def item_of(self, task: Task) -> str:
         """Tell which item a task works on, as its errors would; empty where that is not known."""
@@ -540,28 +563,64 @@ class Node(ABC):
             spent += busy_ns
         return spent
 
-    def emit(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
+    def emit(self, results: Chunk, now_ns: int, *, irregular: bool = False) -> None:
         """Put results into `out`, in the order given; drop what was dropped or failed."""
-        entries: Sequence[Entry] = results
         error = None
         if irregular:
-            entries, error = parted(self, results)
+            results, error = self._parted(results)
         elif self.budget is not None:
-            error = self.budget.see(len(results))
-        if entries:
-            if self.epoch.memory is not None:
-                self.epoch.memory.hold(entries)
-            self.put_plain(entries, len(entries), now_ns)
+            error = self.budget.see(len(results.values))
+        if results.values:
+            self.put(results, now_ns)
         if error is not None:
             self.fail(error)
 
-    def put_plain(self, entries: Sequence[Entry], count: int, now_ns: int) -> None:
-        """Make entries ready for the next node, and count them."""
-        runtime = self.runtime
+    def _parted(self, results: Chunk) -> tuple[Chunk, BaseException | None]:
+        """Return the items up to the first failure that ends the epoch, and its error."""
+        wanted = [False] * len(results.values)
+        error: BaseException | None = None
+        for number, result in enumerate(results.values):
+            if type(result) is Failed:
+                error = self._count_failure(result)
+            else:
+                wanted[number] = result is not DROPPED
+            if error is None and self.budget is not None:
+                error = self.budget.see(1)
+            if error is not None:
+                break
+        paths, values, sizes = results
+        kept = None if sizes is None else list(compress(sizes, wanted))
+        return Chunk(list(compress(paths, wanted)), list(compress(values, wanted)), kept), error
+
+    def _count_failure(self, failed: Failed) -> BaseException | None:
+        """Count a failed item; return the error if it ends the epoch."""
+        self.epoch.remember(failed.record)
+        runtimes, budgets = (self.runtime, *self.rest_runtimes), (self.budget, *self.rest_budgets)
+        error = None
+        for runtime, budget in zip(runtimes, budgets, strict=True):
+            if runtime.address == failed.record.stage:
+                runtime.counters.errors += 1
+                error = budget.fail() if budget is not None else None
+        failed.ends_epoch = failed.fatal or error is not None
+        return failed.exception if failed.fatal else error
+
+    def emit_entries(self, results: Sequence[Any], now_ns: int, *, irregular: bool = False) -> None:
+        """Do so with entries; None stands for one that was dropped."""
+        if not results:
+            return
+        if irregular:
+            sized = self.epoch.memory is not None
+            self.emit(Chunk.of([_row(one, sized=sized) for one in results]), now_ns, irregular=True)
+        else:
+            self.emit(Chunk.of(results), now_ns)
+
+    def put(self, results: Chunk, now_ns: int) -> None:
+        """Make items ready for the next node, and count them."""
+        runtime, count = self.runtime, len(results.values)
         counters = runtime.counters
         counters.items_out += count
         counters.bytes_out += runtime.item_bytes * count
-        self.out.extend(entries)
+        self.out.put(results)
         following = self.downstream
         if following is not None and following.runtime.state == STARVED:
             following.fed(now_ns)
@@ -669,8 +728,15 @@ class Node(ABC):
         """Stop: nothing of this node is needed any more; drop what waits."""
         self.halted = True
         self.epoch.changed = True
-        self.epoch.release(self.inbox)
         self.epoch.drop(self.inbox)
+
+
+def _row(result: Any, *, sized: bool) -> tuple[Any, ...]:
+    """Return what stands in a chunk for a result that may be no item."""
+    if type(result) is tuple:
+        return result
+    row = (0, DROPPED if result is None else result)
+    return (*row, 0) if sized else row
 
 
 # -- Where the stages of an epoch stand: from what the loop has had, upwards to the sources --------

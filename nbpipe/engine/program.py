@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -29,7 +28,7 @@ from .failures import Failed
 from .map import MapNode, step_of
 from .node import CHUNK_MAX, Node
 from .runtime import StageRuntime
-from .task import EpochContext, Expansion, Task
+from .task import DROPPED, Chunk, EpochContext, Expansion, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -337,7 +336,7 @@ class RegionNode(MapNode):
         """Return the number of places for further results: all that are under way count."""
         runtime = self.runtime
         places = runtime.prefetch + runtime.concurrency + self.gathers
-        return places - self.reserved - len(self.out)
+        return places - self.reserved - self.held()
 
     def chunk(self, available: int) -> int:
         """Return the number of items to send at once: a fair share of what may be held.
@@ -359,13 +358,9 @@ class RegionNode(MapNode):
         """Tell whether several items are sent at once: then the consumer takes them so, too."""
         return not self.region.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
 
-    def _next_items(self, count: int) -> deque[Entry]:
-        if not self.gather:
-            return super()._next_items(count)
-        entries = [self.inbox.popleft() for _ in range(count)]
-        if self.epoch.memory is not None:
-            self.epoch.release(entries)
-        return deque(((entries[0][0], entries),))
+    def gathered(self, chunk: Chunk) -> Chunk:
+        """Make one item of several, each with its own path."""
+        return Chunk(chunk.paths[:1], [[*zip(chunk.paths, chunk.values, strict=True)]])
 
     def item_of(self, task: Task) -> str:
         """Tell which items a task works on: those it was sent, but for what came back."""
@@ -382,7 +377,7 @@ class RegionNode(MapNode):
 
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
-        entries = _taken(task.items)
+        entries: list[Entry] = [*zip(task.paths, list(task.items), strict=False)]
         if not entries:  # all was taken back
             return
         task.sent = entries
@@ -466,7 +461,9 @@ class RegionNode(MapNode):
     def _give(self, task: Task, results: list[Any]) -> None:
         if not all(type(result) is tuple for result in results):
             task.irregular = True  # first: the ticker may take results at any moment
-        task.results.extend(results)
+        for result in results:
+            value = result[1] if type(result) is tuple else result
+            task.results.append(DROPPED if result is None else value)
 
 
 class RegionExpandNode(ExpandNode):
@@ -517,17 +514,6 @@ class RegionOpener(CallOpener):
         expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
         task.retried += (self._step.stage,)
         return None
-
-
-def _taken(items: deque[Entry]) -> list[Entry]:
-    """Take the items of a task one by one: others may take some back meanwhile."""
-    taken: list[Entry] = []
-    while items:
-        try:
-            taken.append(items.popleft())
-        except IndexError:  # the other one was faster
-            break
-    return taken
 
 
 def node_of(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..base.seeding import Entry
 from ..ops.stage import Stage
 from .stats import Counters, StageStats, stats_of
-from .task import SIZED
 
 if TYPE_CHECKING:
     from .node import Node
 
 # -- Memory: a budget for the bytes held in all buffers of a run -----------------------------------
-# Called under the scheduler's lock. Entries carry their size as a third element while they wait:
-# they were measured by the thread that made them.
+# Called under the scheduler's lock. While items wait, they carry their sizes, as measured by the
+# thread that made them; the queues count them.
 _SHRINKS = 1.1  # a stage whose results are at most this much larger than its input
 
 
@@ -24,6 +21,9 @@ class Memory:
 
     Args:
         limit_bytes: the budget [bytes].
+
+    Attributes:
+        held_bytes: of everything that waits in a queue [bytes].
     """
 
     __slots__ = ("_making_bytes", "_running", "held_bytes", "limit_bytes")
@@ -33,14 +33,6 @@ class Memory:
         self.held_bytes = 0
         self._making_bytes = 0.0  # estimated, of the results that places are reserved for
         self._running = 0  # tasks
-
-    def hold(self, entries: Iterable[Entry]) -> None:
-        """Count entries that go into a buffer."""
-        self.held_bytes += _bytes_of(entries)
-
-    def release(self, entries: Iterable[Entry]) -> None:
-        """Count entries that left a buffer."""
-        self.held_bytes -= _bytes_of(entries)
 
     def began(self, node: Node) -> None:
         """Called when a task of `node` was taken."""
@@ -81,10 +73,6 @@ class Memory:
             return False  # measure one item first
         wanted_bytes = self.held_bytes + self._making_bytes + runtime.item_bytes
         return wanted_bytes <= self.limit_bytes or (waits and not self._running)
-
-
-def _bytes_of(entries: Iterable[Entry]) -> int:
-    return sum(entry[2] for entry in entries if len(entry) == SIZED)
 
 
 def input_bytes(node: Node) -> float:

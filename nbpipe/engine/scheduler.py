@@ -8,7 +8,6 @@ from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns
 
-from ..base.seeding import Entry
 from ..base.threads import Latch, holds, in_new_thread, no_thread, uninterrupted
 from ..executors.base import Work
 from ..executors.coroutine import EventLoop
@@ -22,7 +21,7 @@ from .node import Stages
 from .regions import Regions
 from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
-from .task import EpochContext, Task
+from .task import MEASURE_NS, EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -212,7 +211,7 @@ def _with_workers(scheduler: Scheduler, address: str, row: StageStats) -> StageS
 # takes the next task: of the most downstream stage that has input, a free slot and room. A task
 # that was taken has a place for its results, so no thread ever waits on a full queue, and to change
 # a limit is an assignment and a wake-up.
-WAIT, OVER = "wait", "over"
+FOUND, WAIT, OVER = "found", "wait", "over"
 _LAST_TICK_S = 1.0  # a tick never takes so long: it holds no user code
 
 
@@ -251,7 +250,8 @@ class Scheduler:
         self, number: int, given: GivenOrder | None = None, node_state: Stages | None = None
     ) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
-        epoch = Epoch(EpochContext(self._seed, number), memory=memory, remember=self.remember)
+        context = EpochContext(self._seed, number)
+        epoch = Epoch(context, memory=memory, remember=self.remember, lock=self.lock)
         epoch.at_work = self.at_work
         chain = self._chain if given is None else given_chain(self._chain, given)
         Builder(chain, epoch, self._runtime, self.regions, node_state).build()
@@ -334,6 +334,10 @@ class Scheduler:
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
+        if task is not None:
+            task.let_go()
+            if task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
+                task.node.measure(task)
         while True:
             new_seat = remote = following = dropped = None
             with self.lock:
@@ -405,7 +409,8 @@ class Scheduler:
         """Hand in a call of the event loop and take the next ones; called in its thread."""
         assert isinstance(done, Task)
         done.ended_ns = now_ns = perf_counter_ns()
-        done.measure()
+        done.let_go()
+        done.node.measure(done)
         with self.lock:
             self._settle(done, now_ns)
             following = self._take_remote(now_ns)
@@ -473,7 +478,7 @@ class Scheduler:
             epoch.pump(now_ns)
         for node in epoch.order:
             cheap = node.runtime.cost_ns <= SLOW_NS and node.downstream is not None
-            if cheap and len(node.out) > node.gathers:
+            if cheap and node.out.count > node.gathers:
                 continue  # whoever comes next does it, unless the next stage starves
             if node.runnable():
                 return self._team.unpark()
@@ -533,15 +538,18 @@ class Scheduler:
 
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
+        self.paused = paused
         if holds(self.lock):
-            self.paused = paused
-            in_new_thread(lambda: self.pause(paused=self.paused))
-            return
+            in_new_thread(self._pause)
+        else:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Do what was said last: of two threads, either may come first."""
         now_ns = perf_counter_ns()
         with self.lock:
-            self.paused = paused
             if self.epoch is not None:
-                self.epoch.set_paused(paused)
+                self.epoch.set_paused(self.paused)
             self._note_states(now_ns)
             seat = self._wake(now_ns)
             dropped = self._take_dropped()
@@ -554,35 +562,38 @@ class Scheduler:
                 node.note_state(now_ns)
 
     # -- the consumer ---------------------------------------------------------------------
-    def next_entry(self, epoch: Epoch) -> Entry | str:
-        """Take what is next; WAIT: wait at the epoch's gate and ask again; OVER: it is."""
+    def have_next(self, epoch: Epoch) -> str:
+        """Have the next item FOUND at hand; WAIT: wait at the epoch's gate and ask again; OVER."""
         now_ns = perf_counter_ns()
         seat = dropped = None
         with self.lock:
-            kept = epoch.kept()
-            if kept is not None:
-                return kept
+            if epoch.at < epoch.until:  # an interrupt came before the loop had it
+                return FOUND
             if epoch.is_over:
                 return OVER
-            direct = epoch.direct
-            entry = epoch.hand_out(now_ns)
-            if entry is None or epoch.made_room(was_direct=direct):
+            found = epoch.hand_out(now_ns)
+            if not found or epoch.made_room():
                 seat = self._room_made(epoch, now_ns)
             if epoch.dropped:
                 dropped = epoch.take_dropped()
         del dropped
         self._start(seat)
-        return WAIT if entry is None else entry
+        return FOUND if found else WAIT
 
     def _room_made(self, epoch: Epoch, now_ns: int) -> Seat | None:
-        if self._cheap and epoch.direct:
+        last = epoch.last
+        assert last is not None
+        if self._cheap and last.comes_in_lots(SLOW_NS):
             return None  # a thread is about to come back from cheap work, and will see
-        if epoch.last is not None and epoch.last.runtime.state == BLOCKED:
-            epoch.last.note_state(now_ns)
-        return self._wake(now_ns)
+        if last.runtime.state == BLOCKED:
+            last.note_state(now_ns)
+        seat = self._wake(now_ns)
+        if epoch.waiting:  # a join has moved what was above it
+            epoch.look_after_consumer(None, now_ns)
+        return seat
 
     def wake_threads(self) -> None:
-        """Wake a thread if there is work: the consumer made room without the lock."""
+        """Wake a thread if there is work: there is more for the source to read."""
         now_ns = perf_counter_ns()
         with self.lock:
             seat = None if self.epoch is None else self._room_made(self.epoch, now_ns)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
+from operator import itemgetter, truth
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from ..base.seeding import Entry, Path
 from ..base.threads import Latch
 from ..base.tree import size_bytes
+from .failures import Failed
 
 if TYPE_CHECKING:
     from ..ops.remaining import Remaining
@@ -39,31 +43,220 @@ class EpochContext:
         return EpochContext(self.seed, epoch, self.ended)
 
 
-# -- Task: a piece of work for one stage, and the loops that do it outside the lock ----------------
-# A task's `items` may be taken back from the right while it runs, and its `results` may be handed
-# on before it ends; so the loops take items one by one from the left, and append exactly one result
-# for each: an entry, None for an item that is dropped, or a `Failed`.
+# -- Queue: items between two stages, in chunks ----------------------------------------------------
+# A chunk is columnar: paths and values side by side. What a stage makes of a chunk keeps its paths,
+# so a cheap item costs no object of its own. An entry is one row: a path and a value, and the size
+# [bytes] where there is a budget for memory.
 SIZED = 3  # elements of an entry that carries its size
-MEASURE_NS = 100_000  # a result of a stage is measured no more often than this
+Paths = Sequence[Path]
+Sizes = Sequence[int] | None
+
+
+@final
+class Dropped:
+    """The type of DROPPED, which takes the place of a result that is left out."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "DROPPED"
+
+
+DROPPED = Dropped()
+
+
+class Chunk(NamedTuple):
+    """Items side by side.
+
+    Attributes:
+        paths: of the items.
+        values: the items.
+        sizes: of the items [bytes]; None without a budget for memory.
+    """
+
+    paths: Paths
+    values: list[Any]
+    sizes: Sizes = None
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Chunk:
+        """Return a chunk of some entries."""
+        paths, values, *sizes = zip(*entries, strict=True)
+        return cls(paths, list(values), sizes[0] if sizes else None)
+
+    def entries(self) -> Iterator[Entry]:
+        """Return the items one by one."""
+        columns = self[:2] if self.sizes is None else self
+        return zip(*columns, strict=False)
+
+    def part(self, first: int, end: int) -> Chunk:
+        """Return the items from `first` to below `end`."""
+        sizes = self.sizes
+        return Chunk(self.paths[first:end], self.values[first:end], sizes and sizes[first:end])
+
+
+EMPTY = Chunk((), [])
+
+
+class HeldBytes(Protocol):
+    """Counts the bytes in all queues of a run."""
+
+    held_bytes: int
+
+
+@final
+class Queue:
+    """Items that wait for the next stage; changed under the scheduler's lock.
+
+    Args:
+        memory: counts the bytes of what waits; None without a budget.
+
+    Attributes:
+        count: how many items wait.
+        lent: items that the consumer has taken with their chunk, but not handed to the loop yet.
+        chunks: what waits.
+    """
+
+    __slots__ = ("_at", "_memory", "chunks", "count", "lent")
+
+    def __init__(self, memory: HeldBytes | None = None) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.count = 0
+        self.lent = 0
+        self._at = 0  # of the first chunk, items that were taken
+        self._memory = memory
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Return what waits, without taking it."""
+        return chain.from_iterable(chunk.entries() for chunk in self.whole())
+
+    def whole(self) -> Iterator[Chunk]:
+        """Return the chunks that wait, without what was taken of the first."""
+        at = self._at
+        for chunk in tuple(self.chunks):
+            yield chunk.part(at, len(chunk.values)) if at else chunk
+            at = 0
+
+    @property
+    def first_path(self) -> Path:
+        """The path of the next item."""
+        return self.chunks[0].paths[self._at]
+
+    @property
+    def first_value(self) -> Any:
+        """The next item."""
+        return self.chunks[0].values[self._at]
+
+    def put(self, chunk: Chunk) -> None:
+        """Add items; none is no chunk."""
+        self.chunks.append(chunk)
+        self.count += len(chunk.values)
+        if self._memory is not None and chunk.sizes is not None:
+            self._memory.held_bytes += sum(chunk.sizes)
+
+    def take(self, count: int) -> Chunk:
+        """Take the next `count` items, of which there must be so many."""
+        chunks, at = self.chunks, self._at
+        chunk = chunks[0]
+        left = len(chunk.values) - at
+        self.count -= count
+        if count > left:
+            parts = [self._part(left)]
+            while (left := count - sum(len(part.values) for part in parts)) > 0:
+                parts.append(self._part(left))
+            chunk = _together(parts)
+        elif count == left and not at:
+            chunks.popleft()
+        else:
+            chunk = self._part(count)
+        if self._memory is not None and chunk.sizes is not None:
+            self._memory.held_bytes -= sum(chunk.sizes)
+        return chunk
+
+    def _part(self, most: int) -> Chunk:
+        """Take at most so many items of the first chunk."""
+        chunk, at = self.chunks[0], self._at
+        end = min(len(chunk.values), at + most)
+        if end == len(chunk.values):
+            self.chunks.popleft()
+            self._at = 0
+        else:
+            self._at = end
+        if not at and end == len(chunk.values):
+            return chunk
+        part = chunk.part(at, end)
+        chunk.values[at:end] = repeat(None, end - at)  # they end where they were taken to
+        return part
+
+    def popleft(self) -> Entry:
+        """Take the next item."""
+        paths, values, sizes = self.chunks[0]
+        at = self._at
+        value, values[at] = values[at], None
+        entry = (paths[at], value) if sizes is None else (paths[at], value, sizes[at])
+        self.count -= 1
+        self._at = at + 1
+        if at + 1 == len(values):
+            self.chunks.popleft()
+            self._at = 0
+        if self._memory is not None and sizes is not None:
+            self._memory.held_bytes -= sizes[at]
+        return entry
+
+    def clear(self) -> object:
+        """Let go of everything; what it was is dropped by the caller, without the lock."""
+        dropped, self.chunks = self.chunks, deque()
+        if self._memory is not None:
+            sizes = [chunk.sizes for chunk in dropped if chunk.sizes is not None]
+            taken = sizes[0][: self._at] if sizes else ()
+            self._memory.held_bytes -= sum(map(sum, sizes)) - sum(taken)
+        self.count = self._at = 0
+        return dropped
+
+
+def _together(parts: Sequence[Chunk]) -> Chunk:
+    paths, values, sizes = zip(*parts, strict=True)
+    joined = chain.from_iterable
+    return Chunk(
+        [*joined(paths)], [*joined(values)], None if sizes[0] is None else [*joined(sizes)]
+    )
+
+
+# -- Task: a piece of work for one stage, and the loops that do it outside the lock ----------------
+# While a task runs, another thread may take back what it has not begun, and hand on what it has
+# done. So a loop takes its items from one iterator over a list, which that thread can exhaust
+# between two of them, and adds exactly one result for each to one list, which that thread can read.
+MEASURE_NS = 1_000_000  # a result of a stage is measured no more often than this
 
 
 class Sized(list[Any]):
-    """Results that are measured as they come, in the thread that made them."""
+    """Results that are measured as they come, in the thread that made them.
+
+    Attributes:
+        sizes: of the results [bytes]; those of results that are no items say nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
 
     def append(self, result: Any) -> None:
         """Measure a result and keep it."""
-        super().append(_sized(result))
-
-    def extend(self, results: Iterable[Any]) -> None:
-        """Measure results and keep them."""
-        super().extend([_sized(result) for result in results])
+        self.sizes.append(size_bytes(result))
+        super().append(result)
 
 
-def _sized(result: Any) -> Any:
-    """Return an entry with its size; one that passed through a stage unchanged has it."""
-    if type(result) is not tuple or len(result) == SIZED:
-        return result
-    return (*result, size_bytes(result[1]))
+class SizedEntries(list[Any]):
+    """The same for results that are entries; those that passed through a stage have their size."""
+
+    def append(self, result: Any) -> None:
+        """Measure a result and keep it."""
+        if type(result) is tuple and len(result) < SIZED:
+            result = (*result, size_bytes(result[1]))
+        super().append(result)
 
 
 class Task:
@@ -72,22 +265,25 @@ class Task:
     Attributes:
         node: the node it belongs to.
         seq: place of its first item in the node's order.
-        items: entries still to do.
-        count: number of entries, without those taken back.
-        results: one result for each entry done.
+        paths: of the items.
+        chunk: the items; none are left once the work is done.
+        items: those of them that are not begun.
+        count: number of items, without those taken back.
+        results: one result for each item done: a value, DROPPED, or a `Failed`; of nodes that do
+            not take item by item, entries in place of values, and None in place of DROPPED.
+        flags: of a predicate, what it said of each item done; `results` come at the end.
         published: number of results already handed on.
-        irregular: some result is not an entry.
+        irregular: some result is not an item.
         cheap: taken without waking another thread.
         watched: the ticker looks after it.
         started_ns, ended_ns: when the work began and ended; 0 before.
-        inputs: number of items, where one entry holds several of them.
+        inputs: number of items, where one value holds several of them.
         retried: for each call that was tried again, its stage.
         tally: for each fused step, calls, results and time [ns].
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
         drawn: how many were drawn from it before this task.
-        path: of the entry that is worked on, where the work is done here.
         step: place of the fused step that it is in; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
         seen_ns: when results were last handed on before the end; 0 where none were.
@@ -104,46 +300,69 @@ class Task:
     cheap = False
     watched = False
     tally: list[list[int]] | None = None
+    flags: list[Any] | None = None
     result_bytes: int | None = None
     expansion: Expansion | None = None
     drawn = 0
-    path: Path | None = None
     step = 0
     sent: Sequence[Entry] = ()
     seen_ns = 0
 
-    def __init__(self, node: Node, seq: int, items: deque[Entry], quota: int = 0) -> None:
+    def __init__(
+        self, node: Node, seq: int, chunk: Chunk, *, quota: int = 0, results: list[Any]
+    ) -> None:
         self.node = node
         self.seq = seq
-        self.items = items
-        self.count = len(items)
+        self.paths = chunk.paths
+        self.chunk = chunk
+        self.items: Iterator[Any] = iter(chunk.values)
+        self.count = len(chunk.values)
         self.quota = quota
-        self.results: list[Any] = [] if node.epoch.memory is None else Sized()
+        self.results = results
+        self.perform: Callable[[Any], object] = node.work
 
     @property
     def several(self) -> bool:
         """Whether it may give more than one result, so that some could be held back."""
         return self.quota > 1 or self.count > 1
 
+    @property
+    def done(self) -> int:
+        """Number of results so far."""
+        return len(self.results if self.flags is None else self.flags)
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the item that is worked on, where that is known."""
+        done = self.done
+        return self.paths[done] if done < self.count else None
+
+    def entry(self, number: int) -> Entry:
+        """Return an item that is being worked on."""
+        return (self.paths[number], self.chunk.values[number])
+
+    def let_go(self) -> None:
+        """Hold no items any more: whoever looks at what is in progress may be the last to."""
+        self.chunk = EMPTY
+        self.items = iter(())
+
     def run(self) -> None:
         """Do the work in this thread."""
         self.started_ns = perf_counter_ns()
-        self.node.work(self)
-        self.ended_ns = now_ns = perf_counter_ns()
-        if now_ns - self.node.runtime.measured_ns > MEASURE_NS:
-            self.measure()
+        self.perform(self)
+        self.ended_ns = perf_counter_ns()
+        self.let_go()
+        self.node.measure(self)
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Return the coroutine that does the work on the event loop."""
         self.started_ns = perf_counter_ns()
         return _nothing() if self.node.epoch.over else self.node.work_elsewhere(self)
 
-    def measure(self) -> None:
-        """Measure a result, for the bytes that a stage hands on; called without the lock."""
-        result = self.results[-1] if self.results else None
-        if type(result) is tuple:
-            sized = len(result) == SIZED
-            self.result_bytes = result[2] if sized else size_bytes(result[1])
+    def lacks(self, done: int) -> bool:
+        """Tell whether it has more than `done` items, none of which was taken back."""
+        with self.node.epoch.lock:
+            return done < self.count
 
     def through(self, entry: Any, steps: Sequence[Step]) -> Any:
         """Send an entry through fused steps, timing each."""
@@ -220,41 +439,93 @@ class Expansion:
 
 def run_plain(task: Task, step: Step) -> None:
     """Call a function of one argument on every item: the loop that must be fast."""
-    take, give, call = task.items.popleft, task.results.append, step.fn
+    _call_each(task, step, task.results, partial(map, step.fn), itemgetter(1))
+
+
+def run_predicate(task: Task, step: Step) -> None:
+    """Ask a predicate of one argument of every item, and keep those for which it holds."""
+    fn = step.fn
+    flags: list[Any] = []
+    task.flags = flags
+    _call_each(task, step, flags, lambda items: map(truth, map(fn, items)), bool)
+    values = task.chunk.values
+    if task.irregular or not all(flags):
+        task.irregular = True
+        task.results = kept(values, flags)
+    else:
+        task.results = values[: len(flags)]
+
+
+def kept(values: Sequence[Any], flags: Sequence[Any]) -> list[Any]:
+    """Return the results of a predicate: the items for which it holds, among what has no item."""
+    return [
+        value if flag is True else flag or DROPPED
+        for value, flag in zip(values, flags, strict=False)
+    ]
+
+
+def _call_each(
+    task: Task,
+    step: Step,
+    out: list[Any],
+    calls: Callable[[Iterator[Any]], Iterator[Any]],
+    result_of: Callable[[Any], Any],
+) -> None:
+    """Add what the calls give to `out`, a failure in the place of the call that failed.
+
+    Args:
+        task: has the items.
+        step: says what a failure does.
+        out: takes one result for each item.
+        calls: gives the results of items.
+        result_of: gives the result for what a call gave that was tried again: an entry, or None.
+    """
+    items, extend = task.items, out.extend
     while True:
+        error: BaseException
         try:
-            entry = take()
-        except IndexError:  # done, or the rest was taken back
-            return
-        task.path = path = entry[0]
-        try:
-            give((path, call(entry[1])))
-        except BaseException as error:
-            task.irregular = True
-            failed = step.recover(entry, error, task)
-            give(failed)
-            if failed is not None and not isinstance(failed, tuple) and failed.fatal:
+            extend(calls(items))
+            done = len(out)
+            if done >= task.count or not task.lacks(done):
                 return
+            error = StopIteration()  # the function raised it, and so ended the loop
+        except BaseException as problem:
+            error = problem
+        task.irregular = True  # first: the ticker may take results at any moment
+        result = step.recover(task.entry(len(out)), error, task)
+        if isinstance(result, Failed):
+            out.append(result)
+            if result.fatal:
+                return
+        else:
+            out.append(result_of(result))
 
 
 def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
     """Send every item through `first.apply` and the fused steps after it."""
-    take, give, apply = task.items.popleft, task.results.append, first.apply
-    while True:
-        try:
-            entry = take()
-        except IndexError:
-            return
-        task.path = entry[0]
-        result = apply(entry, task)
+    give, apply, paths = task.results.append, first.apply, task.paths
+    for number, value in enumerate(task.items):
+        result = apply((paths[number], value), task)
         if rest and type(result) is tuple:
             result = task.through(result, rest)
         if type(result) is tuple:
-            give(result)
+            give(result[1])
             continue
         task.irregular = True  # first: the ticker may take results at any moment
-        give(result)
+        give(DROPPED if result is None else result)
         if result is not None and result.fatal:
+            return
+
+
+def run_entries(task: Task, apply: Callable[[Entry, Task], Any]) -> None:
+    """Do the same where an entry is given for an entry, with a path of its own."""
+    give = task.results.append
+    for entry in task.chunk.entries():
+        result = apply(entry, task)
+        if type(result) is not tuple:
+            task.irregular = True
+        give(result)
+        if result is not None and type(result) is not tuple and result.fatal:
             return
 
 

@@ -11,10 +11,16 @@ from ..errors import ArgumentError
 
 
 class Work(Protocol):
-    """A piece of work: what an executor sees of a task."""
+    """A piece of work: what an executor sees of a task.
 
-    def run(self) -> None:
-        """Do the work in the calling thread; exceptions of user code stay inside."""
+    Attributes:
+        started_ns, ended_ns: when the work began and ended; set by who does it.
+        perform: does a piece of work in the calling thread; exceptions of user code stay inside.
+    """
+
+    started_ns: int
+    ended_ns: int
+    perform: Callable[[Any], object]
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Return the coroutine that does the work; exceptions of user code stay inside."""

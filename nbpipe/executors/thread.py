@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from _thread import allocate_lock, get_ident
+from time import perf_counter_ns
 from typing import Protocol, final
 
 from ..base.threads import uninterrupted
@@ -138,7 +139,9 @@ class ThreadTeam:
             while True:
                 work = advance(work, seat)
                 if work is not None:
-                    work.run()
+                    work.started_ns = perf_counter_ns()
+                    work.perform(work)
+                    work.ended_ns = perf_counter_ns()
                 elif seat.dismissed:
                     return
                 else:

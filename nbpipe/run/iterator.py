@@ -14,7 +14,7 @@ from ..base.seeding import Entry
 from ..base.threads import holds, in_new_thread
 from ..engine.epoch import Epoch
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
-from ..engine.scheduler import WAIT
+from ..engine.scheduler import FOUND, OVER, WAIT
 from ..errors import ConcurrentIterationError, LengthUnknownError
 from ..executors.device import opened
 from ..ops.chain import length
@@ -52,7 +52,6 @@ class EpochIterator(Iterator[Any]):
         self._scheduler = life.scheduler
         self._consumer = life.record.consumer
         self._before = self._consumer.items - life.delivered_before
-        self._sink = epoch.sink
         self._thread = get_ident()
         self._between = life.between_waits
         self._turn = threading.Lock()
@@ -70,22 +69,17 @@ class EpochIterator(Iterator[Any]):
         epoch = self._epoch
         if self._between is not None:
             self._between()
-        if epoch.direct and epoch.held is None and get_ident() == self._thread:
-            sink = self._sink  # it is safe without a lock: others only add to it
+        at = epoch.at
+        if at < epoch.until and get_ident() == self._thread and not self._opens:
+            values = epoch.values
             try:
-                entry = sink[0]
-            except IndexError:
+                value = values[at]
+            except IndexError:  # another thread has just ended it
                 return self._next(epoch)[1]
-            epoch.holder = self._thread
-            epoch.held = entry  # until the loop has it, whatever comes in between
-            del sink[0]
-            if len(sink) == epoch.low:
-                self._scheduler.wake_threads()
-            if self._opens:
-                entry = self._opened(entry)
+            values[at] = None  # from here no call: no interrupt comes before the loop has it
             self._consumer.items += 1
-            epoch.held = None
-            return entry[1]
+            epoch.at = at + 1
+            return value
         return self._next(epoch)[1]
 
     def take(self) -> Entry | None:
@@ -95,14 +89,16 @@ class EpochIterator(Iterator[Any]):
             StageError: as `__next__` does.
         """
         try:
-            return self._next(self._epoch)[:2]
+            return self._next(self._epoch)
         except StopIteration:
             return None
 
     @property
     def ready(self) -> bool:
         """Whether there is an item to be taken without a wait."""
-        return bool(self._sink) and not self._scheduler.paused and not self._done
+        epoch = self._epoch
+        left = epoch.at < len(epoch.values) or epoch.sink.count > 0
+        return left and not self._scheduler.paused and not self._done
 
     def _next(self, epoch: Epoch) -> Entry:
         life = self._life
@@ -117,28 +113,31 @@ class EpochIterator(Iterator[Any]):
                     "another thread is waiting in this iterator; let one thread iterate"
                 )
             with self._turn:  # whoever looks in vain waits before another one looks
-                found = self._scheduler.next_entry(epoch)
+                found = self._scheduler.have_next(epoch)
                 if found is WAIT:
                     self._wait(epoch)
-            if not isinstance(found, str):
+            if found is FOUND:
                 life.owner = threading.current_thread()
-                if self._opens:
-                    found = self._opened(found)
+                at, values, paths = epoch.at, epoch.values, epoch.paths
+                if at >= len(values):  # another thread has just ended it
+                    continue
+                entry = paths[at], self._opened(values[at]) if self._opens else values[at]
+                values[at] = None  # from here no call: no interrupt comes before the loop has it
                 self._consumer.items += 1
-                epoch.held = None
-                return found
-            if found is not WAIT:
+                epoch.at = at + 1
+                return entry
+            if found is OVER:
                 self._over(epoch)
         raise StopIteration
 
-    def _opened(self, entry: Entry) -> Entry:
+    def _opened(self, value: Any) -> Any:
         """Have the streams of this thread wait for a batch; one that is copied is waited for."""
         begun_ns = perf_counter_ns()
         try:
-            return (entry[0], opened(entry[1]))
+            return opened(value)
         except Exception:  # the loop gets this error, and then the next item
             self._consumer.items += 1
-            self._epoch.held = None
+            self._epoch.at += 1
             raise
         finally:
             self._consumer.waited_ns += perf_counter_ns() - begun_ns

@@ -37,7 +37,7 @@ def test_raised_prefetch_fills_at_once(kind):
     """A raised prefetch lets a stage that had no room go on, with nobody taking items."""
     calls = Calls()
     with (
-        nbpipe.source(range(80)).map(stage(kind, calls=calls), prefetch=1, name="w").start() as run
+        nbpipe.source(range(200)).map(stage(kind, calls=calls), prefetch=1, name="w").start() as run
     ):
         items = iter(run)
         calls.wait_begun(2)
@@ -45,7 +45,8 @@ def test_raised_prefetch_fills_at_once(kind):
         run["w"].prefetch = 40
         calls.wait_begun(41)
         quiet(run)
-        assert (calls.begun, drained(items)) == (41, list(range(80)))
+        assert 41 <= calls.begun <= 40 + 64  # and perhaps a chunk of cheap calls
+        assert drained(items) == list(range(200))
 
 
 def test_knobs_of_every_stage_may_be_turned_while_all_buffers_are_full():

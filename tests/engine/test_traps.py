@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-from collections import deque
 from types import SimpleNamespace
 
 import pytest
 
 import nbpipe
 from nbpipe.engine.map import Step
-from nbpipe.engine.task import EpochContext, Task, run_steps
+from nbpipe.engine.task import DROPPED, Chunk, EpochContext, Task, run_steps
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, quiet, stage
 
 KINDS = ("thread", "coroutine", "inline")
@@ -221,14 +220,12 @@ def test_dropped_item_is_announced_before_it_is_handed_on():
     class Results(list):
         def append(self, result):
             super().append(result)
-            if type(result) is not tuple and not task.irregular:
+            if result is DROPPED and not task.irregular:
                 early.append(result)
 
-    node = SimpleNamespace(epoch=SimpleNamespace(memory=None))
-    task = Task(node, 0, deque([(0, 0), (1, 1)]))
-    task.results = Results()
+    task = Task(SimpleNamespace(work=None), 0, Chunk((0, 1), [0, 1]), results=Results())
     run_steps(task, Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True), ())
-    assert (early, list(task.results)) == ([], [None, (1, 1)])
+    assert (early, list(task.results)) == ([], [DROPPED, 1])
 
 
 # -- 4: ordered stages: one limit for calls in progress, one bound for what waits ------------
