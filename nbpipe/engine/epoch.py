@@ -203,7 +203,13 @@ class Epoch:
             if self.pumps:
                 self.pump(now_ns)
             for node in self.remote if remote else self.order:
-                if node.inbox.count or node.active_without_input:
+                runtime, out = node.runtime, node.out
+                if runtime.active >= runtime.concurrency:
+                    continue
+                places = runtime.prefetch + runtime.concurrency + node.gathers
+                if node.active_without_input or (
+                    node.inbox.count and out.count + out.lent < places
+                ):
                     task = node.take(now_ns)
                     if task is not None:
                         if self.memory is not None:

@@ -13,9 +13,19 @@ from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
-from .node import BOOKING_NS, Arrivals, Drops, Node, Stages
-from .runtime import BLOCKED, StageRuntime
-from .task import DROPPED, Chunk, Sized, Task, kept, run_plain, run_predicate, run_steps
+from .node import BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
+from .runtime import BLOCKED, READY, STARVED, StageRuntime
+from .task import (
+    DROPPED,
+    Chunk,
+    Sized,
+    Task,
+    chunk_of,
+    kept,
+    run_plain,
+    run_predicate,
+    run_steps,
+)
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -251,6 +261,7 @@ class MapNode(Node):
         "log",
         "ready",
         "returned",
+        "sends",
         "seq_in",
     )
 
@@ -267,6 +278,7 @@ class MapNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
+        self.sends = False  # `chunk` decides, also where calls are slow
         self.gather = gather
         self.drop_last = drop_last
         self.seq_in = 0
@@ -302,9 +314,8 @@ class MapNode(Node):
             seq, entry = self.returned.pop(0)
             self.waiting -= 1
             self.active_without_input = bool(self.returned)
-            return self.started(
-                Task(self, seq, Chunk.of([entry]), results=self.new_results()), now_ns
-            )
+            task = Task(self, seq, Chunk.of([entry]), results=self.new_results())
+            return self.started(task, now_ns)
         available = self.inbox.count
         if not available or self.fatal or self.done or self.room() <= 0:
             return None
@@ -313,13 +324,15 @@ class MapNode(Node):
                 return None
             count = min(available, self.gather)
         else:
-            count = 1 if available == 1 or self.remote else self.chunk(available)
+            single = available == 1 or self.remote or runtime.cost_ns >= CHEAP_NS
+            count = 1 if single and not self.sends else self.chunk(available)
         if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
         chunk = self.inbox.take(count)
         if self.gather:
             chunk = self.gathered(chunk)
-        task = Task(self, self.seq_in, chunk, results=self.new_results())
+        results = [] if self.epoch.memory is None else Sized()
+        task = Task(self, self.seq_in, chunk, results=results)
         if self.gather:
             task.inputs = count
         self.seq_in += task.count
@@ -328,10 +341,25 @@ class MapNode(Node):
             if above.runtime.state == BLOCKED:
                 self.freed(now_ns)
         if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKING_NS:
-            self.note_state(now_ns)
+            runtime.account(now_ns, self.state())
         runtime.active += 1
         self.running += 1
         return task
+
+    def room(self) -> int:
+        """Return the number of further tasks that there is place for."""
+        runtime, out = self.runtime, self.out
+        places = runtime.prefetch + runtime.concurrency + self.gathers
+        return places - self.waiting - self.running - out.count - out.lent
+
+    def state(self) -> int:
+        """Tell why idle slots are idle now."""
+        if self.done or self.halted:
+            return STARVED
+        if self.room() <= 0:
+            return BLOCKED
+        needed = 1 if self.input_over else self.gather or 1
+        return READY if self.returned or self.inbox.count >= needed else STARVED
 
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several: their values, under the path of the first."""
@@ -375,9 +403,10 @@ class MapNode(Node):
         runtime.counters.items_in += task.inputs or count
         self.reserved -= count
         self.seq_out += count
-        self.put(self._chunk_of(task, 0, results), now_ns)
+        paths = task.paths
+        self.put(chunk_of((paths if count == len(paths) else paths[:count], results, None)), now_ns)
         if slow:
-            self.note_state(now_ns)
+            runtime.account(now_ns, self.state())
         if self.input_over:
             self.check_done()
 
@@ -390,14 +419,12 @@ class MapNode(Node):
         return Chunk(paths, results, sized.sizes[at:end] if isinstance(sized, Sized) else None)
 
     def work(self, task: Task) -> None:
-        """Run the loop that fits."""
-        first = self.first
-        if self.rest or self.epoch.memory is not None or first.wants_rng:
-            run_steps(task, first, self.rest)
-        elif first.keeps:
-            run_predicate(task, first)
+        """Run the loop that fits; later tasks go there at once."""
+        if self.rest or self.epoch.memory is not None or self.first.wants_rng:
+            self.perform = run_steps
         else:
-            run_plain(task, first)
+            self.perform = run_predicate if self.first.keeps else run_plain
+        self.perform(task)
 
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
@@ -316,6 +316,7 @@ class Node(ABC):
         waiting: those of them that were made, or whose items wait to be taken again.
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
+        perform: does a task; `work`, or the loop that it chose.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
@@ -338,6 +339,7 @@ class Node(ABC):
         "input_over",
         "ordered",
         "out",
+        "perform",
         "promised_bytes",
         "remote",
         "reserved",
@@ -389,6 +391,7 @@ class Node(ABC):
         self.rest_runtimes: tuple[StageRuntime, ...] = ()
         self.rest_budgets: tuple[Budget, ...] = ()
         self.budget: Budget | None = None
+        self.perform: Callable[[Task], object] = self.work
         self.guarded = epoch.memory is not None  # results are counted one by one
 
     # -- choosing work ------------------------------------------------------------------

@@ -325,6 +325,7 @@ class RegionNode(MapNode):
         last = list(region.steps.values())[-1]
         super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
         self.region = region
+        self.sends = True
         self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
 
     @property

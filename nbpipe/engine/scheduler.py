@@ -21,7 +21,7 @@ from .node import Stages
 from .regions import Regions
 from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
-from .task import MEASURE_NS, EpochContext, Task
+from .task import EMPTY, MEASURE_NS, NOTHING, EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -335,7 +335,7 @@ class Scheduler:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
         if task is not None:
-            task.let_go()
+            task.chunk, task.items = EMPTY, NOTHING  # as `let_go`
             if task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
                 task.node.measure(task)
         while True:
@@ -351,8 +351,14 @@ class Scheduler:
                 if epoch is not None and not seat.dismissed:
                     following = None if self.paused else epoch.take(now_ns)
                     if following is not None:
-                        new_seat, remote = self._taken(following, now_ns)
-                    if epoch.waiting:
+                        if not following.node.remote and following.node.runtime.cost_ns <= SLOW_NS:
+                            following.cheap = following.watched = True
+                            self._cheap += 1
+                            if self._ticker.asleep:
+                                self._ticker.attend()
+                        else:
+                            new_seat, remote = self._taken(following, now_ns)
+                    if epoch.waiting and (epoch.sink.count or epoch.exhausted):
                         epoch.look_after_consumer(following, now_ns)
                     if epoch.dropped:
                         dropped = epoch.take_dropped()
@@ -384,17 +390,11 @@ class Scheduler:
                 self._fail(no_thread("the event loop of this run", error), error)
 
     def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
-        """Look after the rest once a task was taken: wake a thread for it, or send it on."""
-        node = task.node
-        if node.remote:
+        """Look after the rest once a slow task was taken: wake a thread for it, or send it on."""
+        if task.node.remote:
             remote = [task, *self._take_remote(now_ns)]
             self._note_remote(remote)
             return None, remote
-        if node.runtime.cost_ns <= SLOW_NS:
-            task.cheap = True
-            self._cheap += 1
-            self._watch(task)
-            return None, None
         if task.several:
             self._watch(task)
         return self._wake(now_ns), None

@@ -96,6 +96,8 @@ class Chunk(NamedTuple):
 
 
 EMPTY = Chunk((), [])
+NOTHING: Iterator[Any] = iter(())
+chunk_of: Callable[[tuple[Paths, list[Any], Sizes]], Chunk] = partial(tuple.__new__, Chunk)
 
 
 class HeldBytes(Protocol):
@@ -153,7 +155,7 @@ class Queue:
     def put(self, chunk: Chunk) -> None:
         """Add items; none is no chunk."""
         self.chunks.append(chunk)
-        self.count += len(chunk.values)
+        self.count += len(chunk[1])
         if self._memory is not None and chunk.sizes is not None:
             self._memory.held_bytes += sum(chunk.sizes)
 
@@ -161,15 +163,15 @@ class Queue:
         """Take the next `count` items, of which there must be so many."""
         chunks, at = self.chunks, self._at
         chunk = chunks[0]
-        left = len(chunk.values) - at
+        left = len(chunk[1]) - at
         self.count -= count
-        if count > left:
+        if count == left and not at:
+            chunks.popleft()
+        elif count > left:
             parts = [self._part(left)]
             while (left := count - sum(len(part.values) for part in parts)) > 0:
                 parts.append(self._part(left))
             chunk = _together(parts)
-        elif count == left and not at:
-            chunks.popleft()
         else:
             chunk = self._part(count)
         if self._memory is not None and chunk.sizes is not None:
@@ -178,18 +180,17 @@ class Queue:
 
     def _part(self, most: int) -> Chunk:
         """Take at most so many items of the first chunk."""
-        chunk, at = self.chunks[0], self._at
-        end = min(len(chunk.values), at + most)
-        if end == len(chunk.values):
+        paths, values, sizes = self.chunks[0]
+        at = self._at
+        end = min(len(values), at + most)
+        if end == len(values):
             self.chunks.popleft()
             self._at = 0
         else:
             self._at = end
-        if not at and end == len(chunk.values):
-            return chunk
-        part = chunk.part(at, end)
-        chunk.values[at:end] = repeat(None, end - at)  # they end where they were taken to
-        return part
+        part = values[at:end]
+        values[at:end] = repeat(None, end - at)  # they end where they were taken to
+        return chunk_of((paths[at:end], part, sizes and sizes[at:end]))
 
     def popleft(self) -> Entry:
         """Take the next item."""
@@ -319,7 +320,7 @@ class Task:
         self.count = len(chunk.values)
         self.quota = quota
         self.results = results
-        self.perform: Callable[[Any], object] = node.work
+        self.perform: Callable[[Any], object] = node.perform
 
     @property
     def several(self) -> bool:
@@ -344,7 +345,7 @@ class Task:
     def let_go(self) -> None:
         """Hold no items any more: whoever looks at what is in progress may be the last to."""
         self.chunk = EMPTY
-        self.items = iter(())
+        self.items = NOTHING
 
     def run(self) -> None:
         """Do the work in this thread."""
@@ -437,18 +438,32 @@ class Expansion:
             close()
 
 
-def run_plain(task: Task, step: Step) -> None:
+def run_plain(task: Task) -> None:
     """Call a function of one argument on every item: the loop that must be fast."""
-    _call_each(task, step, task.results, partial(map, step.fn), itemgetter(1))
+    node: Any = task.node
+    out, step = task.results, node.first
+    try:
+        out.extend(map(step.fn, task.items))
+    except BaseException as error:
+        _go_on(task, out, error, partial(map, step.fn), itemgetter(1))
+    else:
+        if len(out) < task.count and task.lacks(len(out)):
+            _go_on(task, out, StopIteration(), partial(map, step.fn), itemgetter(1))
 
 
-def run_predicate(task: Task, step: Step) -> None:
+def run_predicate(task: Task) -> None:
     """Ask a predicate of one argument of every item, and keep those for which it holds."""
-    fn = step.fn
+    node: Any = task.node
+    fn, values = node.first.fn, task.chunk.values
     flags: list[Any] = []
     task.flags = flags
-    _call_each(task, step, flags, lambda items: map(truth, map(fn, items)), bool)
-    values = task.chunk.values
+    try:
+        flags.extend(map(truth, map(fn, task.items)))
+    except BaseException as error:
+        _go_on(task, flags, error, lambda items: map(truth, map(fn, items)), bool)
+    else:
+        if len(flags) < task.count and task.lacks(len(flags)):
+            _go_on(task, flags, StopIteration(), lambda items: map(truth, map(fn, items)), bool)
     if task.irregular or not all(flags):
         task.irregular = True
         task.results = kept(values, flags)
@@ -464,33 +479,25 @@ def kept(values: Sequence[Any], flags: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _call_each(
+def _go_on(
     task: Task,
-    step: Step,
     out: list[Any],
+    error: BaseException,
     calls: Callable[[Iterator[Any]], Iterator[Any]],
     result_of: Callable[[Any], Any],
 ) -> None:
-    """Add what the calls give to `out`, a failure in the place of the call that failed.
+    """Go on behind a call that failed, with a failure in its place.
 
     Args:
         task: has the items.
-        step: says what a failure does.
         out: takes one result for each item.
+        error: of the call; StopIteration where it ended the loop without a word.
         calls: gives the results of items.
         result_of: gives the result for what a call gave that was tried again: an entry, or None.
     """
-    items, extend = task.items, out.extend
+    node: Any = task.node
+    step = node.first
     while True:
-        error: BaseException
-        try:
-            extend(calls(items))
-            done = len(out)
-            if done >= task.count or not task.lacks(done):
-                return
-            error = StopIteration()  # the function raised it, and so ended the loop
-        except BaseException as problem:
-            error = problem
         task.irregular = True  # first: the ticker may take results at any moment
         result = step.recover(task.entry(len(out)), error, task)
         if isinstance(result, Failed):
@@ -499,10 +506,20 @@ def _call_each(
                 return
         else:
             out.append(result_of(result))
+        try:
+            out.extend(calls(task.items))
+        except BaseException as problem:
+            error = problem
+        else:
+            if len(out) >= task.count or not task.lacks(len(out)):
+                return
+            error = StopIteration()
 
 
-def run_steps(task: Task, first: Any, rest: Sequence[Step]) -> None:
-    """Send every item through `first.apply` and the fused steps after it."""
+def run_steps(task: Task) -> None:
+    """Send every item through the steps of its node, one after the other."""
+    node: Any = task.node
+    first, rest = node.first, node.rest
     give, apply, paths = task.results.append, first.apply, task.paths
     for number, value in enumerate(task.items):
         result = apply((paths[number], value), task)

@@ -223,8 +223,10 @@ def test_dropped_item_is_announced_before_it_is_handed_on():
             if result is DROPPED and not task.irregular:
                 early.append(result)
 
-    task = Task(SimpleNamespace(work=None), 0, Chunk((0, 1), [0, 1]), results=Results())
-    run_steps(task, Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True), ())
+    odd = Step("odd", lambda item: item % 2, EpochContext(0, 0), keeps=True)
+    node = SimpleNamespace(perform=None, first=odd, rest=())
+    task = Task(node, 0, Chunk((0, 1), [0, 1]), results=Results())
+    run_steps(task)
     assert (early, list(task.results)) == ([], [DROPPED, 1])
 
 
