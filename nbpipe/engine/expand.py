@@ -33,7 +33,13 @@ _DEEPEST = 4  # samplers inside one another
 
 
 class Opener(ABC):
-    """Makes the iterator of an expansion; methods are called without the lock."""
+    """Makes the iterator of an expansion; methods are called without the lock.
+
+    Attributes:
+        shared: what one run draws, the others do not get.
+    """
+
+    shared = False
 
     @abstractmethod
     def open(self, expansion: Expansion) -> None:
@@ -71,6 +77,7 @@ class SourceOpener(Opener):
         self._step = StreamStep(stage, _NO_OPERATION, context)
         self._stage = stage
         self._spec = spec
+        self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
         self._passes = tuple(map(PassNumber, passes))
         self._rest = remaining_in(node_state)
@@ -500,21 +507,25 @@ class ExpandNode(Node):
             if expansion.held or expansion.over:
                 continue
             if not self.ordered:
-                allowed = CHUNK_MAX if room > 0 else 0
+                allowed = self._most(room)
             elif place == 0:  # it goes on though later ones, or a lowered knob, leave no room
                 needed = not self.reserved and super().held() < (self.gathers or 1)
-                allowed = CHUNK_MAX if needed or room > 0 else 0
+                allowed = self._most(max(room, 1) if needed else room)
             else:
                 allowed = self._room_ahead()
             if allowed > 0:
                 return expansion, allowed
         fresh = bool(self.inbox.count) and calls < runtime.concurrency
-        allowed = CHUNK_MAX if room > 0 else 0
+        allowed = self._most(room)
         if self.live and self.ordered:
             allowed = self._room_ahead()
         if fresh and allowed > 0 and len(self.live) < runtime.prefetch + runtime.concurrency:
             return None, allowed
         return None
+
+    def _most(self, room: int) -> int:
+        """Return the most items to draw at once: a chunk; of a shared order what is needed."""
+        return room if self.opener.shared or room <= 0 else CHUNK_MAX
 
     def _room_ahead(self) -> int:
         """Return the places for results of expansions that work ahead: all but one for the first.
