@@ -207,8 +207,8 @@ class Epoch:
                 if runtime.active >= runtime.concurrency:
                     continue
                 places = runtime.prefetch + runtime.concurrency + node.gathers
-                if node.active_without_input or (
-                    node.inbox.count and out.count + out.lent < places
+                if (node.inbox.count or node.active_without_input) and (
+                    out.count + out.lent < places or node.active_without_room
                 ):
                     task = node.take(now_ns)
                     if task is not None:

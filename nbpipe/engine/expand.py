@@ -454,6 +454,7 @@ class ExpandNode(Node):
     ) -> None:
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.active_without_input = True
+        self.active_without_room = not source  # the first expansion goes on though others took it
         self.opener = opener
         self.source = source
         self.live: list[Expansion] = []
@@ -467,7 +468,7 @@ class ExpandNode(Node):
 
     def held(self) -> int:
         """Return the number of results ready, those that wait for their turn included."""
-        return super().held() + self.buffered
+        return self.out.count + self.out.lent + self.buffered
 
     def busy(self) -> bool:
         """Tell whether anything is in this node, or may still be drawn."""
@@ -496,7 +497,9 @@ class ExpandNode(Node):
 
     def _choose(self) -> tuple[Expansion | None, int] | None:
         """Return the expansion to draw from (None: a new one) and the most it may give."""
-        if self.done or self.halted or not self.epoch.admits(self):
+        if self.done or self.halted:
+            return None
+        if self.epoch.memory is not None and not self.epoch.admits(self):
             return None
         runtime, room = self.runtime, self.room()
         if runtime.active >= runtime.concurrency:

@@ -13,7 +13,7 @@ from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
-from .node import BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
+from .node import BOOKED_NS, BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
 from .runtime import BLOCKED, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
@@ -313,7 +313,7 @@ class MapNode(Node):
         if self.returned:
             seq, entry = self.returned.pop(0)
             self.waiting -= 1
-            self.active_without_input = bool(self.returned)
+            self.active_without_input = self.active_without_room = bool(self.returned)
             task = Task(self, seq, Chunk.of([entry]), results=self.new_results())
             return self.started(task, now_ns)
         available = self.inbox.count
@@ -340,7 +340,7 @@ class MapNode(Node):
         for above in self.upstream:
             if above.runtime.state == BLOCKED:
                 self.freed(now_ns)
-        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKING_NS:
+        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
             runtime.account(now_ns, self.state())
         runtime.active += 1
         self.running += 1
@@ -392,7 +392,7 @@ class MapNode(Node):
             super().settle(task)
             return
         slow = runtime.cost_ns > BOOKING_NS
-        if slow or now_ns - runtime.since_ns > BOOKING_NS:
+        if slow or now_ns - runtime.since_ns > BOOKED_NS:
             runtime.account(now_ns, runtime.state)
         if task.result_bytes is not None:
             runtime.measured(task.result_bytes, now_ns)
@@ -478,7 +478,7 @@ class MapNode(Node):
             rest = [(path, value, 0) for path, value in rest]
         self.returned.extend((first + n, entry) for n, entry in enumerate(rest))
         self.returned.sort(key=lambda pair: pair[0])
-        self.active_without_input = bool(self.returned)
+        self.active_without_input = self.active_without_room = bool(self.returned)
 
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results, in input order where that is promised."""

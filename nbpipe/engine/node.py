@@ -301,7 +301,8 @@ CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64
 CHUNK_FOR_EACH = 8  # items of a chunk at most, for each place in front of the next stage
 CHUNK_BYTES = 1 << 20  # nor should its results be larger
-BOOKING_NS = 100_000  # slot-time of cheap stages is booked no more often than this
+BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
+BOOKED_NS = 500_000  # others no more often than this
 
 
 class Node(ABC):
@@ -310,7 +311,8 @@ class Node(ABC):
     Attributes:
         runtime: limits and counters, kept from epoch to epoch.
         inbox: the queue of input.
-        active_without_input: `take` may give a task though the input queue is empty.
+        active_without_input: `take` may give a task though the queue of input is empty.
+        active_without_room: so, though no further task has a place.
         out: results ready for the next node, whose queue of input is this one.
         reserved: results that tasks in progress may give, or that wait for their turn.
         waiting: those of them that were made, or whose items wait to be taken again.
@@ -325,6 +327,7 @@ class Node(ABC):
 
     __slots__ = (
         "active_without_input",
+        "active_without_room",
         "budget",
         "cut",
         "done",
@@ -372,6 +375,7 @@ class Node(ABC):
         self.remote = remote
         self.inbox = Queue()
         self.active_without_input = False
+        self.active_without_room = False
         self.out = Queue(epoch.memory)
         self.upstream: tuple[Node, ...] = ()
         self.downstream: Node | None = None
@@ -490,7 +494,7 @@ class Node(ABC):
     def books(self, now_ns: int) -> bool:
         """Tell whether slot-time is to be booked now: always for slow stages."""
         runtime = self.runtime
-        return runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKING_NS
+        return runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS
 
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
@@ -619,7 +623,7 @@ class Node(ABC):
 
     def put(self, results: Chunk, now_ns: int) -> None:
         """Make items ready for the next node, and count them."""
-        runtime, count = self.runtime, len(results.values)
+        runtime, count = self.runtime, len(results[1])
         counters = runtime.counters
         counters.items_out += count
         counters.bytes_out += runtime.item_bytes * count

@@ -17,7 +17,7 @@ from .build import Builder
 from .epoch import LOG, SLOW_NS, Epoch, discard
 from .external import Feed, GivenOrder, given_chain
 from .failures import Failure
-from .node import Stages
+from .node import Node, Stages
 from .regions import Regions
 from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
@@ -345,8 +345,13 @@ class Scheduler:
                     self._team.woken(seat)
                     now_ns = perf_counter_ns()
                 else:
-                    now_ns = task.ended_ns
-                    self._settle(task, now_ns)
+                    now_ns, node = task.ended_ns, task.node
+                    if task.cheap:
+                        self._cheap -= 1
+                    node.settle(task)
+                    past = node.epoch
+                    if past.memory is not None or past.pumps or now_ns >= self._next_sample_ns:
+                        self._settled(node, now_ns)
                 epoch = self.epoch
                 if epoch is not None and not seat.dismissed:
                     following = None if self.paused else epoch.take(now_ns)
@@ -412,7 +417,9 @@ class Scheduler:
         done.let_go()
         done.node.measure(done)
         with self.lock:
-            self._settle(done, now_ns)
+            self._running.discard(done)
+            done.node.settle(done)
+            self._settled(done.node, now_ns)
             following = self._take_remote(now_ns)
             self._note_remote(following)
             dropped = self._take_dropped()
@@ -450,14 +457,9 @@ class Scheduler:
             if task.several:
                 self._watch(task)
 
-    def _settle(self, task: Task, now_ns: int) -> None:
-        node = task.node
-        if task.cheap:
-            self._cheap -= 1
-        elif node.remote:
-            self._running.discard(task)
+    def _settled(self, node: Node, now_ns: int) -> None:
+        """Do what is due once a task was settled."""
         epoch = node.epoch
-        node.settle(task)
         if epoch.over:
             return
         if epoch.memory is not None:

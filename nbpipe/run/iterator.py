@@ -20,6 +20,7 @@ from ..executors.device import opened
 from ..ops.chain import length
 from ..ops.stage import Chain, has_device
 
+LOOK_UP_S = 1.0  # an interrupt that comes just as a wait begins is not seen before that [s]
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
 
@@ -156,11 +157,9 @@ class EpochIterator(Iterator[Any]):
 
     def _pass(self, gate: threading.Lock) -> None:
         between = self._between
-        if between is None:
-            gate.acquire()
-            return
-        while not gate.acquire(timeout=ATTEND_S):
-            between()
+        while not gate.acquire(timeout=LOOK_UP_S if between is None else ATTEND_S):
+            if between is not None:
+                between()
 
     def _over(self, epoch: Epoch) -> None:
         error = None if epoch.over else surfaced(epoch.error)

@@ -261,7 +261,8 @@ def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
 
 
 def _bound(row: Row) -> float:
-    return float(row["prefetch"]) + float(row["concurrency"])
+    """Return the most that a stage holds: a chunk of cheap items may be more."""
+    return max(float(row["prefetch"]) + float(row["concurrency"]), float(row["queued"]))
 
 
 def _draw_epochs(drawn: Any, past: Columns) -> None:

@@ -50,6 +50,7 @@ class WorkersPart(TypedDict):
 class StagePart(TypedDict):
     """A stage; `bound` is the most it holds, running and finished [items].
 
+    Where it works in chunks, it may hold one more of them: then what it holds is the bound.
     Neighbours that share their workers are a region. The first of them has the workers and the
     calls in progress, and `shares` of the others is its address; the last one has the bound, and
     that of those before it is 0: what they make does not leave the worker.
@@ -295,7 +296,7 @@ def _stage(
         "concurrency": row.concurrency,
         "queued": row.queued,
         "prefetch": row.prefetch,
-        "bound": row.prefetch + row.concurrency if is_last and not status.by_loop else 0,
+        "bound": _bound(row) if is_last and not status.by_loop else 0,
         "errors": row.errors,
         "retries": row.retries,
         "latency_p50_s": rounded(row.latency_p50_s),
@@ -305,6 +306,10 @@ def _stage(
         "shares": None if is_first else label(region[0]),
         "knobs": [] if status.by_loop else _knobs(stage),
     }
+
+
+def _bound(row: StageStats) -> int:
+    return max(row.prefetch + row.concurrency, row.queued)
 
 
 def _workers(stage: Stage, row: StageStats, link: str | None) -> WorkersPart | None:
