@@ -9,6 +9,7 @@ from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
 from ..ops.cache import Made, Recording, Store
 from ..ops.chain import absorbed
+from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Remaining, check_below
 from ..ops.stage import Chain, Fold, Operation, Stage, address_book, regions_of
 from .expand import (
@@ -24,10 +25,8 @@ from .external import Feed, GivenItems
 from .failures import Budget
 from .fold import StreamNode, StreamStep
 from .join import (
-    MOVERS,
     Chooser,
-    ConcatMover,
-    Joining,
+    JoinMover,
     MergeMover,
     Outlet,
     PumpNode,
@@ -111,7 +110,9 @@ class Part:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
             self._nodes.extend(self._input(0, stage.inputs[0]))
-            self._append(PumpNode(self._runtime(stage), self._epoch, ConcatMover(deepen=False)))
+            self._append(
+                PumpNode(self._runtime(stage), self._epoch, JoinMover(ConcatJoin(deepen=False)))
+            )
             return
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
@@ -246,10 +247,9 @@ class Part:
         """Add what several pipelines are joined by, and their nodes."""
         inputs = [self._input(number, chain) for number, chain in enumerate(stage.inputs)]
         runtime = self._runtime(stage)
-        mover, at_first = MOVERS[spec.label](
-            Joining(
+        join, at_first = spec.join(
+            GoesOn(
                 runtime.address,
-                spec,
                 len(inputs),
                 self._node_state(runtime),
                 lambda seed: order_generator(seed, self._context.epoch, self._passes or 0),
@@ -261,7 +261,7 @@ class Part:
                 self._epoch.keep_closed(nodes[-1], nodes[::-1])
         for number in reversed(opened):
             self._nodes.extend(inputs[number])
-        pump = PumpNode(runtime, self._epoch, mover)
+        pump = PumpNode(runtime, self._epoch, JoinMover(join))
         connect([nodes[-1] for nodes in inputs], pump)
         self._nodes.append(pump)
 

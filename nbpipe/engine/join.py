@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-from numpy.random import Generator
+from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
-from ..ops.remaining import Remaining, check_below
+from ..ops.join import Draws, Join
+from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
-from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Draws, Node, Stages, note, stages_of
+from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Node, Stages, note, stages_of
 from .runtime import StageRuntime
-from .task import EMPTY, SIZED, Task
+from .task import EMPTY, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
 
 
 # -- PumpNode: moves items between queues under the lock; no user code -----------------------------
-# Joins (`zip`, `concat`; `drawing.py`), `repeat` (`passes.py`) and the two ends of `route` are
-# pumps: they differ in their `Mover`, which decides what goes next. Every decision depends only on
-# what the inputs hold and whether they are done, never on timing, so the order is deterministic.
+# Joins (`ops/join.py`), `repeat` and the two ends of `route` are pumps: they differ in the `Mover`
+# that decides what goes next. Every decision depends only on what the inputs hold and whether they
+# are done, never on timing, so the order is deterministic.
 class Mover(ABC):
     """Decides which entries a pump moves next."""
 
@@ -138,342 +136,39 @@ class PumpNode(Node):
         self.finish()
 
 
-def _ended(above: Node) -> bool:
-    return above.done and not above.out.count
+# -- JoinMover: hosts a join -----------------------------------------------------------------------
+class JoinMover(Mover):
+    """Moves what a join takes from the nodes above, which are its inputs."""
 
-
-def from_input(entry: Entry, number: int) -> Entry:
-    """Put the input's number in front of the path: no path then begins with another's."""
-    path = entry[0]
-    return ((number, *path) if isinstance(path, tuple) else (number, path), *entry[1:])
-
-
-def _joined(row: tuple[Entry, ...]) -> Entry:
-    """Make one entry of a row; its size is the sum, where they have one."""
-    values = tuple(entry[1] for entry in row)
-    if len(row[0]) < SIZED:
-        return (row[0][0], values)
-    return (row[0][0], values, sum(entry[2] for entry in row))
-
-
-def cut_others(node: PumpNode, ended: int) -> None:
-    """Note that only one input was asked for its end."""
-    for number, above in enumerate(node.upstream):
-        if number != ended:
-            above.cut_off()
-
-
-class ZipMover(Mover):
-    """One item from each input."""
-
-    def __init__(self, *, strict: bool) -> None:
-        self._strict = strict
-        self._count = 0
+    def __init__(self, join: Join) -> None:
+        self._join = join
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move whole rows."""
-        queues = [above.out for above in node.upstream]
-        count = min(room, *(len(queue) for queue in queues))
-        if not count:
-            self._end(node)
-            return []
-        self._count += count
-        rows = [tuple(queue.popleft() for queue in queues) for _ in range(count)]
-        return [_joined(row) for row in rows]  # as large as the row, which the pump releases
+        """Take what is next; open the inputs that are wanted, and end where the join does."""
+        join, above = self._join, node.upstream
+        entries = join.take(above, room)
+        if join.wanted:
+            node.epoch.open([above[number] for number in join.wanted])
+            join.wanted.clear()
+        if join.over:
+            for number in join.unread:
+                above[number].cut_off()
+            node.end(join.error)
+        return entries
 
     def rest_above(
         self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
     ) -> Sequence[Remaining | None]:
-        """Want the same of each input."""
-        return tuple(below.values()) * len(node.upstream)
-
-    def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Know nothing that could be forgotten."""
-
-    def _end(self, node: PumpNode) -> None:
-        """End as Python's own zip would: the inputs are asked for an item in their order."""
-        ended: int | None = None
-        longer: int | None = None
-        for number, above in enumerate(node.upstream):
-            if above.out.count:
-                longer = number if longer is None else longer
-            elif not above.done:
-                return
-            elif above.error is not None:
-                node.end(above.error)
-                return
-            else:
-                ended = number if ended is None else ended
-            if ended is not None and (longer is not None or not self._strict):
-                break
-        if ended is None:
-            return
-        if not self._strict:
-            cut_others(node, ended)
-        node.end(self._unequal(ended, longer) if self._strict and longer is not None else None)
-
-    def _unequal(self, ended: int, longer: int) -> ArgumentError:
-        return ArgumentError(
-            f"zip needs pipelines of equal length: pipeline {ended} ended after {self._count} "
-            f"items, pipeline {longer} has more; use strict=False to stop at the shortest"
-        )
-
-
-class ConcatMover(Mover):
-    """One input after the other; the one after the current one is warming up.
-
-    Args:
-        deepen: put the input's number in front of each path.
-        first: number of the input that is read first.
-    """
-
-    def __init__(self, *, deepen: bool = True, first: int = 0) -> None:
-        self._first = self._current = first
-        self._deepen = deepen
-        self._moved = [0]  # for each input from the first one on, entries
-
-    def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
-        """Part what is wanted by the numbers of entries that the inputs gave."""
+        """Let the join tell what is wanted of each input."""
         (rest,) = below.values()
-        rests: list[Remaining | None] = [None] * len(node.upstream)
-        begun = 0
-        for number, count in enumerate(self._moved, self._first):
-            end = begun + count
-            if number == self._current:
-                rests[number] = rest.since(begun)
-            elif rest.first_from(begun) < end or any(rests):
-                rests[number] = rest.until(end).since(begun)
-            begun = end
-        wanted = [number for number, one in enumerate(rests) if one is not None]
-        rests[self._current + 1 :] = [Remaining()] * (len(rests) - self._current - 1)
-        if self._deepen:
-            stages.setdefault(node.runtime.address, {})["first"] = wanted[0]
+        node_state: dict[str, Any] = {}
+        rests = self._join.rest_of_inputs(rest, len(node.upstream), node_state)
+        note(stages, node.runtime.address, node_state)
         return rests
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Keep one number for each input."""
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move from the current input."""
-        moved: list[Entry] = []
-        while len(moved) < room:
-            above = node.upstream[self._current]
-            count = min(room - len(moved), len(above.out))
-            taken = [above.out.popleft() for _ in range(count)]
-            moved += [from_input(one, self._current) for one in taken] if self._deepen else taken
-            self._moved[-1] += count
-            if not _ended(above):
-                break
-            if above.error is not None or self._current + 1 == len(node.upstream):
-                if not moved:
-                    node.end(above.error)
-                break
-            self._current += 1
-            self._moved.append(0)
-            node.epoch.open(node.upstream[self._current + 1 : self._current + 2])
-        return moved
-
-
-# -- Joins that draw: `mix` by weight, `interleave` by turns ---------------------------------------
-_AT_ONCE = 2**16  # draws
-
-
-class DrawingMover(Mover):
-    """Takes each item from the input that is next.
-
-    Where an epoch goes on in its middle, the inputs of the items that were moved, but that the
-    loop had not got, are known: they come first.
-
-    Args:
-        address: of the stage.
-        count: inputs.
-        again: inputs of the items that come first.
-    """
-
-    def __init__(self, address: str, count: int, again: Sequence[int]) -> None:
-        check_below(address, "again", again, count)
-        self.draws = Draws(count)
-        self.again = deque(again)
-
-    def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
-        """Part what is wanted by the inputs that were drawn."""
-        (rest,) = below.values()
-        rests, again = self.draws.parted(rest)
-        node_state = {"again": [*again, *self.again], **self.node_state()}
-        stages.setdefault(node.runtime.address, {}).update(node_state)
-        return rests
-
-    @abstractmethod
-    def node_state(self) -> dict[str, Any]:
-        """Tell from where the drawing goes on; JSON-ready."""
-
-    def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Forget from which inputs the entries were that nobody wants any more."""
-        self.draws.forget(min(rest.start for rest in below.values()))
-
-    def take(self, above: Node, number: int) -> Entry:
-        """Take an entry of an input."""
-        self.draws.note(number)
-        return from_input(above.out.popleft(), number)
-
-    def move_again(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move what comes first; an input that has not so much any more is passed over."""
-        moved: list[Entry] = []
-        while self.again and len(moved) < room:
-            number = self.again[0]
-            above = node.upstream[number]
-            if above.out.count:
-                moved.append(self.take(above, number))
-            elif not above.done:
-                break
-            elif above.error is not None:
-                if not moved:
-                    node.end(above.error)
-                break
-            self.again.popleft()
-        return moved
-
-
-class MixMover(DrawingMover):
-    """Draws an input by weight for each item.
-
-    Args:
-        address: of the stage.
-        weights: of the inputs.
-        rng: for the draws.
-        shortest: end with the first input that ends.
-        node_state: what the state of the node said.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        weights: Sequence[float],
-        rng: np.random.Generator,
-        *,
-        shortest: bool,
-        node_state: Mapping[str, Any],
-    ) -> None:
-        super().__init__(address, len(weights), node_state.get("again", ()))
-        left = node_state.get("open", range(len(weights)))
-        check_below(address, "open", left or (len(weights),), len(weights))
-        self._weights = {number: weights[number] for number in left}
-        self._rng = rng
-        self._draws: int = node_state.get("draws", 0)
-        self._shortest = shortest
-        self._next: int | None = None
-        for begun in range(0, self._draws, _AT_ONCE):
-            rng.random(min(_AT_ONCE, self._draws - begun))
-
-    def node_state(self) -> dict[str, Any]:
-        """Tell how often was drawn, and from what."""
-        drawn = self._draws - (self._next is not None)
-        return {"draws": drawn, "open": list(self._weights)}
-
-    def _draw(self) -> int:
-        if self._next is None:
-            self._draws += 1
-            point = self._rng.random() * sum(self._weights.values())
-            drawn = 0
-            for drawn, weight in self._weights.items():  # noqa: B007  the last one stays
-                point -= weight
-                if point < 0:
-                    break
-            self._next = drawn
-        return self._next
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move while the input drawn has something."""
-        moved = self.move_again(node, room)
-        while len(moved) < room and not self.again:
-            drawn = self._draw()
-            above = node.upstream[drawn]
-            if above.out.count:
-                moved.append(self.take(above, drawn))
-                self._next = None
-                continue
-            if above.done:
-                self._drop(node, drawn, above.error, moved)
-            if not above.done or node.done or moved:
-                break
-        return moved
-
-    def _drop(
-        self, node: PumpNode, drawn: int, error: BaseException | None, moved: list[Entry]
-    ) -> None:
-        if error is not None or self._shortest or len(self._weights) == 1:
-            if not moved:
-                if self._shortest:
-                    cut_others(node, drawn)
-                node.end(error)
-            return
-        del self._weights[drawn]
-        self._next = None
-
-
-class InterleaveMover(DrawingMover):
-    """Takes turns between the inputs that are open.
-
-    Args:
-        address: of the stage.
-        count: inputs.
-        cycle: inputs that are open at once.
-        node_state: what the state of the node said.
-    """
-
-    def __init__(self, address: str, count: int, cycle: int, node_state: Mapping[str, Any]) -> None:
-        super().__init__(address, count, node_state.get("again", ()))
-        self._open: list[int] = list(node_state.get("open", range(min(cycle, count))))
-        self._following: int = node_state.get("following", len(self._open))
-        self._count = count
-        self._turn: int = node_state.get("turn", 0)
-        check_below(address, "open", self._open, count)
-        check_below(address, "turn", (self._turn,), len(self._open) or 1)
-
-    @property
-    def at_first(self) -> set[int]:
-        """Inputs that are to be open when the epoch begins."""
-        return {*self._open, *self.again}
-
-    def node_state(self) -> dict[str, Any]:
-        """Tell which inputs are open, and whose turn it is."""
-        return {"open": list(self._open), "turn": self._turn, "following": self._following}
-
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Move one item from each open input in turn."""
-        moved = self.move_again(node, room)
-        while len(moved) < room and not self.again:
-            if not self._open:
-                if not moved:
-                    node.end()
-                break
-            number = self._open[self._turn]
-            above = node.upstream[number]
-            if above.out.count:
-                moved.append(self.take(above, number))
-                self._turn = (self._turn + 1) % len(self._open)
-                continue
-            if not above.done:
-                break
-            if above.error is not None:
-                if not moved:
-                    node.end(above.error)
-                break
-            self._replace(node)
-        return moved
-
-    def _replace(self, node: PumpNode) -> None:
-        if self._following < self._count:
-            self._open[self._turn] = self._following
-            node.epoch.open(node.upstream[self._following : self._following + 1])
-            self._following += 1
-        else:
-            del self._open[self._turn]
-            self._turn = self._turn % len(self._open) if self._open else 0
+        """Let the join forget what nobody wants any more."""
+        self._join.forget(min(rest.start for rest in below.values()))
 
 
 # -- Route: items part by a key, and come together again in input order ----------------------------
@@ -762,55 +457,3 @@ class RepeatMover(Mover):
             f"{node.runtime.address} for ever must have items to go on with, got none in "
             f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )
-
-
-# -- What joins pipelines, by the operation's word -------------------------------------------------
-class Joining(NamedTuple):
-    """A join of several pipelines in one pass.
-
-    Attributes:
-        address: of the stage.
-        spec: its operation.
-        inputs: how many pipelines it joins.
-        node_state: where it goes on.
-        generator: returns the generator of a seed, in this epoch and pass.
-    """
-
-    address: str
-    spec: Any
-    inputs: int
-    node_state: dict[str, Any]
-    generator: Callable[[int], Generator]
-
-
-Joined = tuple[Mover, Container[int]]  # a mover, and the inputs that are open at first
-
-
-def _zip(join: Joining) -> Joined:
-    return ZipMover(strict=join.spec.strict), range(join.inputs)
-
-
-def _concat(join: Joining) -> Joined:
-    first = join.node_state.get("first", 0)
-    check_below(join.address, "first", (first,), join.inputs)
-    return ConcatMover(first=first), range(first, first + 2)
-
-
-def _interleave(join: Joining) -> Joined:
-    turns = InterleaveMover(join.address, join.inputs, join.spec.cycle, join.node_state)
-    return turns, turns.at_first
-
-
-def _mix(join: Joining) -> Joined:
-    spec, rng = join.spec, join.generator(join.spec.seed)
-    shortest = spec.stop == "shortest"
-    mover = MixMover(join.address, spec.weights, rng, shortest=shortest, node_state=join.node_state)
-    return mover, range(join.inputs)
-
-
-MOVERS: Mapping[str, Callable[[Joining], Joined]] = {
-    "zip": _zip,
-    "concat": _concat,
-    "interleave": _interleave,
-    "mix": _mix,
-}

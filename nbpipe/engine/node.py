@@ -231,51 +231,6 @@ def _plain(path: Path) -> int | list[int]:
     return [int(number) for number in path] if isinstance(path, tuple) else int(path)
 
 
-@final
-class Draws:
-    """Of a node that joins or parts: the input, or the output, that each of its items took.
-
-    Args:
-        count: inputs or outputs.
-    """
-
-    __slots__ = ("_base", "_draws", "_past")
-
-    def __init__(self, count: int) -> None:
-        self._base = 0
-        self._draws = array("q")
-        self._past = np.zeros(count, np.int64)  # items of each one that were forgotten
-
-    def note(self, one: int) -> None:
-        """Hear which one was next."""
-        self._draws.append(one)
-
-    def parted(self, rest: Remaining) -> tuple[list[Remaining], list[int]]:
-        """Tell what is wanted of each one, and in which order what was drawn is wanted again."""
-        draws = np.array(self._draws, np.int64)
-        wanted = rest.mask(self._base, len(draws))
-        rests = []
-        for one, past in enumerate(self._past.tolist()):
-            gaps = np.flatnonzero(~wanted[draws == one]) + past
-            rests.append(Remaining.of_arrays(past, gaps, gaps + 1))
-        return rests, draws[wanted].tolist()
-
-    def gathered(self, rests: Sequence[Remaining]) -> Remaining:
-        """Tell which items are wanted, given what is wanted of each one."""
-        draws = np.array(self._draws, np.int64)
-        wanted = np.zeros(len(draws), bool)
-        for one, past in enumerate(self._past.tolist()):
-            mine = draws == one
-            wanted[mine] = rests[one].mask(past, int(mine.sum()))
-        return Remaining.only(np.flatnonzero(wanted) + self._base, self._base + len(draws))
-
-    def forget(self, start: int) -> None:
-        """Forget what lies before item `start`."""
-        past = _taken(self._draws, start - self._base)
-        self._past += np.bincount(past, minlength=len(self._past))
-        self._base = max(start, self._base)
-
-
 # -- Noting: what the stages of an epoch say of where they stand, put together ---------------------
 Stages = dict[str, dict[str, Any]]  # where stages stand, by address; JSON-ready
 
