@@ -356,13 +356,7 @@ class Scheduler:
                 if epoch is not None and not seat.dismissed:
                     following = None if self.paused else epoch.take(now_ns)
                     if following is not None:
-                        if not following.node.remote and following.node.runtime.cost_ns <= SLOW_NS:
-                            following.cheap = following.watched = True
-                            self._cheap += 1
-                            if self._ticker.asleep:
-                                self._ticker.attend()
-                        else:
-                            new_seat, remote = self._taken(following, now_ns)
+                        new_seat, remote = self._taken(following, now_ns)
                     if epoch.waiting and (epoch.sink.count or epoch.exhausted):
                         epoch.look_after_consumer(following, now_ns)
                     if epoch.dropped:
@@ -395,7 +389,13 @@ class Scheduler:
                 self._fail(no_thread("the event loop of this run", error), error)
 
     def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
-        """Look after the rest once a slow task was taken: wake a thread for it, or send it on."""
+        """Look after the rest once a task was taken: wake a thread for it, or send it on."""
+        if not task.node.remote and task.node.runtime.cost_ns <= SLOW_NS:
+            task.cheap = task.watched = True
+            self._cheap += 1
+            if self._ticker.asleep:
+                self._ticker.attend()
+            return None, None
         if task.node.remote:
             remote = [task, *self._take_remote(now_ns)]
             self._note_remote(remote)

@@ -3,13 +3,14 @@
 import nbpipe
 from nbpipe.engine import node
 from nbpipe.engine.node import _upstream_first
+from nbpipe.ops import join
 from nbpipe.ops.batch import BatchByCost
 from nbpipe.ops.shuffle import Shuffling
 
 COUNT = 100_000
 AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
-LOGS = (node.Drops, node.Arrivals, node.Children, node.Draws, BatchByCost, Shuffling)
+LOGS = (node.Drops, node.Arrivals, node.Children, join.Draws, BatchByCost, Shuffling)
 
 
 def entries(run):
