@@ -21,7 +21,7 @@ from .node import Node, Stages
 from .regions import Regions
 from .runtime import BLOCKED, Memory, StageRuntime
 from .stats import StageStats
-from .task import EMPTY, MEASURE_NS, NOTHING, EpochContext, Task
+from .task import EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -335,9 +335,7 @@ class Scheduler:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
         if task is not None:
-            task.chunk, task.items = EMPTY, NOTHING  # as `let_go`
-            if task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
-                task.node.measure(task)
+            task.let_go()
         while True:
             new_seat = remote = following = dropped = None
             with self.lock:
@@ -359,8 +357,7 @@ class Scheduler:
                         new_seat, remote = self._taken(following, now_ns)
                     if epoch.waiting and (epoch.sink.count or epoch.exhausted):
                         epoch.look_after_consumer(following, now_ns)
-                    if epoch.dropped:
-                        dropped = epoch.take_dropped()
+                    dropped = epoch.take_dropped() if epoch.dropped else None
                 if following is None and not seat.dismissed:
                     self._team.park(seat)
                 seat.work = following
@@ -415,7 +412,6 @@ class Scheduler:
         assert isinstance(done, Task)
         done.ended_ns = now_ns = perf_counter_ns()
         done.let_go()
-        done.node.measure(done)
         with self.lock:
             self._running.discard(done)
             done.node.settle(done)

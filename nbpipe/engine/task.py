@@ -343,9 +343,15 @@ class Task:
         return (self.paths[number], self.chunk.values[number])
 
     def let_go(self) -> None:
-        """Hold no items any more: whoever looks at what is in progress may be the last to."""
+        """Measure a result if it is time; hold no items any more.
+
+        Whoever looks at what is in progress may be the last to hold the task.
+        """
         self.chunk = EMPTY
         self.items = NOTHING
+        node = self.node
+        if self.ended_ns - node.runtime.measured_ns > MEASURE_NS:
+            node.measure(self)
 
     def run(self) -> None:
         """Do the work in this thread."""
@@ -353,7 +359,6 @@ class Task:
         self.perform(self)
         self.ended_ns = perf_counter_ns()
         self.let_go()
-        self.node.measure(self)
 
     def begin(self) -> Coroutine[Any, Any, None]:
         """Return the coroutine that does the work on the event loop."""
