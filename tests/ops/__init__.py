@@ -1,0 +1,1 @@
+"""Operations, bare: without an engine."""
