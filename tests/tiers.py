@@ -41,9 +41,10 @@ ACCEPTANCE = (
     # a panel in a kernel
     "tests/kernel/test_panel.py::*[[]7.4.0*",
 )
-# How long a test may take before it counts as hung [s]: by its kind, or so many times what the
-# table says, whichever is more; at least what pyproject.toml says.
-HANGS_S = {"kernel": 120, "browser": 240}
+# How long a test may take before it counts as hung [s]: by its kind, that is a mark or a fixture
+# that starts something large, or so many times what the table says, whichever is more; at least
+# what pyproject.toml says.
+HANGS_S = {"kernel": 120, "browser": 240, "ranks": 120}
 PATIENCE = 12
 NAME = pytest.StashKey[str]()  # pytest-xdist adds the group to `nodeid`
 SPENT = pytest.StashKey[float]()
@@ -72,7 +73,9 @@ def read() -> dict[str, float]:
 
 def _mark(item: pytest.Item, seconds: float) -> None:
     least_s = float(item.config.getini("timeout"))
-    limits_s = [limit_s for kind, limit_s in HANGS_S.items() if item.get_closest_marker(kind)]
+    fixtures = getattr(item, "fixturenames", ())
+    kinds = [kind for kind in HANGS_S if kind in fixtures or item.get_closest_marker(kind)]
+    limits_s = [HANGS_S[kind] for kind in kinds]
     limit_s = max([least_s, PATIENCE * seconds, *limits_s])
     if limit_s > least_s and not item.get_closest_marker("timeout"):
         item.add_marker(pytest.mark.timeout(limit_s))

@@ -406,7 +406,7 @@ class MapNode(Node):
         paths = task.paths
         self.put(chunk_of((paths if count == len(paths) else paths[:count], results, None)), now_ns)
         if slow:
-            runtime.account(now_ns, self.state())
+            runtime.state = self.state()
         if self.input_over:
             self.check_done()
 
