@@ -23,7 +23,7 @@ from .engine.runtime import StageRuntime
 from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
-from .ops.cache import Made, MemoryStore, Recorder, Store
+from .ops.cache import CacheStore, Made, MemoryStore, Recorder
 from .ops.chain import absorbed
 from .ops.index import LocalStore
 from .ops.stage import Chain, Stage, address_book, addresses
@@ -427,10 +427,10 @@ def _raise_interrupt(result: Any) -> None:
 
 
 # -- caches are read, and never written ------------------------------------------------
-class _PrivateStore(Store):
+class _PrivateStore(CacheStore):
     """Reads a cache; writes to memory of its own, for the later passes of a `repeat`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CacheStore) -> None:
         self._stores = (store, MemoryStore())
         self.place = store.place
 

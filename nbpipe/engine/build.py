@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
-from ..ops.cache import Made, Recording, Store
+from ..ops.cache import CacheStore, Made, Recording
 from ..ops.chain import absorbed
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Remaining, check_below
@@ -373,7 +373,7 @@ class Builder:
     ) -> None:
         self._node_state = dict(node_state or {})
         self._found: dict[int, Any] = {}  # by the id of a stage
-        self._caches: dict[int, tuple[Store, Made | None]] = {}  # by the id of a store
+        self._caches: dict[int, tuple[CacheStore, Made | None]] = {}  # by the id of a store
         self._chain = chain
         self._epoch = epoch
         self._runtime_of = runtime_of
@@ -442,7 +442,7 @@ class Builder:
             self._found[id(stage)] = ask()
         return self._found[id(stage)]
 
-    def made(self, store: Store) -> Made | None:
+    def made(self, store: CacheStore) -> Made | None:
         """Return the epoch that made what a cache holds, or None where it is not complete.
 
         It is asked before the first pass and by `look_again`: it may be on a disk, and the
@@ -468,5 +468,5 @@ class Builder:
         return self._epoch
 
 
-def _made(store: Store) -> Made | None:
+def _made(store: CacheStore) -> Made | None:
     return store.made if store.complete else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentTypeError, StateError
-from ..ops.cache import Made, PassNumber, Store, with_passes
+from ..ops.cache import CacheStore, Made, PassNumber, with_passes
 from ..ops.plan import ResolvedOrder
 from ..ops.remaining import Remaining
 from ..ops.source import Source
@@ -205,7 +205,7 @@ class ReplayOpener(Opener):
     def __init__(
         self,
         stage: str,
-        store: Store,
+        store: CacheStore,
         made: Made,
         context: EpochContext,
         *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
-from ..ops.join import Draws, Join
+from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
@@ -249,7 +249,7 @@ class SplitMover(Mover):
 
     def __init__(self, outlets: list[Outlet]) -> None:
         self._outlets = outlets
-        self._draws = Draws(len(outlets))
+        self._draws = ChoiceLog(len(outlets))
         self.order: deque[tuple[int, Any]] = deque()
 
     def move(self, node: PumpNode, room: int) -> list[Entry]:
@@ -303,7 +303,7 @@ class MergeMover(Mover):
         self._split = split
         self._order = order
         self._branches = branches
-        self._draws = Draws(len(branches))
+        self._draws = ChoiceLog(len(branches))
 
     def rest_above(
         self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
@@ -355,7 +355,7 @@ _DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so 
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _PastPass:
     """A pass that was moved to its end; its entries are those from `begun` to below `end`."""
 
     number: int
@@ -388,7 +388,7 @@ class RepeatMover(Mover):
         self._dry = 0  # passes without items since the last one that had some
         self._moved: bool = node_state.get("moved", False)
         self._count = self._begun = 0  # entries, and those before the present pass
-        self._past: deque[_Pass] = deque()
+        self._past: deque[_PastPass] = deque()
 
     def rest_above(
         self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
@@ -448,7 +448,7 @@ class RepeatMover(Mover):
 
     def _turn(self, node: PumpNode) -> None:
         """Begin the next pass."""
-        self._past.append(_Pass(self._built, node.upstream[0], self._begun, self._count))
+        self._past.append(_PastPass(self._built, node.upstream[0], self._begun, self._count))
         self._begun, self._built = self._count, self._pass
         node.epoch.replace(node, self._build(self._pass))
 

@@ -21,7 +21,7 @@ from ..errors import (
     WorkerStartError,
 )
 from ..executors.base import Caller
-from ..ops.checkpoint import Place, caches, unreadable
+from ..ops.checkpoint import EpochPlace, caches, unreadable
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain
 from .epoch import LOG, Epoch
@@ -288,10 +288,10 @@ class Life:
         self.between_waits: Callable[[], object] | None = None
         self.closed = False
         self.forked = False
-        self.following: Place | None = None
-        self.left: Place | None = None
+        self.following: EpochPlace | None = None
+        self.left: EpochPlace | None = None
         self.delivered_before = 0
-        self._begun_at = Place(0)
+        self._begun_at = EpochPlace(0)
         self._past: Epoch | None = None  # the last one, where it was not broken off
         self._ticket = 0
         self._lock = threading.RLock()  # an iterator that is garbage may end below us
@@ -349,10 +349,10 @@ class Life:
             raise
         return epoch
 
-    def _following(self, given: GivenOrder | None) -> Place:
+    def _following(self, given: GivenOrder | None) -> EpochPlace:
         place = self.following
         if place is None or place.epoch != self.next_epoch:
-            return Place(self.next_epoch)
+            return EpochPlace(self.next_epoch)
         if place.given and given is None:
             raise StateError(
                 "the state is of an epoch in an order from outside, so that order is needed to go "
@@ -368,7 +368,7 @@ class Life:
     def _delivered(self) -> int:
         return self.record.consumer.items - self.items_before
 
-    def place(self) -> Place:
+    def place(self) -> EpochPlace:
         """Tell where the run stands: behind the last item that the loop has had.
 
         Raises:
@@ -379,7 +379,7 @@ class Life:
         if found is None:
             following = self.following
             if following is None or following.epoch != self.next_epoch:
-                return Place(self.next_epoch, 0, self.machine.caches())
+                return EpochPlace(self.next_epoch, 0, self.machine.caches())
             return following
         if found.node_state is None:
             raise StateError(
@@ -396,18 +396,18 @@ class Life:
         with self.scheduler.lock:
             return epoch.node_state(rest)
 
-    def _place_left(self, epoch: Epoch) -> Place:
+    def _place_left(self, epoch: Epoch) -> EpochPlace:
         """Tell where an epoch is left; whatever happens, it must end."""
         try:
             return self._place_in(epoch)
         except Exception:
             LOG.warning("it cannot be told where the epoch was left", exc_info=True)
-            return Place(self.number)
+            return EpochPlace(self.number)
 
-    def _place_in(self, epoch: Epoch) -> Place:
+    def _place_in(self, epoch: Epoch) -> EpochPlace:
         delivered = self._delivered()
         node_state = self.machine.node_state(epoch, delivered)
-        return Place(
+        return EpochPlace(
             self.number, self.delivered_before + delivered, node_state, self.given is not None
         )
 
@@ -456,7 +456,7 @@ class Life:
             self.machine.cancel(ending.ticket)
             self._ending = None
 
-    def _give_back(self, left: Place | None) -> None:
+    def _give_back(self, left: EpochPlace | None) -> None:
         """Let an epoch that went on from a state, and was left untouched, go on there again."""
         begun = self._begun_at
         if left is not None and begun.is_inside and left.delivered == begun.delivered:

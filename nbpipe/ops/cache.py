@@ -30,7 +30,7 @@ class Cache(Operation):
     label: ClassVar[str] = "cache"
     positional: ClassVar[tuple[str, ...]] = ("path",)
     runs: ClassVar[Runs] = "cache"
-    store: Store
+    store: CacheStore
 
     def detail(self) -> str:
         """Tell where the items are kept."""
@@ -41,7 +41,7 @@ class Cache(Operation):
         return {}
 
     @property
-    def kept_in(self) -> Store:
+    def kept_in(self) -> CacheStore:
         """Where the items are kept."""
         return self.store
 
@@ -116,7 +116,7 @@ class Recorder(ABC):
 Made = tuple[int, tuple[int, ...]]  # an epoch, and the passes of repeats around the cache in it
 
 
-class Store(ABC):
+class CacheStore(ABC):
     """Items of a whole epoch, once there was one.
 
     Attributes:
@@ -146,7 +146,7 @@ class Store(ABC):
         """Read the items, each a copy of its own."""
 
 
-class MemoryStore(Store):
+class MemoryStore(CacheStore):
     """Items in memory, for as long as the stage lives."""
 
     place = "memory"
@@ -199,7 +199,7 @@ class _MemoryRecorder(Recorder):
         self._entries = None
 
 
-class FolderStore(Store):
+class FolderStore(CacheStore):
     """Items in a folder, for as long as the folder lives.
 
     Items are written to a temporary file that takes its name only when the epoch is whole, so
@@ -409,7 +409,7 @@ class Recording:
     holds_items = False
 
     def __init__(
-        self, store: Store, passes: tuple[int, ...], made: Made, node_state: NodeState
+        self, store: CacheStore, passes: tuple[int, ...], made: Made, node_state: NodeState
     ) -> None:
         self._store = store
         self._passes = passes

@@ -248,7 +248,7 @@ _WAY_OUT = "give what run.state_dict() returned for this pipeline"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class EpochPlace:
     """A place in a run's epochs.
 
     Attributes:
@@ -283,7 +283,7 @@ def caches(chain: Chain) -> NodeStates:
     return found
 
 
-def written(chain: Chain, seed: int, place: Place) -> State:
+def written(chain: Chain, seed: int, place: EpochPlace) -> State:
     """Return the state of a run at a place."""
     return {
         "nbpipe": FORMAT,
@@ -298,7 +298,7 @@ def written(chain: Chain, seed: int, place: Place) -> State:
     }
 
 
-def read(chain: Chain, seed: int, states: Any) -> Place:
+def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
     """Return the place that a state, or the states of all ranks, tell of.
 
     Raises:
@@ -321,7 +321,7 @@ def read(chain: Chain, seed: int, states: Any) -> Place:
     else:
         same, delivered = first, 0
         node_state = regrouped(chain, several)
-    return Place(same["epoch"], delivered, node_state, same["given"])
+    return EpochPlace(same["epoch"], delivered, node_state, same["given"])
 
 
 def unreadable(error: Exception) -> StateError:

@@ -71,7 +71,7 @@ class Concat(Operation):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Mix(Operation):
-    """Draws by weight."""
+    """ChoiceLog by weight."""
 
     label: ClassVar[str] = "mix"
     runs: ClassVar[Runs] = "join"
@@ -359,7 +359,7 @@ _AT_ONCE = 2**16  # draws
 
 
 @final
-class Draws:
+class ChoiceLog:
     """Of what joins or parts: the input, or the output, that each of its items took.
 
     Args:
@@ -416,7 +416,7 @@ class DrawingJoin(Join):
         super().__init__()
         again = goes_on.node_state.get("again", ())
         check_below(goes_on.address, "again", again, goes_on.inputs)
-        self.draws = Draws(goes_on.inputs)
+        self.draws = ChoiceLog(goes_on.inputs)
         self.again = deque(again)
 
     def rest_of_inputs(
@@ -461,7 +461,7 @@ class DrawingJoin(Join):
 
 @final
 class MixJoin(DrawingJoin):
-    """Draws an input by weight for each item.
+    """ChoiceLog an input by weight for each item.
 
     Args:
         goes_on: where it begins.

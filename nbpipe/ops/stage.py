@@ -292,7 +292,7 @@ CONSUMER = "consumer"  # name of the training loop's own row in the stats
 Chain = tuple["Stage", ...]
 
 
-class Place(NamedTuple):
+class CodeLocation(NamedTuple):
     """A place in running code.
 
     Attributes:
@@ -338,7 +338,7 @@ class Stage:
     inputs: tuple[Chain, ...]
     knobs: Mapping[str, Knob]
     given: frozenset[str]
-    made_at: Place | None
+    made_at: CodeLocation | None
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class Stage:
         placement: Placement | None = None,
         shared: Mapping[str, Knob] | None = None,
         given: frozenset[str] = frozenset(),
-        made_at: Place | None = None,
+        made_at: CodeLocation | None = None,
     ) -> None:
         knobs: dict[str, Knob] = dict(shared or {})
         if concurrency is not None and "concurrency" not in knobs:
@@ -496,12 +496,12 @@ def changed(stage: Stage, **parts: Any) -> Stage:
     return Stage(**{**kept, "shared": stage.knobs, **parts})
 
 
-def _user_code() -> Place | None:
+def _user_code() -> CodeLocation | None:
     """Return the innermost code that is under way and not ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         frame = frame.f_back
-    return None if frame is None else Place(frame.f_code, frame.f_lasti, frame.f_globals)
+    return None if frame is None else CodeLocation(frame.f_code, frame.f_lasti, frame.f_globals)
 
 
 def given(**arguments: object) -> frozenset[str]:

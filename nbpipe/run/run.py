@@ -24,7 +24,7 @@ from ..errors import LengthUnknownError
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
 from ..ops.chain import length, units
-from ..ops.checkpoint import Place, read, written
+from ..ops.checkpoint import EpochPlace, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
@@ -363,7 +363,7 @@ class Run:
         """
         if node_state:
             number = self._life.next_epoch
-            self._life.following = Place(number, 0, node_state, given is not None)
+            self._life.following = EpochPlace(number, 0, node_state, given is not None)
         return self._iterator(None, given)
 
     def node_state(self, epoch: int, rest: Remaining) -> Stages | None:

@@ -10,7 +10,7 @@ from nbpipe.ops.shuffle import Shuffling
 COUNT = 100_000
 AT_MOST = 20_000  # entries of all logs together, once they forgot what the loop has had
 BETWEEN = 100_000  # entries while the loop is fast: they are forgotten every now and then
-LOGS = (node.Drops, node.Arrivals, node.Children, join.Draws, BatchByCost, Shuffling)
+LOGS = (node.Drops, node.Arrivals, node.Children, join.ChoiceLog, BatchByCost, Shuffling)
 
 
 def entries(run):

@@ -233,9 +233,8 @@ class ItemServer:
         if token <= self._ended:
             return
         feed = self._feeds.take(given) if given else None
-        epoch = self._loaded.begin(program, number, feed, node_state)
-        with self._lock:
-            self._epoch = epoch
+        with self._lock:  # its first calls may begin at once: whoever ends it waits until then
+            self._epoch = epoch = self._loaded.begin(program, number, feed, node_state)
             ended = token <= self._ended
         if ended:
             epoch.close()
