@@ -446,8 +446,8 @@ class Found:
             fill by itself: the attribute that holds it, if one does, and the refusal.
         arrays: large arrays that may be saved beside the module.
         called: by an expression, the name of the function in it, where it is not the live one's.
-        written: code of the module's own functions, and how many variables they captured.
-        defaults: fingerprints of the defaults of these.
+        written: code of the module's own functions, how many variables they captured, and the
+            fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
         future: annotations are not evaluated.
@@ -467,8 +467,7 @@ class Found:
     alive: dict[str, tuple[str, ExportError]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
     called: dict[str, str] = field(default_factory=dict)
-    written: dict[str, tuple[CodeType, int]] = field(default_factory=dict)
-    defaults: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
     future: bool = False

@@ -28,7 +28,7 @@ from .difference import fingerprint_of, loosened
 from .held import captured_by, handle_in, held_in, members_of
 from .module import Piece, Spelling
 from .secrets import secret_in_text
-from .source import CHANGING, last_name, names_read, root_of
+from .source import changed_by, last_name, names_read, root_of
 
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -237,16 +237,11 @@ def _check_class(scope: Scope, name: str, kind: type, statement: Statement, use:
 def _changes_itself(node: ast.AST, name: str) -> bool:
     """Tell whether a class changes its own attributes, as `cls.known[name] = cls` does."""
     owners = (name, "cls", "type(self)", "self.__class__", "__class__")
-    for one in ast.walk(node):
-        target: ast.AST | None = None
-        if isinstance(one, ast.Attribute | ast.Subscript) and _is_changed(one):
-            target = one.value
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-            changes = one.func.attr in CHANGING
-            target = one.func.value if changes else None
-        while isinstance(target, ast.Attribute | ast.Subscript) and _text(target) not in owners:
-            target = target.value
-        if target is not None and _text(target) in owners:
+    for target in map(changed_by, ast.walk(node)):
+        one: ast.AST | None = target
+        while isinstance(one, ast.Attribute | ast.Subscript) and _text(one) not in owners:
+            one = one.value
+        if one is not None and _text(one) in owners:
             return True
     return False
 
@@ -255,21 +250,11 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else ""
 
 
-def _is_changed(node: ast.AST) -> bool:
-    """Tell whether an expression is assigned to, or changed in place."""
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute)
-    return not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-
-
 def _filled_defaults(node: ast.AST) -> Iterator[str]:
     """Return the defaults that a function fills, as `def f(x, seen={})` may do on purpose."""
     for one in ast.walk(node):
-        changed: ast.AST | None = None
-        if isinstance(one, ast.Subscript) and _is_changed(one):
-            changed = one.value
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-            changed = one.func.value
+        called = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
+        changed = one.func.value if called else changed_by(one)  # type: ignore[attr-defined]
         if isinstance(changed, ast.Name):
             yield f"default {changed.id!r}"
 

@@ -33,7 +33,15 @@ from typing import Any
 import numpy as np
 
 from ..base.tree import is_tensor
-from .held import IN_PYTHON, attributes_of, captured_by, defaults_of, has_recipe, is_library
+from .held import (
+    IN_PYTHON,
+    attributes_of,
+    captured_by,
+    defaults_of,
+    has_recipe,
+    is_generator,
+    is_library,
+)
 from .secrets import HIDDEN, is_plain, is_secret, scrubbed
 from .source import last_name, tree_of
 
@@ -413,17 +421,25 @@ def _array_node(value: Any, node_of: _NodeOf) -> Node | None:
         )
     if isinstance(value, np.dtype):
         return leaf("dtype", repr(value))
-    if isinstance(value, np.random.Generator):
-        return branch("Generator", "a generator", [("state", node_of(value.bit_generator.state))])
-    if isinstance(value, np.random.RandomState):
-        return branch(
-            "RandomState", "a generator", [("state", node_of(value.get_state(legacy=False)))]
-        )
-    if isinstance(value, np.random.BitGenerator):
-        return branch(_kind_of(value), "a generator", [("state", node_of(value.state))])
+    if is_generator(value) or isinstance(value, np.random.BitGenerator):
+        return _generator(value, node_of)
     if is_tensor(value):
         return _tensor(value, node_of)
     return _torch(value, node_of) or _pandas(value, node_of) or _image(value, node_of)
+
+
+def _generator(value: Any, node_of: _NodeOf) -> Node:
+    state: Any
+    parts = [("device", node_of(str(value.device)))] if hasattr(value, "device") else []
+    if isinstance(value, np.random.RandomState):
+        state = value.get_state(legacy=False)
+    elif isinstance(value, random.Random):
+        state = value.getstate()
+    elif isinstance(value, np.random.Generator):
+        state = value.bit_generator.state
+    else:
+        state = value.state if isinstance(value, np.random.BitGenerator) else value.get_state()
+    return branch(_kind_of(value), "a generator", [("state", node_of(state)), *parts])
 
 
 def _array(value: np.ndarray[Any, Any], node_of: _NodeOf) -> Node:
@@ -505,9 +521,6 @@ def _torch(value: Any, node_of: _NodeOf) -> Node | None:
         return None
     if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
         return leaf(_kind_of(value), str(value))
-    if isinstance(value, torch.Generator):
-        parts = [("state", node_of(value.get_state())), ("device", node_of(str(value.device)))]
-        return branch(_kind_of(value), "a generator", parts)
     if isinstance(value, torch.nn.Module):
         public = {n: v for n, v in attributes_of(value).items() if not n.startswith("_")}
         parts = [("state_dict", node_of(dict(value.state_dict())))]
@@ -607,8 +620,6 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
         return branch(kind, shown, [("dict", node_of(dict(value)))])
     if isinstance(value, bytearray):
         return branch(kind, shown, [("bytes", node_of(bytes(value)))])
-    if isinstance(value, random.Random):
-        return branch(kind, shown, [("state", node_of(value.getstate()))])
     return branch(kind, shown, list(_parts(value, node_of)))
 
 

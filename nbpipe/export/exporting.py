@@ -25,7 +25,7 @@ from ..base.checks import flag, whole
 from ..base.format import shortened
 from ..errors import ArgumentError, ExportError, NbpipeError
 from ..ops.chain import graph
-from ..ops.stage import Chain, Stage, addresses
+from ..ops.stage import Chain, addresses
 from ..show.exported import note_export
 from .cells import Statement
 from .chain import drafted
@@ -33,7 +33,7 @@ from .collect import Collector, Scope, Use, is_import, is_local
 from .definitions import lost
 from .fresh import Environment, error_words
 from .held import secret_in, texts_named_as_secrets
-from .module import Module, rendered
+from .module import Module, Piece, rendered
 from .pieces import collect_setup, collect_value
 from .proof import Decided, Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
@@ -516,24 +516,64 @@ def _export(
     text, findings = _text(whole, file, collector, home)
     _check_registers(whole, home)
     _note_effects(whole, collector, home)
-    arrays = {name: array for name, array in collector.found.arrays.items() if _loads(whole, name)}
+    loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
+    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
     _check_arrays(arrays)
     files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
-    report = _verified(
-        text,
-        file,
-        where,
+    report = _proved(
         chain,
-        whole=whole,
+        whole,
+        text,
+        file.name,
+        where,
         reads=_unbound(text, findings, whole, collector),
         items=items,
-        count=count,
+        check_items=count,
         files=files,
-        hints=[n for n in collector.found.notes if "side effect" in n],
+        notes=collector.found.notes,
     )
     written = stored(file, text, files, overwrite=overwrite)
-    _mark(chain, written)
+    knobs = {knob: knob.value for one in addresses(chain).values() for knob in one.knobs.values()}
+    note_export(knobs, written.path)
     return _reported(written, report, tuple(collector.found.notes))
+
+
+def _proved(
+    chain: Chain,
+    whole: Decided,
+    text: str,
+    filename: str,
+    where: Environment,
+    *,
+    items: Callable[[], Iterator[object]] | None,
+    notes: Iterable[str],
+    **more: Any,
+) -> Report:
+    """Have a fresh process import the module, and compare it with the notebook's pipeline."""
+    stages = addresses(chain)
+    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
+    elsewhere = [
+        name
+        for name, stage in stages.items()
+        if stage.fn is not None and stage.placement is not None
+    ]
+    expected = {
+        name: one
+        for piece in whole.pieces
+        for name, one in piece.expected.items()
+        if name in piece.names
+    }
+    return verified(
+        text,
+        filename,
+        where,
+        expected=expected,
+        expected_graph=graph(chain),
+        process_stages=elsewhere,
+        items=items if in_order else None,
+        hint="\n".join(f"  it may come from this: {one}" for one in notes if "side effect" in one),
+        **more,
+    )
 
 
 def _home(chain: Chain) -> dict[str, Any]:
@@ -603,56 +643,9 @@ def _unbound(
     return found
 
 
-def _loads(whole: Decided, name: str) -> bool:
+def _loads(piece: Piece) -> bool:
     """Tell whether a piece loads its array from the file beside the module."""
-    texts = [piece.text for piece in whole.pieces if name in piece.names]
-    return any("Path(__file__).with_name(" in text for text in texts)
-
-
-def _verified(
-    text: str,
-    file: Path,
-    where: Environment,
-    chain: Chain,
-    *,
-    whole: Decided,
-    reads: dict[str, Use],
-    items: Callable[[], Iterator[object]] | None,
-    count: int,
-    files: dict[str, bytes],
-    hints: list[str],
-) -> Report:
-    stages = addresses(chain)
-    expected = {name: one for piece in whole.pieces for name, one in piece.expected.items()}
-    in_order = all(getattr(stage.spec, "ordered", True) for stage in stages.values())
-    return verified(
-        text,
-        file.name,
-        where,
-        reads=reads,
-        expected={name: one for name, one in expected.items() if _is_kept(whole, name)},
-        expected_graph=graph(chain),
-        process_stages=[name for name, stage in stages.items() if _is_elsewhere(stage)],
-        items=items if in_order else None,
-        check_items=count,
-        files=files,
-        hint="\n".join(f"  it may come from this: {hint}" for hint in hints),
-    )
-
-
-def _is_kept(whole: Decided, name: str) -> bool:
-    return any(name in piece.names for piece in whole.pieces)
-
-
-def _is_elsewhere(stage: Stage) -> bool:
-    return stage.fn is not None and stage.placement is not None
-
-
-def _mark(chain: Chain, written: Written) -> None:
-    knobs = {
-        knob: knob.value for stage in addresses(chain).values() for knob in stage.knobs.values()
-    }
-    note_export(knobs, written.path)
+    return "Path(__file__).with_name(" in piece.text
 
 
 def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Exported:

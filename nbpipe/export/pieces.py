@@ -610,9 +610,10 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
             that cannot be exported.
     """
     collector = place.collector
-    known = _known(value, place, free)
-    if known is not None:
-        return known
+    code = (value.__code__, len(free), fingerprint_of(value.__defaults__))
+    for known, one in collector.found.written.items():
+        if one == code:
+            return known
     found = definition_of(place.scope, value.__code__)
     if found is None:
         raise refusal(
@@ -626,8 +627,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     handle = handle_in(name, value)
     if handle is not None:
         raise refusal(handle.words, place.use)
-    collector.found.written[name] = (value.__code__, len(free))
-    collector.found.defaults[name] = fingerprint_of(value.__defaults__)
+    collector.found.written[name] = code
     collector.found.owners[name] = None
     collector.found.called[name] = name
     use = place.use.then(f"{name}() [{found.place}]")
@@ -636,16 +636,6 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     words = f"function {name!r}, defined in {found.place}"
     collector.add(Piece((name,), (spelling,), {}, "definition", _first(found), words))
     return name
-
-
-def _known(value: FunctionType, place: Place, free: list[str]) -> str | None:
-    """Return the name that a function of the same code and defaults was written under."""
-    found = place.collector.found
-    for name, code in found.written.items():
-        same = code == (value.__code__, len(free))
-        if same and fingerprint_of(value.__defaults__) == found.defaults[name]:
-            return name
-    return None
 
 
 def _check(value: FunctionType, found: Definition, text: str, place: Place) -> None:

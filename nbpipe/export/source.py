@@ -523,34 +523,18 @@ class _Reader(ast.NodeVisitor):
         for name in names:
             self._bind(_mangled(name, self._scope.owner))
 
-    def _mutate(self, node: ast.AST) -> None:
+    def _mutate(self, node: ast.AST | None) -> None:
         """Note that what an expression gives is changed in place."""
-        node = root_of(node)
+        node = None if node is None else root_of(node)
         if isinstance(node, ast.Name) and self._scope.is_later:
             name = _mangled(node.id, self._scope.owner)
             if self._scope.is_global(name):
                 self.mutated.add(name)
 
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        """Note `x[...] = ` and `del x[...]`."""
-        if not isinstance(node.ctx, ast.Load):
-            self._mutate(node.value)
-        self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Note `x.attribute = `."""
-        if not isinstance(node.ctx, ast.Load):
-            self._mutate(node.value)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        """Note `x.append(...)` and its like, torch's `x.add_(...)`, and `next(x)`."""
-        match node.func:
-            case ast.Attribute(value, attr) if attr in CHANGING or _is_in_place(attr):
-                self._mutate(value)
-            case ast.Name("next") if node.args:
-                self._mutate(node.args[0])
-        self.generic_visit(node)
+    def generic_visit(self, node: ast.AST) -> None:
+        """Note what is changed in place, as by `x[...] = ` or `x.append(...)`."""
+        self._mutate(changed_by(node))
+        super().generic_visit(node)
 
     # -- statements -----------------------------------------------------------------------
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -738,8 +722,17 @@ def _quoted(note: ast.AST) -> Iterator[ast.expr]:
                 yield from _quoted(child)
 
 
-def _is_in_place(method: str) -> bool:
-    return method.endswith("_") and not method.endswith("__")
+def changed_by(node: ast.AST) -> ast.expr | None:
+    """Return what a part of some code changes in place, by a method of torch as `x.add_` too."""
+    match node:
+        case ast.Attribute(value, _, ctx) | ast.Subscript(value, _, ctx):
+            return None if isinstance(ctx, ast.Load) else value
+        case ast.Call(ast.Attribute(value, name)):
+            in_place = name.endswith("_") and not name.endswith("__")
+            return value if name in CHANGING or in_place else None
+        case ast.Call(ast.Name("next"), [given, *_]):
+            return given
+    return None
 
 
 # -- Attributes that the methods of a class change -------------------------------------------------

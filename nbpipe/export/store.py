@@ -266,13 +266,10 @@ def _newest_first(pattern: str) -> Iterator[Path]:
     folder, found = _folder(), []
     if folder is not None:
         with contextlib.suppress(OSError):
-            found = [(-time_ns, path) for path in folder.glob(pattern) for time_ns in _times(path)]
+            for path in folder.glob(pattern):
+                with contextlib.suppress(OSError):
+                    found.append((-path.stat().st_mtime_ns, path))
     return (path for _, path in sorted(found))
-
-
-def _times(path: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield path.stat().st_mtime_ns
 
 
 def _place(path: Path) -> str:
@@ -561,17 +558,18 @@ def _write(part: Path, path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    for old in _status(path):
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, "the file is read-only", str(path))
-        new = part.stat()
-        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):  # written as root
-            with contextlib.suppress(OSError):
-                os.chown(part, old.st_uid, old.st_gid)
-        part.chmod(stat.S_IMODE(old.st_mode))
-        if (new.st_size, int(new.st_mtime)) == (old.st_size, int(old.st_mtime)):
-            # Python would take its old bytecode: it looks at the size and at whole seconds.
-            os.utime(part, ns=(new.st_atime_ns, new.st_mtime_ns + 1_000_000_000))
+    if not path.exists():
+        return
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file is read-only", str(path))
+    old, new = path.stat(), part.stat()
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):  # written as root
+        with contextlib.suppress(OSError):
+            os.chown(part, old.st_uid, old.st_gid)
+    part.chmod(stat.S_IMODE(old.st_mode))
+    if (new.st_size, int(new.st_mtime)) == (old.st_size, int(old.st_mtime)):
+        # Python would take its old bytecode: it looks at the size and at whole seconds.
+        os.utime(part, ns=(new.st_atime_ns, new.st_mtime_ns + 1_000_000_000))
 
 
 def _restore(path: Path, part: Path, backup: Path) -> None:
@@ -582,8 +580,3 @@ def _restore(path: Path, part: Path, backup: Path) -> None:
             backup.replace(path)
         else:
             path.unlink()
-
-
-def _status(path: Path) -> Iterator[os.stat_result]:
-    with contextlib.suppress(FileNotFoundError):
-        yield path.stat()
