@@ -724,13 +724,8 @@ class FedNode(ExpandNode):
         """Tell whether there is an index to draw, or the end to be noticed."""
         return bool(self.feed.ready or self.feed.ended) and super().has_input()
 
-    def runnable(self) -> bool:
-        """Tell whether `take` would give a task."""
-        return self.has_input() and super().runnable()
-
-    def take(self, now_ns: int) -> Task | None:
-        """Draw what is there."""
-        return super().take(now_ns) if self.has_input() else None
+    def _choose(self) -> tuple[Expansion | None, int] | None:
+        return super()._choose() if self.has_input() else None
 
     def chunk(self, available: int) -> int:
         """Return the number of items to read: as many as there are indices, or one for the end."""
