@@ -23,7 +23,17 @@ class Backwards:
         return self.length
 
 
-class Walk(Backwards):
+class Marked:
+    """Has its place as its state."""
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Walk(Marked, Backwards):
     """Goes on through the indices where the epoch before stopped; has a state of its own."""
 
     def __init__(self, length):
@@ -34,12 +44,6 @@ class Walk(Backwards):
         for _ in range(self.length - self.at % self.length):
             self.at += 1
             yield self.at * 7 % self.length
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Sloppy(Backwards):
@@ -106,17 +110,11 @@ class Wheel:
         return self.length
 
 
-class Bookmark(Cursor):
+class Bookmark(Marked, Cursor):
     """An iterable dataset of this kind, with a state of its own."""
 
     def __init__(self):
         super().__init__(21)
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Wound(Bookmark):
@@ -127,7 +125,7 @@ class Wound(Bookmark):
         del self.at
 
 
-class Rewound(IterableDataset):
+class Rewound(Marked, IterableDataset):
     """Goes on where it was told to, and goes back behind its last sample; gives a generator."""
 
     def __init__(self):
@@ -138,12 +136,6 @@ class Rewound(IterableDataset):
             self.at += 1
             yield self.at - 1
         self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Late(IterableDataset):
