@@ -19,7 +19,7 @@ from .engine.failures import Failure
 from .engine.join import Chooser, PumpNode
 from .engine.map import MapNode, Step
 from .engine.node import Node
-from .engine.runtime import StageRuntime
+from .engine.stats import StageRuntime
 from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop

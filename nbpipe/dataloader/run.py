@@ -24,8 +24,16 @@ from ..engine.machine import (
     TICKS_KEPT,
     Record,
 )
-from ..engine.runtime import BLOCKED, READY, StageRuntime
-from ..engine.stats import SAMPLE_NS, Row, RunStats, StageStats, Status
+from ..engine.stats import (
+    BLOCKED,
+    READY,
+    SAMPLE_NS,
+    Row,
+    RunStats,
+    StageRuntime,
+    StageStats,
+    Status,
+)
 from ..errors import LengthUnknownError, RunClosedError
 from ..ops.chain import length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at

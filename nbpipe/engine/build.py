@@ -38,7 +38,7 @@ from .map import MapNode, Step, step_of
 from .node import Node, Stages
 from .program import RegionNode, node_of
 from .regions import Leftovers, Regions, direct_node
-from .runtime import StageRuntime
+from .stats import StageRuntime
 from .task import EpochContext
 
 if TYPE_CHECKING:

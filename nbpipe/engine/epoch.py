@@ -17,7 +17,6 @@ from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode
 from .node import CHUNK_MAX, Node, Stages, forget, stages_of
-from .runtime import Memory
 from .task import EpochContext, Paths, Queue, Task
 
 LOG = logging.getLogger("nbpipe")
@@ -25,6 +24,78 @@ SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for 
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
 QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
+
+
+# -- Memory: a budget for the bytes held in all buffers of a run -----------------------------------
+# Called under the scheduler's lock. While items wait, they carry their sizes, as measured by the
+# thread that made them; the queues count them.
+_SHRINKS = 1.1  # a stage whose results are at most this much larger than its input
+
+
+class Memory:
+    """Bytes held in buffers, and the rule for what may still start.
+
+    Args:
+        limit_bytes: the budget [bytes].
+
+    Attributes:
+        held_bytes: of everything that waits in a queue [bytes].
+    """
+
+    __slots__ = ("_making_bytes", "_running", "held_bytes", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._making_bytes = 0.0  # estimated, of the results that places are reserved for
+        self._running = 0  # tasks
+
+    def began(self, node: Node) -> None:
+        """Called when a task of `node` was taken."""
+        self._running += 1
+        self.note(node)
+
+    def ended(self, node: Node) -> None:
+        """Called when a task of `node` was settled."""
+        self._running -= 1
+        self.note(node)
+
+    def note(self, node: Node) -> None:
+        """Called when the places which `node` has reserved may be others now."""
+        promised_bytes = 0.0 if node.done else node.reserved * node.runtime.item_bytes
+        self._making_bytes += promised_bytes - node.promised_bytes
+        node.promised_bytes = promised_bytes
+
+    def affordable(self, node: Node) -> int:
+        """Return the number of results of `node` that there is place for, at least 1."""
+        if not node.runtime.item_bytes:
+            return 1
+        left = self.limit_bytes - self.held_bytes - self._making_bytes
+        return max(1, int(left / node.runtime.item_bytes))
+
+    def admits(self, node: Node, *, waits: bool) -> bool:
+        """Tell whether a call of `node` may start.
+
+        A stage that does not make items larger may always start: it empties a buffer. Others
+        wait until what is held and what is being made leaves room. When nothing is running
+        and the consumer has nothing (`waits`), one call may start whatever is held: a batch
+        larger than the budget is made item by item instead of never.
+        """
+        runtime = node.runtime
+        grows = not node.upstream or runtime.item_bytes > _SHRINKS * input_bytes(node)
+        if not grows:
+            return True
+        if not runtime.item_bytes and runtime.active:
+            return False  # measure one item first
+        wanted_bytes = self.held_bytes + self._making_bytes + runtime.item_bytes
+        return wanted_bytes <= self.limit_bytes or (waits and not self._running)
+
+
+def input_bytes(node: Node) -> float:
+    """Estimate the bytes that one call of `node` takes from its buffers."""
+    return (getattr(node, "gather", 0) or 1) * sum(
+        above.runtime.item_bytes for above in node.upstream
+    )
 
 
 class Closable(Protocol):

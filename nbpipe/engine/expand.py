@@ -18,7 +18,7 @@ from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .fold import StreamStep
 from .node import CHUNK_MAX, Children, Drops, Node, Stages
-from .runtime import StageRuntime
+from .stats import StageRuntime
 from .task import DROPPED, EMPTY, Expansion, Task, child_path
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ..ops.remaining import Remaining
 from ..ops.stage import Fold
 from .failures import Failed, failed
 from .node import CHUNK_MAX, Node, Stages, note
-from .runtime import StageRuntime
+from .stats import StageRuntime
 from .task import EMPTY, EpochContext, Expansion, Task, run_entries
 
 if TYPE_CHECKING:

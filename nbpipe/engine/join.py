@@ -15,7 +15,7 @@ from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
 from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Node, Stages, note, stages_of
-from .runtime import StageRuntime
+from .stats import StageRuntime
 from .task import EMPTY, Task
 
 if TYPE_CHECKING:

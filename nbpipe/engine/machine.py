@@ -28,7 +28,6 @@ from .epoch import LOG, Epoch
 from .external import GivenOrder
 from .failures import KEPT, Failure, one_line
 from .node import Stages
-from .runtime import StageRuntime
 from .scheduler import Scheduler, catch_up, look, stats
 from .stats import (
     SAMPLE_NS,
@@ -36,6 +35,7 @@ from .stats import (
     Counters,
     Reading,
     Row,
+    StageRuntime,
     StageStats,
     Status,
     shares_between,

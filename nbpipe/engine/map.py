@@ -14,7 +14,7 @@ from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import BOOKED_NS, BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
-from .runtime import BLOCKED, READY, STARVED, StageRuntime
+from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,

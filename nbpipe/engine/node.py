@@ -18,7 +18,7 @@ from ..base.tree import size_bytes
 from ..errors import FailureBudgetError
 from ..ops.remaining import Remaining, Rows
 from .failures import Budget, Failed
-from .runtime import BLOCKED, READY, STARVED, StageRuntime
+from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .task import DROPPED, SIZED, Chunk, Dropped, Queue, SizedEntries, Task
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode, step_of
 from .node import CHUNK_MAX, Node
-from .runtime import StageRuntime
+from .stats import StageRuntime
 from .task import DROPPED, Chunk, EpochContext, Expansion, Task
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .task import EpochContext
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .runtime import StageRuntime
+    from .stats import StageRuntime
 
 _RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
 

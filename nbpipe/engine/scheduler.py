@@ -14,13 +14,12 @@ from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..ops.stage import Chain, Stage
 from .build import Builder
-from .epoch import LOG, SLOW_NS, Epoch, discard
+from .epoch import LOG, SLOW_NS, Epoch, Memory, discard
 from .external import Feed, GivenOrder, given_chain
 from .failures import Failure
 from .node import Node, Stages
 from .regions import Regions
-from .runtime import BLOCKED, Memory, StageRuntime
-from .stats import StageStats
+from .stats import BLOCKED, StageRuntime, StageStats
 from .task import EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
