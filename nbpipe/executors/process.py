@@ -28,7 +28,7 @@ from .channel import Channel
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .shipping import Shipped, Shipper
-from .worker import ENDED, ENTRY, Settings
+from .worker import ENDED, ENTRY
 
 LOG = logging.getLogger("nbpipe")
 _LONGEST = 300  # characters of a user's error that ours repeats
@@ -82,7 +82,6 @@ class ProcessCaller(Caller):
     # -- what is sent ---------------------------------------------------------------------
     def prepare(self, program: Program) -> None:
         """Pickle the program: workers get it with their next job if it has changed."""
-        self.renew()
         self._shipper.of(program)
         with self._lock:
             self._errors.clear()
@@ -206,9 +205,8 @@ class ProcessCaller(Caller):
 
     def _started(self, slot: _Slot, job: Job, shipped: Shipped) -> None:
         each_bytes = self._budget_bytes // (2 * max(self._limit(), slot.number + 1))  # two ways
-        settings: Settings = {"number": slot.number, "budget_bytes": each_bytes}
         try:
-            slot.start(settings, copy=self._copy, blocks=self._blocks)
+            slot.start(each_bytes, copy=self._copy, blocks=self._blocks)
             slot.load(job, shipped)
         except BaseException as error:
             slot.usable = False
@@ -347,10 +345,9 @@ class _Slot:
         """Process id of the worker; 0 before it was started."""
         return self._worker.pid if self._worker is not None else 0
 
-    def start(self, settings: Settings, *, copy: bool, blocks: Blocks) -> None:
+    def start(self, budget_bytes: int, *, copy: bool, blocks: Blocks) -> None:
         """Start the process; it works on the first job as soon as it can."""
-        worker = launch(ENTRY, pickle.dumps(settings))
-        budget_bytes = settings["budget_bytes"]
+        worker = launch(ENTRY, pickle.dumps((self.number, budget_bytes)))
         self._channel = Channel(
             worker.connection, copy=copy, budget_bytes=budget_bytes, blocks=blocks
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
-from typing import Any, TypedDict, final
+from typing import Any, final
 
 from ..base import worker
 from ..base.threads import hold_library_threads
@@ -25,18 +25,10 @@ ENDED = -1  # in the place of a stage's number: the last call has ended
 _EXPANSION_NS = 2_000_000  # children are sent after so long, however many are wanted
 
 
-class Settings(TypedDict):
-    """What a worker is told when it starts."""
-
-    number: int
-    budget_bytes: int
-
-
 def serve(connection: Connection, argument: bytes) -> None:
     """Do jobs until the other end closes the pipe."""
-    settings: Settings = pickle.loads(argument)  # noqa: S301  our own parent's
-    worker.NUMBER[0] = settings["number"]
-    channel = Channel(connection, copy=False, budget_bytes=settings["budget_bytes"])
+    worker.NUMBER[0], budget_bytes = pickle.loads(argument)  # noqa: S301  our own parent's
+    channel = Channel(connection, copy=False, budget_bytes=budget_bytes)
     streams = [LineSender(channel, name) for name in ("stdout", "stderr")]
     sys.stdout, sys.stderr = streams
     server = _JobServer(channel)
