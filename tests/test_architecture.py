@@ -36,7 +36,7 @@ MOST_FILES = {
     "run/isolated": 5,
     "ops": 18,
     "executors": 14,
-    "engine": 15,
+    "engine": 14,
     "export": 15,
 }
 MOST_FILES_ELSEWHERE = 12

@@ -36,8 +36,7 @@ from .join import (
 )
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
-from .program import RegionNode, node_of
-from .regions import Leftovers, Regions, direct_node
+from .regions import Leftovers, RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .task import EpochContext
 

@@ -1,28 +1,556 @@
-"""Regions: the workers of a run outside its own threads, and its devices."""
+"""Regions: stages that run together outside the run's threads, and the workers that run them."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
 import functools
+import os
+import platform
 from collections.abc import Callable, Sequence
-from time import monotonic
+from dataclasses import dataclass
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from ..executors.base import Caller
+from ..base.seeding import Entry, Path, seed_for, seed_item
+from ..base.worker import CALL
+from ..errors import (
+    ExecutorBrokenError,
+    StageError,
+    UnpicklableError,
+    WorkerDiedError,
+    WorkerStartError,
+)
+from ..executors.base import Answer, Caller, Job
 from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy, Map
 from ..ops.device import device_of
+from ..ops.remaining import Remaining
 from ..ops.stage import Operation, Placement, Stage
+from .expand import CallOpener, ExpandNode, children
+from .failures import Failed
 from .map import MapNode, step_of
-from .program import Region, RegionPart, RegionProgram
-from .task import EpochContext
+from .node import CHUNK_MAX, Node
+from .stats import StageRuntime
+from .task import DROPPED, Chunk, EpochContext, Expansion, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .stats import StageRuntime
+    from .map import Step
 
+# -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
+Begun = Callable[[int], object]
+Hand = Callable[[list[Any]], object]
+_PATIENCE_NS = 25_000_000  # results wait no longer for those that are sent with them
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPart:
+    """One stage of a region: its address and its operation."""
+
+    stage: str
+    spec: Call | Batch
+
+
+class RegionProgram:
+    """What the stages of one region do to items.
+
+    Where it runs in another process than the one that made it, the global generators of
+    `random`, numpy and torch are seeded before each call, by the item alone.
+
+    Args:
+        parts: the stages, first to last; at most one of them is a batch.
+        seed: the run's seed.
+        executor: word for the executor, for errors.
+        inits: functions to call once in each process, before the first item.
+
+    Attributes:
+        label: addresses of its stages, in one line.
+        stages: addresses of its stages.
+        functions: for each stage that calls a function its address, and the function.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[RegionPart],
+        *,
+        seed: int,
+        executor: str,
+        inits: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        self.stages = tuple(part.stage for part in parts)
+        self.label = " > ".join(self.stages)
+        self.functions = [(p.stage, p.spec.function) for p in parts if p.spec.runs == "call"]
+        self._parts = tuple(parts)
+        self._seed = seed
+        self._executor = executor
+        self._inits = tuple(inits)
+        self._home = _here()
+        self._ready: tuple[int, _EpochSteps] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        return self.__dict__ | {"_ready": None}
+
+    def prepare(self) -> None:
+        """Call `worker_init` of the stages; their exceptions pass."""
+        for init in self._inits:
+            init()
+
+    def calls(self, entries: Sequence[Entry]) -> int:
+        """Return how many calls of functions these entries take at most, tries again left out."""
+        gathers = any(part.spec.runs == "batch" for part in self._parts)
+        items = sum(len(entry[1]) for entry in entries) if gathers else len(entries)
+        return items * len(self.functions)
+
+    def run(
+        self,
+        entries: Sequence[Entry],
+        epoch: int,
+        begun: Begun | None = None,
+        hand: Hand | None = None,
+    ) -> Answer:
+        """Do the work of all stages; exceptions of user code become failures in the answer."""
+        return self._pass(epoch).run(entries, begun, hand)
+
+    def unsendable(self, entry: Entry, result: Any) -> Failed:
+        """Make the failure for a result that cannot be pickled."""
+        last = self._pass(self._ready[0] if self._ready else 0).steps[-1]
+        value = result[1] if isinstance(result, tuple) else result
+        return last.refuse(entry, value)
+
+    def open(self, value: Any, path: Path, epoch: int) -> Any:
+        """Call the function of a stage that gives many items for one."""
+        return self._pass(epoch).steps[0].open((path, value))
+
+    def _pass(self, epoch: int) -> _EpochSteps:
+        if self._ready is None or self._ready[0] != epoch:
+            away = self._home != _here()
+            context = EpochContext(self._seed, epoch)
+            steps = [
+                PlacedStep(part, number, context, self._executor, away=away)
+                for number, part in enumerate(self._parts)
+            ]
+            self._ready = epoch, _EpochSteps(steps)
+        return self._ready[1]
+
+
+def _here() -> tuple[str, int]:
+    return platform.node(), os.getpid()
+
+
+class PlacedStep:
+    """A stage's step, and what belongs to each call of it in a worker.
+
+    Args:
+        number: its place in the region.
+        away: this process is not the one that the run lives in.
+
+    Attributes:
+        batches: it takes a list of items.
+        begun: told the number before each call, or None.
+        tally: calls, results and time in the function [ns].
+    """
+
+    def __init__(
+        self, part: RegionPart, number: int, context: EpochContext, executor: str, *, away: bool
+    ) -> None:
+        self.batches = part.spec.runs == "batch"
+        self.begun: Begun | None = None
+        self.tally = [0, 0, 0]
+        self.retried: tuple[str, ...] = ()
+        self._number = number
+        self._context = context
+        self._away = away
+        self._path: Path = 0
+        self._step = step = step_of(part.stage, part.spec, context, executor)
+        self._fn = step.fn
+        step.fn = self._call
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        """Tell that a call begins, seed the global generators, call."""
+        if self.begun is not None:
+            self.begun(self._number)
+        stage, epoch, seed, path = (
+            self._step.stage,
+            self._context.epoch,
+            self._context.seed,
+            self._path,
+        )
+        CALL.stage, CALL.epoch, CALL.run_seed, CALL.path = stage, epoch, seed, path
+        if self._away:
+            seed_item(seed_for(seed, epoch, stage, path))
+        return self._fn(*args, **kwargs)
+
+    def open(self, entry: Entry) -> Any:
+        """Call the function on an entry; its exceptions pass."""
+        self._path = entry[0]
+        return self._step.fn(entry[1], **self._step.arguments(entry))
+
+    def refuse(self, entry: Entry, result: Any) -> Failed:
+        """Make the failure for a result that cannot leave this process."""
+        step = self._step
+        error = UnpicklableError(
+            f"stage {step.stage!r} gave a {type(result).__name__}, which cannot be sent from its "
+            "worker: it cannot be pickled; return arrays, tensors or plain values"
+        )
+        return step.failure(entry, error, 1)
+
+    def apply(self, entry: Entry) -> Entry | Failed | None:
+        """Call the function on an entry; a failure is retried or becomes a `Failed`."""
+        step = self._step
+        self._path = entry[0]
+        begun_ns = perf_counter_ns()
+        try:
+            result: Entry | Failed | None = step.produce(entry)
+        except BaseException as error:
+            result = step.recover(entry, error, self)
+        tally = self.tally
+        tally[2] += perf_counter_ns() - begun_ns
+        tally[0] += len(entry[1]) if self.batches else 1
+        tally[1] += type(result) is tuple
+        return result
+
+
+class _EpochSteps:
+    """The steps of one epoch."""
+
+    def __init__(self, steps: Sequence[PlacedStep]) -> None:
+        self.steps = steps
+        gathers = [number for number, step in enumerate(steps) if step.batches]
+        place = gathers[0] if gathers else len(steps)
+        self._singles, self._wholes = steps[:place], steps[place:]
+
+    def run(self, entries: Sequence[Entry], begun: Begun | None, hand: Hand | None) -> Answer:
+        """Send every entry through all steps; a failure that ends the epoch ends the work."""
+        for step in self.steps:
+            step.begun, step.tally, step.retried = begun, [0, 0, 0], ()
+        results: list[Any] = []
+        since_ns = perf_counter_ns()
+        for entry in entries:
+            if hand is not None and results and perf_counter_ns() - since_ns > _PATIENCE_NS:
+                hand(results)
+                results, since_ns = [], perf_counter_ns()
+            result = self._gathered(entry) if self._wholes else _through(entry, self._singles)
+            results.append(result)
+            if isinstance(result, Failed) and result.fatal:
+                break
+        CALL.stage = ""
+        retried = tuple(stage for step in self.steps for stage in step.retried)
+        return Answer(results, [step.tally for step in self.steps], retried)
+
+    def _gathered(self, entry: Entry) -> Entry | Failed | None:
+        """Make one batch of an entry that holds the entries of a whole batch."""
+        values = []
+        for single in entry[1]:
+            result = _through(single, self._singles)
+            if not isinstance(result, tuple):
+                return result
+            values.append(result[1])
+        return _through((entry[0], values), self._wholes)
+
+
+def _through(entry: Entry, steps: Sequence[PlacedStep]) -> Entry | Failed | None:
+    for step in steps:
+        result = step.apply(entry)
+        if not isinstance(result, tuple):
+            return result
+        entry = result
+    return entry
+
+
+# -- RegionNode: stages that run together in workers outside the run's threads ---------------------
+ROUND_TRIP_NS = 10_000_000  # a job of several items should take about this long
+ROUND_TRIP_BYTES = 1 << 21  # nor should its results be larger: all are held at once
+DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
+_SEVERAL = 2  # items have a first and a last one
+_LOT = 4  # so many items at once are worth waiting for
+_BROKEN = (ExecutorBrokenError, WorkerStartError)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Stages that share their workers.
+
+    Attributes:
+        program: what they do.
+        caller: has it done.
+        steps: by address, for the failures that are noticed here.
+        timeout_s: longest time of one call [s], or None.
+        singly: items are sent one at a time.
+    """
+
+    program: RegionProgram
+    caller: Caller
+    steps: dict[str, Step]
+    timeout_s: float | None = None
+    singly: bool = False
+
+    def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
+        """Make the record of an item that a worker did not come back from."""
+        stage = error.stage if isinstance(error, StageError) else ""
+        step = self.steps.get(stage) or next(iter(self.steps.values()))
+        if isinstance(error, WorkerDiedError) and attempts > 1:
+            error.add_note(f"{attempts} workers died of this item, one after the other")
+        return step.failure(entry, error, attempts)
+
+    def wait_before_retry_s(self, attempts: int, error: BaseException) -> float | None:
+        """Return the wait before one more try [s], or None; a death has tries of its own."""
+        if isinstance(error, _BROKEN):
+            return None
+        if isinstance(error, WorkerDiedError):
+            return 0.0 if attempts <= self.caller.retries_of_deaths else None
+        return next(iter(self.steps.values())).wait_before_retry_s(attempts, error)
+
+
+class RegionNode(MapNode):
+    """Has each item, or each batch, worked on elsewhere, while a thread of the run waits.
+
+    The runtime is that of the region's last stage, behind which results wait; the stages before
+    it have rows of their own.
+
+    Args:
+        region: the stages.
+        gather: items that one call takes together; then each keeps its own path.
+    """
+
+    __slots__ = ("busy_ns", "region")
+
+    def __init__(
+        self,
+        runtime: StageRuntime,
+        epoch: Epoch,
+        region: Region,
+        *,
+        ordered: bool = True,
+        gather: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        last = list(region.steps.values())[-1]
+        super().__init__(runtime, epoch, last, ordered=ordered, gather=gather, drop_last=drop_last)
+        self.region = region
+        self.sends = True
+        self.busy_ns: float = ROUND_TRIP_NS  # one item's time in the functions
+
+    @property
+    def shares_workers(self) -> bool:
+        """Whether its tasks go through several stages elsewhere."""
+        return bool(self.rest_runtimes)
+
+    def room(self) -> int:
+        """Return the number of places for further results: all that are under way count."""
+        runtime = self.runtime
+        places = runtime.prefetch + runtime.concurrency + self.gathers
+        return places - self.reserved - self.held()
+
+    def chunk(self, available: int) -> int:
+        """Return the number of items to send at once: a fair share of what may be held.
+
+        The way there and back costs the same for one as for several.
+        """
+        if self.region.singly:
+            return 1
+        runtime = self.runtime
+        share = -(-(runtime.prefetch + runtime.concurrency + self.gathers) // runtime.concurrency)
+        most = min(self.room(), available, share)
+        if self.epoch.memory is not None:
+            most = min(most, self.epoch.affordable(self))
+        in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
+        in_size = ROUND_TRIP_BYTES / max(1.0, runtime.item_bytes)
+        return max(1, min(most, CHUNK_MAX, int(in_time), int(in_size)))
+
+    def comes_in_lots(self, slow_ns: int) -> bool:
+        """Tell whether several items are sent at once: then the consumer takes them so, too."""
+        return not self.region.singly and self.busy_ns < ROUND_TRIP_NS / _LOT
+
+    def gathered(self, chunk: Chunk) -> Chunk:
+        """Make one item of several, each with its own path."""
+        return Chunk(chunk.paths[:1], [[*zip(chunk.paths, chunk.values, strict=True)]])
+
+    def item_of(self, task: Task) -> str:
+        """Tell which items a task works on: those it was sent, but for what came back."""
+        left = task.sent[len(task.results) :]
+        if self.gather:
+            left = [single for entry in left for single in entry[1]]
+        if len(left) < _SEVERAL:
+            return str(left[0][0]) if left else ""
+        return f"{left[0][0]} to {left[-1][0]}"
+
+    def inputs(self, results: int) -> int:
+        """Count the inputs of a task: the worker did."""
+        return 0
+
+    def work(self, task: Task) -> None:
+        """Have all entries of a task worked on."""
+        entries: list[Entry] = [*zip(task.paths, list(task.items), strict=False)]
+        if not entries:  # all was taken back
+            return
+        task.sent = entries
+        tally = [[0, 0, 0] for _ in self.region.program.stages]
+        task.tally = tally[:-1]
+        try:
+            self._call(task, entries, tally)
+        finally:
+            task.sent = ()
+            task.inputs = tally[-1][0]
+            spent_ns = perf_counter_ns() - task.started_ns
+            busy_ns = sum(row[2] for row in tally)
+            task.away_ns = max(0, spent_ns - busy_ns)
+            each_ns = busy_ns / len(entries)
+            self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
+
+    def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
+        region, before = self.region, len(task.results)
+
+        def hand(results: list[Any]) -> None:
+            self._give(task, results)
+
+        epoch = self.first.epoch
+        job = Job(region.program, epoch, entries, region.timeout_s, hand=hand)
+        try:
+            answer = region.caller.call(job)
+        except BaseException as error:
+            rest = entries[len(task.results) - before :]
+            if len(rest) > 1 and not isinstance(error, _BROKEN):
+                self._one_by_one(task, rest, tally)
+            else:
+                self._try_again(task, rest[0], error, tally)
+            return
+        self._take_answer(task, answer, tally)
+
+    def _one_by_one(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
+        """Find out which of several entries a worker does not come back from."""
+        for entry in entries:
+            if self.epoch.over:
+                return
+            self._call(task, [entry], tally)
+            if task.irregular and getattr(task.results[-1], "fatal", False):
+                return
+
+    def _try_again(
+        self, task: Task, entry: Entry, error: BaseException, tally: list[list[int]]
+    ) -> None:
+        region, attempts = self.region, 1
+        while (wait_s := region.wait_before_retry_s(attempts, error)) is not None:
+            if self.epoch.over or not self.first.wait(wait_s):
+                break
+            attempts += 1
+            task.retried += (getattr(error, "stage", "") or region.program.stages[0],)
+            job = Job(region.program, self.first.epoch, [entry], region.timeout_s, suspect=True)
+            try:
+                answer = region.caller.call(job)
+            except BaseException as again:
+                error = again
+            else:
+                self._take_answer(task, answer, tally)
+                return
+        failure = region.failure(entry, error, attempts)
+        self._count(entry, region.program.stages.index(failure.record.stage), tally)
+        self._give(task, [failure])
+
+    def _count(self, entry: Entry, place: int, tally: list[list[int]]) -> None:
+        """Count an item that did not come back from the stage at `place`."""
+        items = len(entry[1]) if self.gather else 1
+        for row in tally[: place + 1]:
+            row[0] += items
+        for row in tally[:place]:
+            row[1] += items
+
+    def _take_answer(self, task: Task, answer: Answer, tally: list[list[int]]) -> None:
+        for row, more in zip(tally, answer.tally, strict=True):
+            for place, count in enumerate(more):
+                row[place] += count
+        task.retried += answer.retried
+        self._give(task, answer.results)
+
+    def _give(self, task: Task, results: list[Any]) -> None:
+        if not all(type(result) is tuple for result in results):
+            task.irregular = True  # first: the ticker may take results at any moment
+        for result in results:
+            value = result[1] if type(result) is tuple else result
+            task.results.append(DROPPED if result is None else value)
+
+
+class RegionExpandNode(ExpandNode):
+    """Draws from iterators that live in workers: `flat_map` outside the run's threads."""
+
+    __slots__ = ()
+
+    def chunk(self, available: int) -> int:
+        """Return the number of items to draw at once: what there is place for, and for a while."""
+        places = max(1, self.runtime.prefetch + self.runtime.concurrency - self.held())
+        return max(1, min(available, places, int(DRAW_NS / max(1.0, self.runtime.cost_ns))))
+
+    def work(self, task: Task) -> None:
+        """Draw up to the quota; say how many are wanted, so that no more are made."""
+        expansion = task.expansion
+        assert expansion is not None
+        wanted = getattr(expansion.inner, "want", None)
+        if wanted is not None:
+            wanted(task.quota)
+        before_ns = getattr(expansion.inner, "away_ns", 0)
+        super().work(task)
+        task.away_ns = max(0, getattr(expansion.inner, "away_ns", 0) - before_ns)
+
+
+class RegionOpener(CallOpener):
+    """Opens the children of one item in a worker."""
+
+    def __init__(self, step: Step, region: Region, epoch: int) -> None:
+        super().__init__(step)
+        self._region = region
+        self._epoch = epoch
+
+    def open(self, expansion: Expansion) -> None:
+        """Have the function called on the item, somewhere else."""
+        entry = expansion.entry
+        assert entry is not None
+        self._step.wait(expansion.wait_s)
+        job = Job(self._region.program, self._epoch, [entry])
+        expansion.inner = self._region.caller.expand(job)
+        expansion.entries = children(entry[0], expansion.inner, expansion)
+
+    def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
+        """Open again, also where a worker died, or give the failure."""
+        attempts = expansion.attempts + 1
+        died = isinstance(error, WorkerDiedError)
+        if not died or attempts > self._region.caller.retries_of_deaths:
+            return super().recover(expansion, error, task)
+        expansion.attempts, expansion.entries, expansion.wait_s = attempts, None, 0.0
+        task.retried += (self._step.stage,)
+        return None
+
+
+def node_of(
+    group: Sequence[Stage],
+    runtime: StageRuntime,
+    epoch: Epoch,
+    region: Region,
+    known: dict[Path, Remaining],
+) -> Node:
+    """Make the node of stages that share their workers.
+
+    Args:
+        group: the stages.
+        runtime: that of the last one.
+        epoch: what it belongs to.
+        region: does the work.
+        known: of a `flat_map`, the children that are wanted, where those are not all.
+    """
+    specs: list[Any] = [stage.spec for stage in group]
+    if specs[-1].expands:
+        (step,) = region.steps.values()
+        opener = RegionOpener(step, region, step.epoch)
+        return RegionExpandNode(runtime, epoch, opener, ordered=specs[-1].ordered, known=known)
+    batch = next((spec for spec in specs if spec.runs == "batch"), None)
+    if batch is not None:
+        return RegionNode(runtime, epoch, region, gather=int(batch.size), drop_last=batch.drop_last)
+    ordered = all(spec.ordered for spec in specs if spec.runs == "call")
+    return RegionNode(runtime, epoch, region, ordered=ordered)
+
+
+# -- Regions: the workers of a run outside its own threads, and its devices ------------------------
 _RING_SHARE = 4  # of the memory budget of a run, this part is for shared memory
 
 

@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from nbpipe.engine.program import RegionPart, RegionProgram
+from nbpipe.engine.regions import RegionPart, RegionProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from nbpipe.executors.futures import ForeignCaller, Payload, Programs
 from nbpipe.executors.shipping import ship

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.engine.program import RegionPart, RegionProgram
+from nbpipe.engine.regions import RegionPart, RegionProgram
 from nbpipe.errors import UnpicklableError
 from nbpipe.executors.pickling import importable
 from nbpipe.executors.shipping import captured, load, ship, warn_if_large
