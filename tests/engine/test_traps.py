@@ -115,6 +115,22 @@ def test_failure_in_a_chunk_runs_no_item_again(on_error, ordered):
     assert {calls.of[n] for n in calls.of if n % 1000 == 777} == {tries}
 
 
+@pytest.mark.parametrize("kind", ["map", "filter"])
+def test_nothing_behind_a_failure_that_ends_the_epoch_is_called(kind):
+    """One call at a time: what follows in the chunk of the item that failed is left alone."""
+    called = []
+
+    def fail(item):
+        called.append(item)
+        if item == 777:
+            raise ValueError(item)
+        return True
+
+    with getattr(nbpipe.source(range(5000)), kind)(fail, concurrency=1).start() as run:
+        got, error = delivered(run)
+    assert (len(got), error.path, called) == (777, 777, list(range(778)))
+
+
 # -- 3: a chunk that turns slow, a source that bursts, publishes what it has ------------------
 def cheap_until(last, gate):
     """Make a function that is cheap up to item `last` and waits at the gate from then on."""
