@@ -194,6 +194,21 @@ def test_resume_goes_on_behind_a_half_gathered_batch():
             assert got == list(range(2000))
 
 
+def test_pause_holds_back_what_the_loop_took_with_its_chunk():
+    """Items of a chunk that is being handed out wait as well until the run goes on."""
+    with nbpipe.source(range(5000)).map(lambda item: item).start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(1000)]
+        run.pause()
+        loop = threading.Thread(target=lambda: got.extend(items), daemon=True)
+        loop.start()
+        loop.join(0.05)  # it would have had them all
+        before = len(got)
+        run.resume()
+        loop.join(HANG_S)
+    assert (before, got) == (1000, list(range(5000)))
+
+
 def test_pause_and_resume_thousands_of_times():
     """Pausing and resuming from another thread loses nothing and strands nobody."""
     over = threading.Event()
