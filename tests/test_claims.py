@@ -269,6 +269,17 @@ def test_stages_behind_a_claim():
     assert found == [[0, 1, 2], [8, 9], [(0, 0)]]
 
 
+def test_no_more_is_claimed_than_there_is_room_for():
+    """However cheap its rows are, a rank takes none ahead of those that it can hold."""
+    store = CountingStore()
+    chain = nbpipe.source(range(2000), prefetch=2).claim(chunk=1, store=store, name="train")
+    with chain.start() as run:
+        items = iter(run)
+        for taken in range(1, 501):
+            next(items)
+            assert len(store.asked) <= taken + 2 + 1  # prefetch, and one in progress
+
+
 def test_claims_that_are_joined():
     """Claims may be mixed with other inputs."""
     claimed = source(3).claim(store=LocalStore())
