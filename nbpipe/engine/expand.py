@@ -732,7 +732,7 @@ class FedNode(ExpandNode):
         return super().chunk(min(available, max(1, self.feed.ready)))
 
     def finish(self) -> None:
-        """Hear no more indices: everything was read, or one failed."""
+        """Take no more indices: everything was read, or one failed."""
         super().finish()
         self.feed.cut()
 

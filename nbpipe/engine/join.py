@@ -41,7 +41,7 @@ class Mover(ABC):
 
     @abstractmethod
     def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Hear what may still be wanted."""
+        """Called with what may still be wanted."""
 
 
 class PumpNode(Node):

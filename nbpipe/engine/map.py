@@ -331,8 +331,7 @@ class MapNode(Node):
         chunk = self.inbox.take(count)
         if self.gather:
             chunk = self.gathered(chunk)
-        results = [] if self.epoch.memory is None else Sized()
-        task = Task(self, self.seq_in, chunk, results=results)
+        task = Task(self, self.seq_in, chunk, results=self.new_results())
         if self.gather:
             task.inputs = count
         self.seq_in += task.count
@@ -403,8 +402,7 @@ class MapNode(Node):
         runtime.counters.items_in += task.inputs or count
         self.reserved -= count
         self.seq_out += count
-        paths = task.paths
-        self.put(chunk_of((paths if count == len(paths) else paths[:count], results, None)), now_ns)
+        self.put(self._chunk_of(task, 0, results), now_ns)
         if slow:
             runtime.state = self.state()
         if self.input_over:
@@ -416,7 +414,8 @@ class MapNode(Node):
         if at or end != len(paths):
             paths = paths[at:end]
         sized = task.results
-        return Chunk(paths, results, sized.sizes[at:end] if isinstance(sized, Sized) else None)
+        sizes = sized.sizes[at:end] if isinstance(sized, Sized) else None
+        return chunk_of((paths, results, sizes))
 
     def work(self, task: Task) -> None:
         """Run the loop that fits; later tasks go there at once."""
@@ -474,8 +473,6 @@ class MapNode(Node):
         task.count -= len(rest)
         self.waiting += len(rest)
         first = task.seq + task.count
-        if self.epoch.memory is not None:  # what it was is counted where it waits in a queue
-            rest = [(path, value, 0) for path, value in rest]
         self.returned.extend((first + n, entry) for n, entry in enumerate(rest))
         self.returned.sort(key=lambda pair: pair[0])
         self.active_without_input = self.active_without_room = bool(self.returned)

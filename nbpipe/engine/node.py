@@ -54,7 +54,7 @@ class Drops:
         self._steps: list[int] = []  # number of the result that follows each of them
 
     def note(self, first: int, results: Sequence[Any]) -> None:
-        """Hear of the results of the inputs from number `first` on."""
+        """Add the results of the inputs from number `first` on."""
         for number in _dropped_in(first, results):
             self.count += 1
             self._steps.append(number - self.more - len(self._dropped))
@@ -96,7 +96,7 @@ class Arrivals:
         self._past = Remaining()  # inputs that are not among those forgotten, or dropped
 
     def note(self, first: int, results: Sequence[Any]) -> None:
-        """Hear of the results of the inputs from number `first` on."""
+        """Add the results of the inputs from number `first` on."""
         lost = Dropped, Failed
         kept = [n for n, result in enumerate(results, first) if type(result) not in lost]
         self._inputs.extend(kept)
@@ -161,7 +161,7 @@ class Children:
         return known
 
     def note(self, number: int, count: int) -> None:
-        """Hear of results that are handed on."""
+        """Add results that are handed on."""
         self._results.extend([number] * count)
 
     def end(self, number: int) -> None:
@@ -674,7 +674,7 @@ class Node(ABC):
 
     @abstractmethod
     def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Hear what may still be wanted; what is known of results before that is not needed."""
+        """Called with what may still be wanted; what lies before that is not needed."""
 
     def cut_off(self) -> None:
         """Called when the stages below have ended and did not ask for this node's end."""

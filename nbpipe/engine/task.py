@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import itemgetter, truth
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
@@ -89,14 +89,10 @@ class Chunk(NamedTuple):
         columns = self[:2] if self.sizes is None else self
         return zip(*columns, strict=False)
 
-    def part(self, first: int, end: int) -> Chunk:
-        """Return the items from `first` to below `end`."""
-        sizes = self.sizes
-        return Chunk(self.paths[first:end], self.values[first:end], sizes and sizes[first:end])
-
 
 EMPTY = Chunk((), [])
 NOTHING: Iterator[Any] = iter(())
+# As `Chunk`, of a tuple of its columns; without a call of a Python function, for the hot path.
 chunk_of: Callable[[tuple[Paths, list[Any], Sizes]], Chunk] = partial(tuple.__new__, Chunk)
 
 
@@ -133,14 +129,8 @@ class Queue:
 
     def __iter__(self) -> Iterator[Entry]:
         """Return what waits, without taking it."""
-        return chain.from_iterable(chunk.entries() for chunk in self.whole())
-
-    def whole(self) -> Iterator[Chunk]:
-        """Return the chunks that wait, without what was taken of the first."""
-        at = self._at
-        for chunk in tuple(self.chunks):
-            yield chunk.part(at, len(chunk.values)) if at else chunk
-            at = 0
+        entries = chain.from_iterable(chunk.entries() for chunk in tuple(self.chunks))
+        return islice(entries, self._at, None)
 
     @property
     def first_path(self) -> Path:

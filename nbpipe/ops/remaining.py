@@ -24,11 +24,11 @@ Run = tuple[int, int]  # numbers from the first one to below the second
 @final
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The items of a stream from number `start` on, but for those in `holes`.
+    """The items of a stream from number `start` on, but for those in `gaps`.
 
     Attributes:
         start: number of the first item that is wanted.
-        holes: runs of later items that are not, in ascending order and apart from one another.
+        gaps: runs of later items that are not, in ascending order and apart from one another.
     """
 
     start: int = 0
@@ -150,7 +150,7 @@ class Remaining:
 
     @property
     def arrays(self) -> tuple[Rows, Rows]:
-        """The beginnings and the ends of the holes, arrays of shape (n,) int64."""
+        """The beginnings and the ends of the gaps, arrays of shape (n,) int64."""
         flat = np.fromiter(itertools.chain.from_iterable(self.gaps), np.int64)
         return flat[::2], flat[1::2]
 

@@ -1,5 +1,6 @@
 """The life of a run: epochs, iteration, closing, forks, interrupts, and what is left behind."""
 
+import _thread
 import gc
 import operator
 import os
@@ -13,6 +14,7 @@ import weakref
 import pytest
 
 import nbpipe
+from nbpipe.run import iterator
 from tests.gates import (
     HANG_S,
     Calls,
@@ -498,3 +500,22 @@ def test_threads_that_share_an_iterator_get_each_item_once():
         for thread in threads:
             thread.join()
     assert sorted(got) == list(range(3000))
+
+
+def test_an_interrupt_that_wakes_nobody_ends_the_wait(monkeypatch):
+    """One that only sets a flag, as when it comes just as the wait begins, is seen all the same."""
+    monkeypatch.setattr(iterator, "LOOK_UP_S", 0.02)
+    gate, calls = Gate(), Calls()
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    with nbpipe.source(range(3)).map(fn).start() as run:
+        items = iter(run)
+
+        def wait():
+            threading.Timer(0.05, _thread.interrupt_main).start()
+            next(items)
+
+        calls.wait_running(1)
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        gate.open()
+        assert drained(items) == [0, 1, 2]
