@@ -1,5 +1,6 @@
 """What holds for every test: no leaks, no deadline, two tiers, markers for torch and GPUs."""
 
+import faulthandler
 import gc
 import importlib.util
 import os
@@ -25,6 +26,7 @@ for name, examples in {"everyday": 25, "thorough": 50, "explore": 1000}.items():
         suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work
     )
 hypothesis.settings.load_profile(os.environ.get("NBPIPE_EXAMPLES", "everyday"))
+STDERR = pytest.StashKey[int]()  # what is written here is not captured
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +44,31 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let interrupts through; write down what tests take where that is asked for."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[STDERR] = os.dup(2)
+    if hasattr(signal, "SIGUSR1"):  # tests/run_all.py asks with it what hangs
+        faulthandler.register(signal.SIGUSR1, file=config.stash[STDERR])
     if "NBPIPE_DURATIONS" in os.environ:
         config.pluginmanager.register(tiers.Recorder())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Watch on after a failure: pytest and its plug-ins stop at one, as for a debugger.
+
+    What hangs once a test has failed, in its teardown, would hang for ever and name nothing.
+    """
+    _watch(node.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Watch the end of the process as well, which belongs to no test."""
+    _watch(session.config)
+
+
+def _watch(config: pytest.Config) -> None:
+    limit_s = float(config.getini("faulthandler_timeout"))
+    faulthandler.dump_traceback_later(limit_s, file=config.stash[STDERR], exit=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,8 +7,10 @@
 Two parts run side by side; each line says which part it comes from.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -16,12 +18,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 # The machine's Node comes first, else the one beside this Python.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 PROCESSES = max(2, min(os.cpu_count() or 2, 6))
 PYTEST = ["pytest", "-q", "-p", "no:nbval"]  # which takes a second to load
-SHARED_OUT = [*PYTEST, "--dist", "loadgroup", "tests"]
+SHARED_OUT = [*PYTEST, "--dist", "loadgroup", "--max-worker-restart=0", "tests"]
 NBVAL = ["pytest", "-q", "--timeout=300", "--nbval-lax", "--nbval-current-env"]
 QUICKSTART, *NOTEBOOKS = sorted(
     str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/*.ipynb")
@@ -46,6 +50,8 @@ TIERS = {
 PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
 EXAMPLES = {"slow": "thorough"}  # profiles of tests/conftest.py
 AT_ONCE = 2
+SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
+LOOK_S = 5.0
 GRACE_S = 20.0  # what Ctrl-C has reached ends kernels and browsers before it ends
 
 
@@ -69,6 +75,7 @@ class Runner:
         self._lock = threading.Lock()  # one line at a time, and nothing is started once stopped
         self._processes: list[subprocess.Popen[str]] = []
         self._stopped = False
+        self._heard_s: dict[str, float] = {}  # when each part printed its last line
         self.failed: list[str] = []  # what the parts said of each test that failed
 
     def run(self) -> dict[str, tuple[int, float]]:
@@ -84,13 +91,25 @@ class Runner:
         command, folder = command_of(name)
         self._say(f"== {name}: {' '.join([Path(command[0]).name, *command[1:]])}")
         started_s = time.perf_counter()
+        self._heard_s[name] = time.monotonic()
         process = self._start(command, folder, EXAMPLES.get(name, "everyday"))
         reader = threading.Thread(target=self._pass_on, args=(name, process), daemon=True)
         reader.start()
-        code, seconds = process.wait(), time.perf_counter() - started_s
+        code, seconds = self._wait(name, process), time.perf_counter() - started_s
         reader.join(GRACE_S)  # not for ever: a process that a part has left may hold its output
         self._say(f"== {name}: {'failed' if code else 'passed'} in {seconds:.1f} s")
         return code, seconds
+
+    def _wait(self, name: str, process: "subprocess.Popen[str]") -> int:
+        """Wait for the end of a part; end one that has hung for long, which then has failed."""
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(LOOK_S)
+            silent_s = time.monotonic() - self._heard_s[name]
+            if silent_s > SILENCE_S and not self._alone:
+                self._say(f"== {name}: printed nothing for {silent_s:.0f} s; its processes:")
+                _end(process.pid)
+                return process.wait() or 1
 
     def _start(self, command: list[str], folder: Path, examples: str) -> subprocess.Popen[str]:
         with self._lock:
@@ -111,6 +130,7 @@ class Runner:
 
     def _pass_on(self, name: str, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
+            self._heard_s[name] = time.monotonic()
             self._say(f"{name:<10} | {line.rstrip()}")
             if line.startswith(("FAILED ", "ERROR ")):
                 self.failed.append(line.rstrip()[:300])
@@ -129,6 +149,21 @@ class Runner:
                 process.wait(max(0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _end(pid: int) -> None:
+    """Let a process of pytest and those that it deals tests to print their stacks; end them."""
+    part = psutil.Process(pid)
+    family = part.children(recursive=True)
+    with contextlib.suppress(psutil.Error):
+        for process in [part, *part.children()]:
+            if "python" in process.name():
+                process.send_signal(signal.SIGUSR1)  # faulthandler's, by tests/conftest.py
+                time.sleep(1)  # one after the other
+    for process in [part, *family]:
+        with contextlib.suppress(psutil.Error):
+            print("  ", process.pid, " ".join(process.cmdline())[:200], flush=True)
+            process.kill()
 
 
 def main(names: list[str]) -> int:
