@@ -1,8 +1,13 @@
 """What the tests of runs share: gates instead of sleeps, counted calls, an end to every hang."""
 
+import contextlib
 import faulthandler
+import os
+import select
+import signal
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from time import monotonic
 
@@ -35,6 +40,30 @@ def finished(function, *args):
     if error is not None:
         raise error
     return value
+
+
+def said_in_a_fork(function):
+    """Call a function in a forked process; give the text it returns, or "hangs"."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:  # a copy of the tests that run: nothing may leave this block
+        try:
+            os.write(write, function().encode())
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        os.close(write)
+        ready, _, _ = select.select([read], [], [], HANG_S)
+        return os.read(read, 10_000).decode() if ready else "hangs"
+    finally:
+        os.close(read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def drained(items):

@@ -3,10 +3,8 @@
 import contextlib
 import gc
 import os
-import select
 import signal
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -14,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from tests.gates import HANG_S, Calls, Gate, HangError, delivered, drained, finished, quiet, stage
+from tests.gates import (
+    HANG_S,
+    Calls,
+    Gate,
+    HangError,
+    delivered,
+    drained,
+    finished,
+    quiet,
+    said_in_a_fork,
+    stage,
+)
 from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, Recipe, mapped
 
 ITEMS = [10 * number for number in range(40)]
@@ -641,26 +650,17 @@ def test_a_closed_run_opens_no_epoch():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_loads_nothing():
     """In a forked child a load is refused at once, whatever the parent's threads held."""
+
+    def load():
+        with pytest.raises(nbpipe.RunClosedError):
+            epoch.load([1])
+        return "refused"
+
     with chain().start() as run, run.open_epoch() as epoch:
-        read, write = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            try:
-                epoch.load([1])
-            except nbpipe.RunClosedError:
-                os.write(write, b"refused")
-            os._exit(0)
-        os.close(write)
-        ready, _, _ = select.select([read], [], [], HANG_S)
-        said = os.read(read, 100) if ready else b"hangs"
-        os.close(read)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        said = said_in_a_fork(load)
         epoch.load([1])
         epoch.end()
-        assert (said, drained(epoch)) == (b"refused", [10])
+        assert (said, drained(epoch)) == ("refused", [10])
 
 
 # -- a process of its own -----------------------------------------------------------------

@@ -4,11 +4,8 @@ import _thread
 import gc
 import operator
 import os
-import select
-import signal
 import sys
 import threading
-import warnings
 import weakref
 
 import pytest
@@ -16,13 +13,13 @@ import pytest
 import nbpipe
 from nbpipe.run import iterator
 from tests.gates import (
-    HANG_S,
     Calls,
     Gate,
     delivered,
     drained,
     finished,
     quiet,
+    said_in_a_fork,
     stage,
     still_alive,
 )
@@ -300,19 +297,7 @@ def test_fork_with_a_live_run():
     with chain(1000).start() as run:
         items = iter(run)
         next(items)
-        read, write = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            os.write(write, _in_child(run, items).encode())
-            os._exit(0)
-        os.close(write)
-        ready, _, _ = select.select([read], [], [], HANG_S)
-        said = os.read(read, 1000).decode() if ready else "hangs"
-        os.close(read)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        said = said_in_a_fork(lambda: _in_child(run, items))
         assert said == "closed closed closed threads 1"
         assert drained(items) == list(range(1, 1000))
 
