@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import Retry
 from nbpipe.base.seeding import generator_for
 from tests.strategies import GATHER_STEPS, HANDS, INDEX_STEPS, JOIN_STEPS, Recipe, Step, total
 
@@ -245,21 +244,6 @@ def test_stages_of_other_names_draw_other_numbers():
     assert list(pairs) == list(
         zip(expected("draw", range(3)), expected("other", range(3)), strict=True)
     )
-
-
-def test_a_retry_gets_the_same_generator_again():
-    """What failed once has drawn nothing that the next call would miss."""
-    seen = []
-
-    def flaky(item, rng):
-        seen.append(number(rng))
-        if len(seen) < 3:
-            raise OSError
-        return seen[-1]
-
-    items = list(nbpipe.source([0]).map(flaky, on_error=Retry(5)))
-    assert (items, len(seen)) == ([seen[0]], 3)
-    assert len(set(seen)) == 1
 
 
 def test_every_kind_of_function_gets_its_generator():

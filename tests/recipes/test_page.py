@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .recipes.page import sections
+from .page import sections
 
-FILES = Path(__file__).with_name("recipes").glob("test_*.py")
+FILES = Path(__file__).parent.glob("test_*.py")
 PACKAGES = ["PIL", "av", "datasets", "fsspec", "pandas", "pyarrow", "soundfile"]
 
 

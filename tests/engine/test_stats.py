@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import StageStats, UnknownStageError
+from nbpipe import UnknownStageError
 from nbpipe.engine.stats import (
     WINDOW_NS,
     Counters,
     Histogram,
     Reading,
     RunStats,
+    StageStats,
     shares_between,
     stats_of,
 )
+from nbpipe.progress import _stages
 
 SECOND_NS = 1_000_000_000
 
@@ -174,49 +176,6 @@ def test_items_are_counted_where_they_pass():
     }
 
 
-def test_counts_of_fused_stages():
-    """A stage that runs inline counts as one with a queue does."""
-    pipe = nbpipe.source(range(6)).map(int, executor="inline").filter(bool, executor="inline")
-    with pipe.start() as run:
-        list(run)
-        stats = run.stats()
-    assert [(stats[name].items_in, stats[name].items_out) for name in ("int", "bool")] == [
-        (6, 6),
-        (6, 5),
-    ]
-
-
-def test_counts_go_on_over_epochs():
-    """A run counts from its start."""
-    with nbpipe.source(range(4)).map(str).start() as run:
-        list(run)
-        list(run)
-        assert run.stats()["str"].items_out == 8
-
-
-def test_retries_are_counted():
-    """A call that was tried again is a retry, not an error."""
-    fails = iter([True, True, False, False])
-
-    def flaky(item):
-        if next(fails):
-            raise OSError
-        return item
-
-    with nbpipe.source([1, 2]).map(flaky, on_error=nbpipe.Retry(2)).start() as run:
-        items = list(run)
-        stats = run.stats()["flaky"]
-    assert (items, stats.retries, stats.errors, stats.items_out) == ([1, 2], 2, 0, 2)
-
-
-def test_bytes_are_measured():
-    """The bytes that a stage hands on are those of its items, about."""
-    pipe = nbpipe.source(range(20)).map(lambda item: np.zeros(1000), name="make")
-    with pipe.start() as run:
-        list(run)
-        assert 100_000 < run.stats()["make"].bytes_out < 400_000
-
-
 def test_limits_show_in_the_stats():
     """The knobs in force stand beside the counts."""
     pipe = nbpipe.source([1]).map(abs, concurrency=3, prefetch=5)
@@ -257,3 +216,42 @@ def test_stats_of_a_stage_as_html():
     html = shown._repr_html_()
     found = [word in html for word in ("12.3 k items/s", "50 %", "4 ms", "1 MB", "latency_p50_s")]
     assert found == [True] * 5
+
+
+# -- in words -----------------------------------------------------------------------------
+
+
+STARTING = StageStats(workers=2, starting=2)
+AT_WORK = StageStats(workers=4, memory_bytes=1_200_000_000, busy=0.5)
+
+
+class Told:
+    """Stands for a run that says these stats."""
+
+    def __init__(self, **rows):
+        self._rows = rows
+
+    def stats(self):
+        return RunStats(self._rows)
+
+
+def test_workers_have_a_column():
+    """Where there are workers, the table says how many, and what memory they take."""
+    head, rows = RunStats({"files": StageStats(), "decode": AT_WORK, "embed": STARTING}).table()
+    assert [head[-1], *(row[-1] for row in rows)] == [
+        *("workers", "", "4 workers, 1.2 GB"),
+        "starting 2 workers",
+    ]
+
+
+def test_no_column_without_workers():
+    """Where all calls are done in threads, nothing is said of workers."""
+    head, _ = RunStats({"files": StageStats()}).table()
+    assert "workers" not in head
+
+
+def test_progress_names_workers_that_start():
+    """A line of progress says why nothing comes yet."""
+    told = Told(files=StageStats(busy=0.1), decode=STARTING, embed=AT_WORK)
+    said = _stages(told)
+    assert said == "; slowest: embed (busy 50 %); decode is starting 2 workers"

@@ -7,7 +7,6 @@ import pytest
 import nbpipe
 from nbpipe import KnobError, UnknownKnobError
 from nbpipe.ops.stage import (
-    auto_name,
     is_async_generator_function,
     is_coroutine_function,
     wants_rng,
@@ -141,25 +140,6 @@ def test_what_a_stage_tells():
 def test_repr_is_one_line():
     """It shows what one wants to know of a stage."""
     assert repr(stage(concurrency=3)) == "Stage('abs', map, thread, concurrency=3, prefetch=8)"
-
-
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [(type("JPEGReader2", (), {})(), "jpeg_reader2"), (type("_X", (), {})(), "_x")],
-)
-def test_names_in_snake_case(function, name):
-    """An instance is named after its class."""
-    assert auto_name(function, "map", 3) == name
-
-
-def test_a_function_without_a_name():
-    """An empty name is no name."""
-
-    def function():
-        pass
-
-    function.__name__ = ""
-    assert auto_name(function, "map", 3) == "map_3"
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,3 @@ def test_what_is_refused():
         pipe.dedupe(last=0)
     with pytest.raises(LengthUnknownError, match="'dedupe'"):
         len(pipe.dedupe())
-
-
-def test_how_it_is_shown():
-    """The table of a pipeline says how far it looks back."""
-    assert "last 10,000" in repr(nbpipe.source([1]).dedupe())

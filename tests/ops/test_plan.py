@@ -1,16 +1,20 @@
+"""Orders of indices: steps against plain lists, and which stages are such steps."""
+
 import itertools
 import pickle
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import nbpipe
 from nbpipe.errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from nbpipe.ops import plan as index_steps
-from nbpipe.ops.plan import IndexPlan, default_rank
+from nbpipe.ops.chain import absorbed, index_plan
+from nbpipe.ops.plan import IndexPlan
+from tests.strategies import sharded
 
 TAILS = ["pad", "drop", "uneven"]
 GOLDEN = [3, 4, 8, 6, 2, 9, 0, 1, 7, 5]
@@ -61,15 +65,6 @@ def permuted(rows, seed, passes):
     """Shuffle a list as a plan shuffles its rows."""
     order = IndexPlan.of(range(len(rows))).shuffle(seed).resolve(3, passes)
     return [rows[index] for _, index in order.rows()]
-
-
-def sharded(rows, rank, world_size, tail):
-    """Take a rank's part of a list, the plain way."""
-    if tail == "pad":
-        rows = list(itertools.islice(itertools.cycle(rows), -(-len(rows) // 3) * 3))
-    if tail == "drop":
-        rows = rows[: len(rows) // world_size * world_size]
-    return rows[rank::world_size]
 
 
 def expected(length, steps, passes=()):
@@ -148,38 +143,6 @@ def test_ranks_share_the_global_order(length, steps, world_size, tail):
     assert (len(whole) - left_out, added) == (len(known), len(together) - len(known))
 
 
-@given(st.integers(1, 9), st.integers(0, 20), st.sampled_from(TAILS))
-def test_ranks_take_turns(world_size, length, tail):
-    """Row r of the global order goes to rank r modulo the number of ranks."""
-    plan = IndexPlan.of(range(length)).shuffle(0)
-    ranks = [items_of(plan.shard(rank, world_size, tail)) for rank in range(world_size)]
-    turns = [item for row in itertools.zip_longest(*ranks) for item in row if item is not None]
-    whole = items_of(plan)
-    assert turns[: len(whole)] == whole[: len(turns)]
-
-
-@pytest.mark.parametrize(
-    ("tail", "items"),
-    [
-        ("pad", [[0, 3], [1, 4], [2, 0]]),
-        ("drop", [[0], [1], [2]]),
-        ("uneven", [[0, 3], [1, 4], [2]]),
-    ],
-)
-def test_tails(tail, items):
-    """What does not divide is padded from the start, dropped, or left uneven."""
-    plan = IndexPlan.of(range(5))
-    assert [items_of(plan.shard(rank, 3, tail)) for rank in range(3)] == items
-
-
-def test_padding_wraps():
-    """With fewer items than ranks, padding goes round; nothing stays nothing."""
-    few = [read_all(IndexPlan.of("ab").shard(rank, 5)) for rank in range(5)]
-    none = [read_all(IndexPlan.of([]).shard(rank, 5)) for rank in range(5)]
-    assert few == [[(0, "a")], [(1, "b")], [(2, "a")], [(3, "b")], [(4, "a")]]
-    assert none == [[]] * 5
-
-
 @pytest.mark.parametrize(
     ("plan", "paths"),
     [
@@ -227,21 +190,6 @@ def test_order_of_a_seed():
     assert items_of(IndexPlan.of(range(10)).shuffle(0)) == GOLDEN
 
 
-def test_seed_epoch_and_pass_shuffle_anew():
-    """Another seed, epoch or pass is another order of the same items."""
-    plan = IndexPlan.of(range(50)).shuffle(7)
-    passes = items_of(plan.repeat(2))
-    orders = [
-        items_of(IndexPlan.of(range(50)).shuffle(8)),
-        items_of(plan, epoch=1),
-        passes[:50],
-        passes[50:],
-    ]
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert len(set(map(tuple, orders))) == 4
-    assert passes[:50] == items_of(plan)
-
-
 def test_many_passes_at_random():
     """Passes that are not at hand any more are opened again as they were."""
     plan = IndexPlan.of(range(3)).shuffle(0).repeat(200)
@@ -279,31 +227,6 @@ def test_repeat_of_an_endless_order():
     plan = IndexPlan.of("ab").repeat().repeat(2)
     rows = list(itertools.islice(plan.resolve(0).rows(), 3))
     assert rows == [((0, 0, 0), "a"), ((1, 0, 0), "b"), ((0, 1, 0), "a")]
-
-
-def test_items_are_read_one_at_a_time():
-    """An item is read when it is asked for, by a Python int, and only once."""
-    data = Dataset(1000)
-    rows = IndexPlan.of(data).shuffle(0).repeat(2).enumerate().resolve(0).rows()
-    first = [next(rows) for _ in range(3)]
-    assert [item for _, (_, item) in first] == [10 * index for index in data.read]
-    assert {type(index) for index in data.read} == {int}
-
-
-def test_resolving_reads_no_item():
-    """Counting and starting read the length alone."""
-    data = Dataset(5)
-    plan = IndexPlan.concat([IndexPlan.of(data).shuffle(0), IndexPlan.of(data)]).shard(0, 2)
-    assert (plan.length(), len(plan.resolve(0)), data.read) == (5, 5, [])
-
-
-def test_length_is_read_afresh():
-    """A source that grows between epochs has a new length."""
-    data = [1, 2]
-    plan = IndexPlan.of(data).shuffle(0)
-    before = plan.length()
-    data.append(3)
-    assert (before, plan.length(), sorted(items_of(plan))) == (2, 3, [1, 2, 3])
 
 
 @pytest.mark.parametrize("change", [2, 9])
@@ -376,15 +299,6 @@ def test_long_permutations(monkeypatch):
     assert orders[0] == [plan.resolve(0).read(i)[1] for i in range(5000)]
 
 
-def test_billion_rows():
-    """A shuffle of 10**9 rows starts without a table of them."""
-    order = IndexPlan.of(range(10**9)).shuffle(0).shard(3, 8).resolve(0)
-    first = list(itertools.islice(order.rows(), 1000))
-    last = list(order.rows(len(order) - 2))
-    assert len({item for _, item in first}) == 1000
-    assert [path for path, _ in last] == [10**9 - 13, 10**9 - 5]
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -441,19 +355,89 @@ def test_plans_are_values():
     assert repr(IndexPlan.concat([plan, plan]).repeat()) == "IndexPlan(concat of 2, repeat)"
 
 
-def test_rank_by_default(monkeypatch):
-    """The rank comes from torch.distributed where it is loaded and initialised."""
-    ready = []
-    fake = SimpleNamespace(
-        is_available=lambda: True,
-        is_initialized=lambda: bool(ready),
-        get_rank=lambda: 2,
-        get_world_size=lambda: 4,
-    )
-    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
-    found = [default_rank()]
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
-    found.append(default_rank())
-    ready.append(1)
-    found.append(default_rank())
-    assert found == [None, None, (2, 4)]
+# -- which stages only order the indices of a source --------------------------------------
+
+
+def source(length=6):
+    """Make a source read by index."""
+    return nbpipe.source(range(length))
+
+
+def concat():
+    """Join two sources read by index."""
+    return nbpipe.concat(source(), source())
+
+
+@pytest.mark.parametrize(
+    ("pipe", "used"),
+    [
+        (source(), 1),
+        (source().shuffle(), 2),
+        (source().take(5).skip(1).enumerate().repeat(2).shard(0, 2).shuffle(), 7),
+        (source().shuffle().map(abs).take(2), 2),
+        (source().shuffle(buffer_size=2), 1),
+        (source().repeat().shard(0, 2), 2),
+        (concat(), 0),
+        (concat().take(3), 0),
+        (concat().shuffle(), 2),
+        (concat().take(3).shard(0, 2).repeat(2).shuffle().batch(2), 5),
+        (concat().shuffle(buffer_size=2).take(2), 0),
+        (nbpipe.concat(concat(), source().shuffle()).shuffle(), 2),
+        (nbpipe.concat(source(), source().map(abs)), 0),
+        (nbpipe.source(lambda: iter([])).take(2), 0),
+        (nbpipe.source(source(), name="outer").take(2), 0),
+    ],
+)
+def test_stages_that_need_no_node(pipe, used):
+    """Index steps right after a source, or after a concat of such that is shuffled, are folded."""
+    assert absorbed(pipe.chain)[1] == used
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        source(),
+        source().take(5).skip(1).enumerate().repeat(2).shard(0, 2),
+        concat(),
+        concat().repeat(2),
+        concat().shard(0, 2),
+        concat().take(4).enumerate(),
+        nbpipe.concat(concat().shuffle(), source().repeat(2)),
+    ],
+)
+def test_a_full_shuffle_may_follow(pipe):
+    """Every item comes once for each time that it comes without the shuffle."""
+    shuffled = pipe.shuffle(seed=1)
+    assert sorted(map(repr, shuffled)) == sorted(map(repr, pipe))
+    assert len(shuffled) == len(pipe)
+
+
+@pytest.mark.parametrize(
+    ("pipe", "words"),
+    [
+        (nbpipe.source(lambda: iter([]), name="f"), "source 'f' has no length and index"),
+        (source().map(abs), "the items of 'abs' (map) cannot be read by index"),
+        (source().batch(2).take(1), "the items of 'batch' (batch) cannot be read by index"),
+        (nbpipe.zip(source(), source()), "source 'zip' has no length and index"),
+        (source().shuffle(buffer_size=2), "the items of 'shuffle' (shuffle) cannot be read"),
+    ],
+)
+def test_a_full_shuffle_that_cannot_be(pipe, words):
+    """The error names what stands in the way, and both ways out."""
+    with pytest.raises(ArgumentError) as caught:
+        pipe.shuffle()
+    message = str(caught.value)
+    assert message.startswith("shuffle needs buffer_size here, as shuffle(buffer_size=1000): ")
+    assert words in message
+    assert message.endswith("; or shuffle right after the source")
+
+
+def test_a_full_shuffle_of_what_never_ends():
+    """It is refused where it is written, not when the epoch starts."""
+    with pytest.raises(ArgumentError, match="got repeat\\(None\\) before it; shuffle before"):
+        source().repeat().shuffle()
+
+
+def test_no_plan_of_an_empty_chain():
+    """A branch begins with no chain at all."""
+    assert (absorbed(()), index_plan(())) == ((None, 0), None)

@@ -3,12 +3,11 @@
 import asyncio
 import inspect
 import re
-import traceback
 
 import pytest
 
 import nbpipe
-from nbpipe import NbpipeError, Retry, StageError, StageTimeoutError, errors
+from nbpipe import NbpipeError, Retry, StageError, errors
 from nbpipe.errors import MissingExtraError, near_match
 
 KINDS = [
@@ -48,44 +47,6 @@ def test_the_tree_is_drawn_in_the_docstring():
 def test_every_error_is_exported():
     """Whoever catches one can name it."""
     assert {kind.__name__ for kind in KINDS} <= set(nbpipe.__all__)
-
-
-def fail(item):
-    """Fail on one item."""
-    if item == 3:
-        raise ValueError("bad header")
-    return item
-
-
-async def fail_async(item):
-    """Fail on one item, on the event loop."""
-    await asyncio.sleep(0)
-    return fail(item)
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "executor"),
-    [
-        (fail, {}, "thread"),
-        (fail, {"executor": "inline"}, "inline"),
-        (fail_async, {}, "coroutine"),
-    ],
-)
-def test_what_a_stage_error_tells(function, options, executor):
-    """The cause is the user's exception with its traceback; a note says where it was."""
-    pipe = nbpipe.source(range(6)).map(function, name="decode", **options)
-    got = []
-    with pytest.raises(StageError) as caught:
-        got.extend(pipe)
-    error, cause = caught.value, caught.value.__cause__
-    names = [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
-    assert got == [0, 1, 2]
-    assert str(error) == "stage 'decode' failed on item 3: ValueError: bad header"
-    assert (error.stage, error.path, error.executor) == ("decode", 3, executor)
-    assert error.__notes__ == [
-        f"stage 'decode', item 3, epoch 0, executor {executor}, input: int 3"
-    ]
-    assert "fail" in names
 
 
 @pytest.mark.parametrize("method", ["map", "filter", "flat_map"])
@@ -158,45 +119,6 @@ def test_failures_inside_generators(kind):
             got.extend(nbpipe.source([7]).flat_map(function))
         ends.append((got, caught.value.path))
     assert ends == [([7], 0), ([7], 0)]
-
-
-def test_a_retried_generator_starts_after_what_it_gave():
-    """Children that were handed on are not given again."""
-    attempts = []
-
-    def draw(item):
-        attempts.append(item)
-        yield (item, 0)
-        yield (item, 1)
-        if len(attempts) < 3:
-            raise OSError
-        yield (item, 2)
-
-    pipe = nbpipe.source([5]).flat_map(draw, on_error=Retry(2))
-    assert (list(pipe), attempts) == ([(5, 0), (5, 1), (5, 2)], [5, 5, 5])
-
-
-def test_a_call_that_takes_too_long():
-    """The error is a TimeoutError and a StageError, and says what was allowed."""
-
-    async def sleep(item):
-        await asyncio.Event().wait()
-
-    with pytest.raises(StageTimeoutError) as caught:
-        list(nbpipe.source([1]).map(sleep, timeout_s=0.01))
-    assert isinstance(caught.value, TimeoutError)
-    assert "took longer than timeout_s=0.01" in str(caught.value)
-
-
-def test_a_timeout_of_the_function_itself():
-    """A TimeoutError that the function raised is its own."""
-
-    async def sleep(item):
-        raise TimeoutError("mine")
-
-    with pytest.raises(StageError) as caught:
-        list(nbpipe.source([1]).map(sleep, timeout_s=30))
-    assert (type(caught.value), str(caught.value.__cause__)) == (StageError, "mine")
 
 
 def test_nested_deliberate_errors_keep_their_message():

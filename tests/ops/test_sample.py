@@ -4,7 +4,6 @@ import itertools
 import math
 import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,23 +286,8 @@ def test_uniform_numbers():
     assert [int(number * 2**53) for number in got] == [number >> 11 for number in published]
 
 
-def test_graph_tells_of_draws():
-    """The table of a pipeline shows count and seed."""
-    pipe = source().sample(WEIGHTS, n=9, seed=3).shuffle()
-    text = repr(pipe.balance([1] * 9).take(3))
-    assert "9, seed 3" in text
-    assert pipe.chain[1].spec.detail() == "9, seed 3"
-
-
 def test_cache_knows_the_weights(tmp_path):
     """A cache folder of other weights is refused."""
     list(source().sample(WEIGHTS).cache(tmp_path))
     with pytest.raises(nbpipe.CacheError):
         list(source().sample([1] * 6).cache(tmp_path))
-
-
-def test_spec_keeps_what_was_given():
-    """The stage shows the weights that it was given, for an export."""
-    spec = source().sample(WEIGHTS, replacement=False, n=2).chain[1].spec
-    shown = SimpleNamespace(weights=spec.weights, detail=spec.detail())
-    assert shown == SimpleNamespace(weights=WEIGHTS, detail="2, seed 0, without replacement")

@@ -1,0 +1,717 @@
+"""Sources: everything that may begin a pipeline, epoch after epoch."""
+
+import asyncio
+import collections
+import functools
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nbpipe
+from nbpipe import ArgumentError, ArgumentTypeError, StageError, source
+from tests.gates import Gate, finished
+
+
+def epochs(pipe, count=2):
+    """Give the items of some epochs of one run."""
+    with pipe.start() as run:
+        return [list(run) for _ in range(count)]
+
+
+class MapStyle:
+    """A dataset that is read by index, and remembers how."""
+
+    def __init__(self, length):
+        self.length = length
+        self.asked = []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return index * 10
+
+
+class Again:
+    """Something that can be iterated again and again."""
+
+    def __iter__(self):
+        return iter([1, 2, 3])
+
+
+class OnlyIndexed:
+    """Something that ends with an IndexError, and has no length."""
+
+    def __getitem__(self, index):
+        return [5, 6][index]
+
+
+class AgainAsync:
+    """An object with `__aiter__`."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def set_epoch(self, number):
+        self.epochs.append(number)
+
+    async def __aiter__(self):
+        for number in range(3):
+            await asyncio.sleep(0)
+            yield number
+
+
+def plain_function():
+    """Return a fresh iterator."""
+    return iter([1, 2])
+
+
+def generator_function():
+    """Yield items."""
+    yield from (1, 2)
+
+
+def function_of_indexed():
+    """Return what is read by index."""
+    return OnlyIndexed()
+
+
+def function_of_async():
+    """Return an async iterator without being async itself."""
+    return async_generator_function()
+
+
+async def async_generator_function():
+    """Yield items from the event loop."""
+    for number in (1, 2):
+        await asyncio.sleep(0)
+        yield number
+
+
+async def coroutine_function():
+    """Return items that took an await."""
+    await asyncio.sleep(0)
+    return [1, 2]
+
+
+async def coroutine_of_async():
+    """Return an async iterator after an await."""
+    return async_generator_function()
+
+
+class CallableAsync:
+    """An instance that is called for an async generator."""
+
+    async def __call__(self):
+        yield 1
+        yield 2
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ((1, 2), [1, 2]),
+        (range(3), [0, 1, 2]),
+        (np.arange(3), [0, 1, 2]),
+        (collections.deque([1, 2]), [1, 2]),
+        ({"a": 1}.values(), [1]),
+        (Again(), [1, 2, 3]),
+        (OnlyIndexed(), [5, 6]),
+        (MapStyle(3), [0, 10, 20]),
+        (plain_function, [1, 2]),
+        (generator_function, [1, 2]),
+        (functools.partial(iter, [1, 2]), [1, 2]),
+        (lambda: [1, 2], [1, 2]),
+        (function_of_indexed, [5, 6]),
+        (async_generator_function, [1, 2]),
+        (functools.partial(async_generator_function), [1, 2]),
+        (function_of_async, [1, 2]),
+        (coroutine_function, [1, 2]),
+        (coroutine_of_async, [1, 2]),
+        (CallableAsync(), [1, 2]),
+        (AgainAsync(), [0, 1, 2]),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_every_kind_of_source_gives_its_items_every_epoch(items, expected):
+    """Whatever it is, it is read afresh in each epoch."""
+    assert epochs(nbpipe.source(items)) == [expected, expected]
+
+
+def test_rows_of_an_array():
+    """An array gives its rows."""
+    rows = list(nbpipe.source(np.eye(2)))
+    assert [row.tolist() for row in rows] == [[1, 0], [0, 1]]
+
+
+def test_a_dataset_is_asked_for_ints_in_order():
+    """Indices are Python ints: some datasets refuse numpy's."""
+    dataset = MapStyle(100)
+    list(nbpipe.source(dataset).shuffle())
+    assert sorted(dataset.asked) == list(range(100))
+    assert {type(index) for index in dataset.asked} == {int}
+
+
+def test_nothing_is_read_before_the_run_starts():
+    """Building a pipeline touches no data."""
+    dataset = MapStyle(3)
+    pipe = nbpipe.source(dataset).shuffle().shard(0, 2).map(str).batch(2)
+    assert (len(pipe), dataset.asked) == (1, [])
+
+
+def test_a_source_reads_no_more_than_it_may_hold():
+    """At most `prefetch` items and one call's are read ahead of the consumer."""
+    dataset = MapStyle(1000)
+    with nbpipe.source(dataset, prefetch=4).start() as run:
+        iterator = iter(run)
+        next(iterator)
+        iterator.close()
+    assert len(dataset.asked) <= 4 + 1 + 1
+
+
+def test_set_epoch_is_told_every_number():
+    """An object with `set_epoch` hears the number of each epoch before it is read."""
+    source = AgainAsync()
+    with nbpipe.source(source).start() as run:
+        list(run)
+        run.set_epoch(7)
+        list(run)
+    assert source.epochs == [0, 7]
+
+
+def test_set_epoch_of_an_indexed_source():
+    """A dataset hears it too, also where several are joined and shuffled."""
+
+    class Told(MapStyle):
+        numbers = ()
+
+        def set_epoch(self, number):
+            self.numbers = (*self.numbers, number)
+
+    one, two = Told(3), Told(2)
+    joined = nbpipe.concat(nbpipe.source(one), nbpipe.source(two)).shuffle()
+    assert [sorted(items) for items in epochs(joined)] == 2 * [[0, 0, 10, 10, 20]]
+    assert (one.numbers, two.numbers) == ((0, 1), (0, 1))
+
+
+def test_a_pipeline_as_the_source_of_another():
+    """Its stages run as part of the outer one, and its length is known."""
+    inner = nbpipe.source(range(6)).map(lambda item: item + 1).batch(2, collate=list)
+    outer = nbpipe.source(inner, name="batches").map(sum)
+    assert (list(outer), len(outer)) == ([3, 7, 11], 3)
+
+
+def test_a_pipeline_as_source_draws_anew_every_epoch():
+    """What is random inside is so in the outer pipeline, epoch by epoch."""
+    outer = nbpipe.source(nbpipe.source(range(50)).shuffle(), name="outer")
+    first, second = epochs(outer)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(50))
+
+
+@given(st.integers(0, 300), st.integers(1, 70))
+def test_any_length_with_any_prefetch(length, prefetch):
+    """Nothing is lost, doubled or reordered at the border of a chunk or buffer."""
+    pipe = nbpipe.source(iter_of(length), prefetch=prefetch).map(lambda item: item, prefetch=1)
+    assert list(pipe) == list(range(length))
+
+
+def iter_of(length):
+    """Give a function that gives an iterator."""
+    return lambda: iter(range(length))
+
+
+# -- generators are closed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["generator", "async generator", "async from a function"])
+def test_an_abandoned_source_is_closed(kind):
+    """After `break` the generator's `finally` has run, when the run is closed."""
+    closed = threading.Event()
+
+    def plain():
+        try:
+            yield from range(1000)
+        finally:
+            closed.set()
+
+    async def asynchronous():
+        try:
+            for number in range(1000):
+                yield number
+        finally:
+            closed.set()
+
+    def function_of_it():
+        return asynchronous()
+
+    makers = {
+        "generator": plain,
+        "async generator": asynchronous,
+        "async from a function": function_of_it,
+    }
+    for _ in nbpipe.source(makers[kind]):
+        break
+    assert closed.is_set()
+
+
+# -- torch --------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_torch_datasets():
+    """Map-style datasets are read by index, iterable ones iterated, tensors by row."""
+    import torch
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+        def __len__(self):
+            return 3
+
+    rows = TensorDataset(torch.arange(4))
+    stream = nbpipe.source(Stream())
+    assert [int(row[0]) for row in nbpipe.source(rows).shuffle()] != [0, 1, 2, 3]
+    assert (epochs(stream), len(stream)) == ([[0, 1, 2]] * 2, 3)
+    assert [int(row) for row in nbpipe.source(torch.arange(3))] == [0, 1, 2]
+
+
+@pytest.mark.torch
+def test_an_iterable_dataset_cannot_be_shuffled_by_index():
+    """It has a length and inherits `__getitem__`, but no items by index."""
+    from torch.utils.data import IterableDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+        def __len__(self):
+            return 3
+
+    with pytest.raises(ArgumentError, match="buffer_size"):
+        nbpipe.source(Stream()).shuffle()
+
+
+# -- samplers of torch --------------------------------------------------------------------
+
+
+pytestmark = pytest.mark.torch
+
+
+class Squares:
+    """A map-style dataset."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index * index
+
+
+class Told:
+    """A sampler that notes the epochs it was told."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def __iter__(self):
+        return iter([3, 1, 2])
+
+    def __len__(self):
+        return 3
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+
+class Around:
+    """A batch sampler, or a loader, around another sampler."""
+
+    def __init__(self, inner, word):
+        setattr(self, word, inner)
+        self._inner = inner
+
+    def __iter__(self):
+        return iter([list(self._inner)])
+
+    def __len__(self):
+        return 0  # a sampler may be false
+
+
+@pytest.fixture
+def data():
+    """Give `torch.utils.data`, with its global generator seeded."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    return pytest.importorskip("torch.utils.data")
+
+
+@pytest.mark.parametrize(
+    ("make", "indices"),
+    [
+        (lambda data: data.SequentialSampler(range(10)), range(10)),
+        (lambda data: data.RandomSampler(range(10)), range(10)),
+        (lambda data: data.SubsetRandomSampler([7, 1, 4]), [1, 4, 7]),
+        (lambda data: data.WeightedRandomSampler([0, 1, 0, 0], 5), [1] * 5),
+        (lambda data: data.DistributedSampler(range(10), 2, 1), None),
+    ],
+)
+def test_indices_of_a_sampler(data, make, indices):
+    """Each epoch iterates the sampler anew; the dataset is read by a stage, in parallel."""
+    sampler, squares = make(data), Squares()
+    pipe = nbpipe.source(sampler).map(squares.__getitem__, concurrency=2)
+    with pipe.start() as run:
+        epochs = [list(run) for _ in range(2)]
+    lengths = [len(pipe), *map(len, epochs)]
+    assert lengths == [len(sampler)] * 3
+    assert (
+        indices is None
+        or [sorted(epoch) for epoch in epochs] == [sorted(index * index for index in indices)] * 2
+    )
+
+
+def test_batches_of_indices(data):
+    """A batch sampler gives lists of indices, and a stage reads the items of one."""
+    squares = Squares()
+    batches = data.BatchSampler(data.SequentialSampler(squares), 4, drop_last=False)
+    pipe = nbpipe.source(batches).map(lambda indices: [squares[index] for index in indices])
+    assert (len(pipe), list(pipe)) == (3, [[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]])
+
+
+@pytest.mark.parametrize("words", [(), ("sampler",), ("batch_sampler",), ("sampler",) * 3])
+def test_a_sampler_is_told_the_epoch(words):
+    """One inside a batch sampler or a loader, too."""
+    told = Told()
+    items = told
+    for word in words:
+        items = Around(items, word)
+    with nbpipe.source(items).start() as run:
+        for _ in range(3):
+            list(run)
+    assert told.epochs == [0, 1, 2]
+
+
+def test_the_outermost_sampler_passes_the_epoch_on():
+    """One with a `set_epoch` of its own tells whom it likes."""
+    outer, inner = Told(), Told()
+    outer.sampler = inner
+    list(nbpipe.source(outer))
+    assert (outer.epochs, inner.epochs) == ([0], [])
+
+
+def test_a_loader_of_torch_as_a_source(data):
+    """Its batches are the items."""
+    loader = data.DataLoader(
+        Squares(), batch_size=5, sampler=data.DistributedSampler(range(10), 1, 0)
+    )
+    with nbpipe.source(loader).start() as run:
+        epochs = [[n for batch in run for n in batch.tolist()] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [n * n for n in range(10)]
+
+
+# -- refused, and failing -----------------------------------------------------------------
+
+
+async def fetch(item):
+    """Await nothing."""
+    return item
+
+
+async def draw(item):
+    """Yield nothing."""
+    yield item
+
+
+def refusal(items):
+    """Give the message with which a source is refused."""
+    with pytest.raises(ArgumentTypeError) as caught:
+        source(items)
+    return str(caught.value)
+
+
+# -- refused ------------------------------------------------------------------------------
+
+
+class Frame:
+    """What looks like a table."""
+
+    columns = ("a",)
+    iloc = None
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, key):
+        return [1]
+
+
+class Series:
+    """What looks like a column: read by label."""
+
+    iloc = None
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, key):
+        return 1
+
+
+class LazyFrame:
+    """What looks like a table of another library."""
+
+    columns = ("a",)
+
+    def iter_rows(self):
+        return iter([])
+
+
+def needs_arguments(path, *, mode):
+    """Need arguments."""
+
+
+EMPTY_SECOND = "which is empty the second time; give the function that makes it, source(make), or "
+FOR_ROWS = (
+    "for its rows give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
+    "source(range(len(df)))"
+)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (
+            "a.jpg",
+            (
+                "source must be a collection of items, got the str 'a.jpg'; for one path write "
+                "source([path]), for files source(sorted(Path(folder).glob('*.jpg')))"
+            ),
+        ),
+        (b"ab", "source must be a collection of items, got the bytes b'ab'; for one path write"),
+        (bytearray(b"ab"), "source must be a collection of items, got the bytearray bytearray("),
+        (
+            (n for n in "a"),
+            "every epoch, got an object of type generator, " + EMPTY_SECOND + "source(list(...))",
+        ),
+        (iter([1]), "every epoch, got an object of type list_iterator, " + EMPTY_SECOND),
+        (map(str, [1]), "every epoch, got an object of type map, " + EMPTY_SECOND),
+        (itertools.count(), "every epoch, got an object of type count, " + EMPTY_SECOND),
+        (draw(1), "every epoch, got an object of type async_generator, " + EMPTY_SECOND),
+        (
+            {"a": 1},
+            (
+                "source must be a collection of items, got a dict; say which: "
+                "source(list(d.items())), source(list(d)) or source(list(d.values()))"
+            ),
+        ),
+        (collections.Counter(), "source must be a collection of items, got a Counter; say which"),
+        (
+            {1, 2},
+            "source must have an order that stays, got a set; give source(sorted(items))",
+        ),
+        (frozenset(), "source must have an order that stays, got a frozenset; give"),
+        (Frame(), f"source must be a collection of items, got a Frame; {FOR_ROWS}"),
+        (LazyFrame(), f"source must be a collection of items, got a LazyFrame; {FOR_ROWS}"),
+        (
+            Series(),
+            (
+                "source must be a collection of items, got a Series, which is read by label; give "
+                "source(series.tolist())"
+            ),
+        ),
+        (
+            np.array(5),
+            (
+                "source must be a collection of items, got the ndarray array(5) without "
+                "dimensions; give source([...])"
+            ),
+        ),
+        (
+            Frame,
+            "source must be a collection or a function, got the class Frame; give an instance",
+        ),
+        (5, "source must be a collection, a dataset or a function that returns an iterator, got 5"),
+        (None, "source must be a collection, a dataset or a function that returns an iterator"),
+        (
+            needs_arguments,
+            (
+                "source function must take no arguments, got one that needs path, mode; use "
+                "functools.partial"
+            ),
+        ),
+        (
+            functools.partial(needs_arguments, "a"),
+            "source function must take no arguments, got one that needs mode; use functools",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_sources(items, message):
+    """What cannot be read again and again, in one order, is refused with the fix."""
+    assert message in refusal(items)
+
+
+def test_a_coroutine_object_as_a_source():
+    """The function is wanted, not what it returns."""
+    coroutine = fetch(1)
+    message = refusal(coroutine)
+    coroutine.close()
+    assert message == (
+        "source must be a collection or a function, got a coroutine object; give the async "
+        "generator function itself, without calling it"
+    )
+
+
+def test_a_long_value_is_cut():
+    """A message stays readable, whatever it was given."""
+    assert len(refusal("x" * 10_000)) < 250
+
+
+# -- failing --------------------------------------------------------------------
+
+
+def two_items():
+    """Yield items."""
+    yield from (1, 2)
+
+
+class ReturnsIt:
+    """Something that looks as if it could be iterated again."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def __iter__(self):
+        return self.generator
+
+
+def test_a_source_that_fails_at_once():
+    """The error of the function itself is the cause."""
+
+    def broken():
+        raise OSError("no disk")
+
+    with pytest.raises(StageError) as caught:
+        list(source(broken, name="files"))
+    assert (repr(caught.value.__cause__), caught.value.stage) == ("OSError('no disk')", "files")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_source_that_fails_later_hands_on_what_it_gave(kind):
+    """Everything before the failure arrives first; the error names the item's place."""
+
+    def plain():
+        yield from (0, 1, 2)
+        raise OSError("no disk")
+
+    async def asynchronous():
+        for number in range(3):
+            yield number
+        raise OSError("no disk")
+
+    made = {"plain": plain, "async": asynchronous}
+    got = []
+    with pytest.raises(StageError) as caught:
+        got.extend(source(made[kind]))
+    assert (caught.value.path, str(caught.value.__cause__)) == (3, "no disk")
+    assert got == [0, 1, 2]
+
+
+def test_a_source_that_fails_names_its_item():
+    """The item is the one to come, also when those before were handed on in mid-task."""
+    gate = Gate()
+
+    def items():
+        yield from range(1001)
+        gate.wait()
+        raise ValueError
+
+    with source(items).start() as run:
+        entries = iter(run)
+        got = finished(lambda: [next(entries) for _ in range(1001)])
+        gate.open()
+        with pytest.raises(StageError, match="on item 1001: ValueError"):
+            finished(next, entries)
+    assert got == list(range(1001))
+
+
+def test_a_failed_source_can_be_read_in_the_next_epoch():
+    """A run survives the failure of an epoch."""
+    fails = iter([True, False])
+
+    def sometimes():
+        yield 1
+        if next(fails):
+            raise OSError("no disk")
+
+    with source(sometimes).start() as run:
+        with pytest.raises(StageError):
+            list(run)
+        assert list(run) == [1]
+
+
+@pytest.mark.parametrize("change", ["append", "clear", "pop"])
+def test_a_source_that_changes_its_length_is_refused(change):
+    """Items added or removed during an epoch would be read by some of its stages only."""
+    items = list(range(100))
+
+    def change_length(item):
+        if item == 5:
+            getattr(items, change)(*([0] if change == "append" else []))
+        return item
+
+    with pytest.raises(StageError) as caught:
+        list(source(items, prefetch=1).map(change_length, prefetch=1))
+    assert isinstance(caught.value.__cause__, ArgumentError)
+    assert "length of a source must stay the same during an epoch, got 100" in str(caught.value)
+
+
+def test_a_source_may_change_between_epochs():
+    """The next epoch reads the items that there are then."""
+    items = [1, 2]
+    pipe = source(items)
+    with pipe.start() as run:
+        first = list(run)
+        items.append(3)
+        assert (first, list(run), len(pipe)) == ([1, 2], [1, 2, 3], 3)
+
+
+@pytest.mark.parametrize("items", [[], range(0), lambda: iter([]), np.zeros((0, 3))])
+def test_an_empty_source_ends_at_once(items):
+    """An epoch without items is an epoch, with and without stages behind."""
+    pipe = source(items)
+    assert epochs(pipe) + epochs(pipe.map(str).batch(2).unbatch().window(2)) == 4 * [[]]
+
+
+@pytest.mark.parametrize("made", ["abc", b"abc", 5, None, {"a": 1}])
+def test_a_function_must_return_items(made):
+    """What it returned is named when the epoch starts."""
+    with pytest.raises(StageError) as caught:
+        list(source(lambda: made, name="files"))
+    assert isinstance(caught.value.__cause__, ArgumentTypeError)
+    assert str(caught.value.__cause__) == (
+        "the function of source 'files' must return an iterator of items, got "
+        f"{type(made).__name__}; yield the items, or return a list of them"
+    )
+
+
+@pytest.mark.parametrize("wrapped", [lambda one: lambda: one, ReturnsIt])
+def test_a_generator_that_was_read_before_is_refused(wrapped):
+    """A function that gives the same generator twice would give an empty epoch."""
+    pipe = source(wrapped(two_items()))
+    with pipe.start() as run:
+        assert list(run) == [1, 2]
+        with pytest.raises(StageError) as caught:
+            list(run)
+    assert "got a generator that was read to its end before" in str(caught.value.__cause__)
