@@ -25,6 +25,9 @@ for name, examples in {"everyday": 25, "thorough": 50, "explore": 1000}.items():
         print_blob=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work
     )
+# Dask's profiler asks for the stacks of all threads every 10 ms. Up to CPython 3.11.8 that can stop
+# the process for good where a collection of garbage falls into it (python/cpython#106883).
+os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
 hypothesis.settings.load_profile(os.environ.get("NBPIPE_EXAMPLES", "everyday"))
 STDERR = pytest.StashKey[int]()  # what is written here is not captured
 

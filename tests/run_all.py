@@ -48,6 +48,7 @@ TIERS = {
     },
 }
 PARTS = {name: command for tier in TIERS.values() for name, command in tier.items()}
+QUIET_DASK = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # why: tests/conftest.py
 EXAMPLES = {"slow": "thorough"}  # profiles of tests/conftest.py
 AT_ONCE = 2
 SILENCE_S = 900.0  # a part that prints nothing for so long hangs: it is asked where, and ended
@@ -118,7 +119,7 @@ class Runner:
             process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={"NBPIPE_EXAMPLES": examples, **os.environ, "PATH": PATH},
+                env={"NBPIPE_EXAMPLES": examples, **QUIET_DASK, **os.environ, "PATH": PATH},
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._alone else subprocess.PIPE,
                 stderr=None if self._alone else subprocess.STDOUT,
