@@ -397,6 +397,8 @@ class InlineEngine:
 class _SeenStep:
     """A fused step that shows what the stage before it gave; the time of that counts for none."""
 
+    gathers = False
+
     def __init__(self, step: Step, place: int, above: str, witness: Witness) -> None:
         self._step = step
         self._place = place
@@ -409,8 +411,8 @@ class _SeenStep:
         self._witness.on_items(self._above, (entry,))
         spent_ns = perf_counter_ns() - begun_ns
         task.started_ns += spent_ns
-        if task.tally is not None:
-            task.tally[self._place][2] -= spent_ns
+        if task.rows is not None:
+            task.rows[self._place][2] -= spent_ns
         return self._step.apply(entry, task)
 
 

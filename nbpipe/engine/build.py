@@ -23,7 +23,7 @@ from .expand import (
 )
 from .external import Feed, GivenItems
 from .failures import Budget
-from .fold import StreamNode, StreamStep
+from .fold import FoldStep, StreamNode
 from .join import (
     Chooser,
     JoinMover,
@@ -205,7 +205,7 @@ class Part:
         self._drop(runtime, node_state)
 
     def _operate(self, runtime: StageRuntime, operation: Fold) -> None:
-        step = StreamStep(runtime.address, operation, self._context)
+        step = FoldStep(runtime.address, operation, self._context)
         self._append(StreamNode(runtime, self._epoch, step))
 
     def _drop(self, runtime: StageRuntime, node_state: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ..ops.remaining import Remaining
 from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
-from .fold import StreamStep
+from .map import Step
 from .node import CHUNK_MAX, Children, Drops, Node, Stages
 from .stats import StageRuntime
 from .task import DROPPED, EMPTY, Expansion, Task, child_path
@@ -24,7 +24,6 @@ from .task import DROPPED, EMPTY, Expansion, Task, child_path
 if TYPE_CHECKING:
     from .epoch import Epoch
     from .failures import Failed
-    from .map import Step
     from .task import EpochContext
 
 # -- Openers: how an expansion gets its iterator, and what a failure of it means -------------------
@@ -74,8 +73,7 @@ class SourceOpener(Opener):
         passes: tuple[int, ...],
         node_state: dict[str, Any],
     ) -> None:
-        self._step = StreamStep(stage, _NO_OPERATION, context)
-        self._stage = stage
+        self._step = Step(stage, iter, context)
         self._spec = spec
         self.shared = spec.plan is not None and spec.plan.claimed
         self._context = context
@@ -127,9 +125,9 @@ class SourceOpener(Opener):
         reached = self._rest.gaps[-1][1] if self._rest.gaps else self._rest.start
         if count < reached:
             raise StateError(
-                f"source {self._stage!r} must have at least the {reached} items that it had when "
-                f"the state was taken, got {count}; go on with the same data, or begin the epoch "
-                "again"
+                f"source {self._step.stage!r} must have at least the {reached} items that it had "
+                f"when the state was taken, got {count}; go on with the same data, or begin the "
+                "epoch again"
             )
 
     def _with_passes(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -150,8 +148,8 @@ class SourceOpener(Opener):
         iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
         if isinstance(made, str | bytes | Mapping) or not (iterable or hasattr(made, "__aiter__")):
             raise ArgumentTypeError(
-                f"the function of source {self._stage!r} must return an iterator of items, got "
-                f"{type(made).__name__}; yield the items, or return a list of them"
+                f"the function of source {self._step.stage!r} must return an iterator of items, "
+                f"got {type(made).__name__}; yield the items, or return a list of them"
             )
         return made
 
@@ -160,7 +158,7 @@ class SourceOpener(Opener):
         ended = inspect.isgenerator(values) and inspect.getgeneratorstate(values)
         if ended == inspect.GEN_CLOSED:
             raise ArgumentTypeError(
-                f"source {self._stage!r} must give a fresh iterator for every epoch, got a "
+                f"source {self._step.stage!r} must give a fresh iterator for every epoch, got a "
                 "generator that was read to its end before; make it inside the function"
             )
         return values
@@ -189,8 +187,8 @@ class SourceOpener(Opener):
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a source that failed cannot go on."""
         if isinstance(self._spec.items, GivenItems):
-            return self._step.failure(self._spec.items.path, None, error)
-        return self._step.failure(task.drawn + len(task.results), None, error)
+            return self._step.failure((self._spec.items.path, None), error, 1)
+        return self._step.failure((task.drawn + len(task.results), None), error, 1)
 
 
 class ReplayOpener(Opener):
@@ -212,7 +210,7 @@ class ReplayOpener(Opener):
         passes: tuple[int, ...] = (),
         rest: Remaining = _ALL,
     ) -> None:
-        self._step = StreamStep(stage, _NO_OPERATION, context)
+        self._step = Step(stage, store.entries, context)
         self._store = store
         self._made = made
         self._passes = passes
@@ -236,7 +234,7 @@ class ReplayOpener(Opener):
 
     def recover(self, expansion: Expansion, error: BaseException, task: Task) -> Failed | None:
         """End the epoch: a cache that fails cannot be read on."""
-        return self._step.failure(task.drawn + len(task.results), None, error)
+        return self._step.failure((task.drawn + len(task.results), None), error, 1)
 
 
 class CallOpener(Opener):
@@ -250,7 +248,7 @@ class CallOpener(Opener):
         entry, step = expansion.entry, self._step
         assert entry is not None
         step.wait(expansion.wait_s)
-        made = step.fn(entry[1], **step.arguments(entry))
+        made = step.call(entry)
         expansion.inner = iter(_checked(step.stage, made))
         expansion.entries = children(entry[0], expansion.inner, expansion)
 
@@ -262,7 +260,7 @@ class CallOpener(Opener):
             import asyncio
 
             await asyncio.sleep(expansion.wait_s)
-        made = step.fn(entry[1], **step.arguments(entry))
+        made = step.call(entry)
         if inspect.isawaitable(made):
             made = _as_async(_checked(step.stage, await _ended_as_error(made)))
         expansion.inner = made.__aiter__()
@@ -279,23 +277,6 @@ class CallOpener(Opener):
         expansion.entries, expansion.wait_s = None, wait_s
         task.retried += (step.stage,)
         return None
-
-
-class _NoOperation:
-    finished = False
-    holds_items = False
-
-    def push(self, entry: Entry) -> Entry | None:
-        return entry
-
-    def flush(self) -> Iterator[Entry]:
-        return iter(())
-
-    def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
-        return rest
-
-
-_NO_OPERATION = _NoOperation()
 
 
 class Drawn(Iterator[Any]):

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry
-from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from ..ops.stage import Fold
-from .failures import Failed, failed
+from .map import Step
 from .node import CHUNK_MAX, Node, Stages, note
 from .stats import StageRuntime
 from .task import EMPTY, EpochContext, Expansion, Task, run_entries
@@ -18,37 +17,18 @@ if TYPE_CHECKING:
     from .epoch import Epoch
 
 
-class StreamStep:
-    """Calls `push` of a stream operation, and turns its exceptions into failures."""
+class FoldStep(Step):
+    """Pushes entries into a stream operation."""
 
-    plain = False
+    __slots__ = ("operation",)
 
     def __init__(self, stage: str, operation: Fold, context: EpochContext) -> None:
-        self.stage = stage
+        super().__init__(stage, operation.push, context)
         self.operation = operation
-        self._context = context
 
-    def apply(self, entry: Entry, task: Task) -> Any:
-        """Push one entry."""
-        if self.operation.finished:
-            return None
-        try:
-            return self.operation.push(entry)
-        except BaseException as error:
-            return self.failure(entry[0], entry[1], error)
-
-    def failure(self, path: Any, value: object, error: BaseException) -> Failed:
-        """Make the failure that ends the epoch."""
-        return failed(
-            error,
-            stage=self.stage,
-            executor="thread",
-            epoch=self._context.epoch,
-            path=path,
-            value=value,
-            attempts=1,
-            policy=FailurePolicy(),
-        )
+    def produce(self, entry: Entry) -> Any:
+        """Push one entry, while the operation wants any."""
+        return None if self.operation.finished else self.fn(entry)
 
 
 class StreamNode(Node):
@@ -61,7 +41,7 @@ class StreamNode(Node):
         "step",
     )
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, step: StreamStep) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, step: FoldStep) -> None:
         super().__init__(runtime, epoch)
         self.active_without_input = True
         self.step = step
@@ -121,7 +101,7 @@ class StreamNode(Node):
             rest.over = True
         except BaseException as error:
             task.irregular = rest.over = True
-            task.results.append(self.step.failure(-1, None, error))
+            task.results.append(self.step.failure((-1, None), error, 1))
 
     def _left(self) -> Iterator[Entry]:
         operation = self.step.operation

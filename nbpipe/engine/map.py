@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..base.seeding import Entry, generator_for
 from ..base.tree import size_bytes
@@ -29,16 +30,10 @@ from .task import (
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .task import EpochContext
+    from .task import EpochContext, Tally
 
 # -- Step: a user's function in one epoch: its call, its random generator, what a failure does -----
 _RAISE = FailurePolicy()
-
-
-class Counted(Protocol):
-    """What counts the calls that are tried again."""
-
-    retried: tuple[str, ...]
 
 
 class Step:
@@ -49,9 +44,19 @@ class Step:
         fn: function of a value or, with `wants_rng`, of a value and `rng=`.
         context: seed, number and end of the epoch.
         keeps: the function is a predicate; entries pass unchanged or are dropped.
+        gathers: one call takes several items.
     """
 
-    __slots__ = ("_context", "executor", "fn", "keeps", "policy", "stage", "wants_rng")
+    __slots__ = (
+        "context",
+        "executor",
+        "fn",
+        "gathers",
+        "keeps",
+        "policy",
+        "stage",
+        "wants_rng",
+    )
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Step:
         keeps: bool = False,
         wants_rng: bool = False,
         executor: str = "thread",
+        gathers: bool = False,
     ) -> None:
         self.stage = stage
         self.fn = fn
@@ -70,12 +76,8 @@ class Step:
         self.keeps = keeps
         self.wants_rng = wants_rng
         self.executor = executor
-        self._context = context
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch whose items it makes."""
-        return self._context.epoch
+        self.gathers = gathers
+        self.context = context
 
     @property
     def plain(self) -> bool:
@@ -86,13 +88,16 @@ class Step:
         """Return the keyword arguments of the call."""
         if not self.wants_rng:
             return {}
-        context = self._context
+        context = self.context
         return {"rng": generator_for(context.seed, context.epoch, self.stage, entry[0])}
 
-    def produce(self, entry: Entry) -> Entry | None:
+    def call(self, entry: Entry) -> Any:
         """Call the function once; its exceptions pass."""
-        value = self.fn(entry[1], **self.arguments(entry))
-        return self.wrap(entry, value)
+        return self.fn(entry[1], **self.arguments(entry))
+
+    def produce(self, entry: Entry) -> Entry | None:
+        """Make the entry of one call; exceptions pass."""
+        return self.wrap(entry, self.call(entry))
 
     def wrap(self, entry: Entry, value: Any) -> Entry | None:
         """Make the result's entry."""
@@ -100,14 +105,14 @@ class Step:
             return entry if value else None
         return (entry[0], value)
 
-    def apply(self, entry: Entry, task: Task) -> Entry | Failed | None:
+    def apply(self, entry: Entry, task: Tally) -> Entry | Failed | None:
         """Call the function; a failure is retried or becomes a `Failed`."""
         try:
             return self.produce(entry)
         except BaseException as error:
             return self.recover(entry, error, task)
 
-    def recover(self, entry: Entry, error: BaseException, task: Counted) -> Entry | Failed | None:
+    def recover(self, entry: Entry, error: BaseException, task: Tally) -> Entry | Failed | None:
         """Try again as the policy says; give a result, or the failure."""
         attempts = 1
         while (wait_s := self.wait_before_retry_s(attempts, error)) is not None:
@@ -130,7 +135,7 @@ class Step:
 
     def wait(self, wait_s: float) -> bool:
         """Wait in this thread, but not beyond the epoch's end; say whether the epoch goes on."""
-        return not (wait_s and self._context.ended.wait(wait_s))
+        return not (wait_s and self.context.ended.wait(wait_s))
 
     def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
         """Make the record of a failed item."""
@@ -138,7 +143,7 @@ class Step:
             error,
             stage=self.stage,
             executor=self.executor,
-            epoch=self._context.epoch,
+            epoch=self.context.epoch,
             path=entry[0],
             value=entry[1],
             attempts=attempts,
@@ -155,16 +160,16 @@ class AsyncStep(Step):
         super().__init__(*args, **kwargs)
         self.timeout_s = timeout_s
 
-    async def call(self, entry: Entry) -> Entry | None:
+    async def produce_async(self, entry: Entry) -> Entry | None:
         """Await the function once, at most `timeout_s`."""
         import asyncio
 
         if self.timeout_s is None:
-            value = await self.fn(entry[1], **self.arguments(entry))
+            value = await self.call(entry)
         else:
             try:
                 async with asyncio.timeout(self.timeout_s) as limit:
-                    value = await self.fn(entry[1], **self.arguments(entry))
+                    value = await self.call(entry)
             except TimeoutError as error:
                 if not limit.expired():
                     raise
@@ -184,7 +189,7 @@ class AsyncStep(Step):
     async def attempt(self, entry: Entry, task: Task) -> Entry | Failed | None:
         """Await the function; a failure is retried or becomes a `Failed`."""
         try:
-            return await self.call(entry)
+            return await self.produce_async(entry)
         except BaseException as error:
             return await self.recover_async(entry, error, task)
 
@@ -200,7 +205,7 @@ class AsyncStep(Step):
 
         attempts = 1
         while True:
-            if isinstance(error, asyncio.CancelledError) and self._context.ended.is_open:
+            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
                 raise error
             wait_s = self.wait_before_retry_s(attempts, error)
             if wait_s is None:
@@ -209,27 +214,24 @@ class AsyncStep(Step):
             attempts += 1
             task.retried += (self.stage,)
             try:
-                return await self.call(entry)
+                return await self.produce_async(entry)
             except BaseException as again:
                 error = again
 
 
-def step_of(stage: str, spec: Any, context: EpochContext, executor: str) -> Step:
+def step_of(
+    stage: str,
+    spec: Any,
+    context: EpochContext,
+    executor: str,
+    make: Callable[..., Step] = Step,
+) -> Step:
     """Make the step of a map, filter, flat_map or batch stage."""
     if spec.runs == "batch":
-        return Step(stage, Collate(spec), context, executor=executor)
+        return make(stage, Collate(spec), context, executor=executor, gathers=True)
     if executor == "coroutine" and not inspect.isasyncgenfunction(spec.fn):
-        return AsyncStep(
-            stage,
-            spec.fn,
-            context,
-            policy=spec.policy,
-            keeps=spec.keeps,
-            wants_rng=spec.wants_rng,
-            executor=executor,
-            timeout_s=spec.timeout_s,
-        )
-    return Step(
+        make = partial(AsyncStep, timeout_s=spec.timeout_s)
+    return make(
         stage,
         spec.fn,
         context,
@@ -385,7 +387,7 @@ class MapNode(Node):
             not results
             or not self.ordered
             or task.seq != self.seq_out
-            or (task.irregular or task.published or task.retried or task.tally is not None)
+            or (task.irregular or task.published or task.retried or task.rows is not None)
             or (self.guarded or self.ready or self.done or self.epoch.over)
         ):
             super().settle(task)

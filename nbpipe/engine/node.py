@@ -463,8 +463,8 @@ class Node(ABC):
         results = task.results
         done = task.done
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
-        if task.tally is not None:
-            spent -= self._settle_tally(task.tally, now_ns, spent if task.away_ns else 0)
+        if task.rows is not None:
+            spent -= self._settle_tally(task.rows, now_ns, spent if task.away_ns else 0)
         runtime.learn(max(0, spent - task.away_ns), done, now_ns, task.away_ns)
         runtime.counters.items_in += task.inputs or self.inputs(done)
         if task.retried:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import functools
 import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,14 +30,13 @@ from ..ops.remaining import Remaining
 from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
-from .map import MapNode, step_of
+from .map import MapNode, Step, step_of
 from .node import CHUNK_MAX, Node
 from .stats import StageRuntime
-from .task import DROPPED, Chunk, EpochContext, Expansion, Task
+from .task import DROPPED, Chunk, EpochContext, Expansion, Tally, Task
 
 if TYPE_CHECKING:
     from .epoch import Epoch
-    from .map import Step
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
@@ -87,7 +86,7 @@ class RegionProgram:
         self._executor = executor
         self._inits = tuple(inits)
         self._home = _here()
-        self._ready: tuple[int, _EpochSteps] | None = None
+        self._ready: tuple[int, Sequence[PlacedStep]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
@@ -111,28 +110,63 @@ class RegionProgram:
         begun: Begun | None = None,
         hand: Hand | None = None,
     ) -> Answer:
-        """Do the work of all stages; exceptions of user code become failures in the answer."""
-        return self._pass(epoch).run(entries, begun, hand)
+        """Do the work of all stages; exceptions of user code become failures in the answer.
+
+        A failure that ends the epoch ends the work.
+        """
+        steps, tally = self._steps(epoch), Tally()
+        tally.rows = [[0, 0, 0] for _ in steps]
+        for step in steps:
+            step.begun = begun
+        results: list[Any] = []
+        since_ns = perf_counter_ns()
+        for entry in entries:
+            if hand is not None and results and perf_counter_ns() - since_ns > _PATIENCE_NS:
+                hand(results)
+                results, since_ns = [], perf_counter_ns()
+            result = self._made_of(entry, steps, tally)
+            results.append(result)
+            if isinstance(result, Failed) and result.fatal:
+                break
+        CALL.stage = ""
+        return Answer(results, tally.rows, tally.retried)
+
+    def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
+        """Send an entry through all steps; one for a batch holds the entries of its items."""
+        gathering = next((step.number for step in steps if step.gathers), None)
+        if gathering is None:
+            return tally.through(entry, steps)
+        values = []
+        for single in entry[1]:
+            result = tally.through(single, steps[:gathering])
+            if type(result) is not tuple:
+                return result
+            values.append(result[1])
+        return tally.through((entry[0], values), steps[gathering:], gathering)
 
     def unsendable(self, entry: Entry, result: Any) -> Failed:
         """Make the failure for a result that cannot be pickled."""
-        last = self._pass(self._ready[0] if self._ready else 0).steps[-1]
+        last = self._steps(self._ready[0] if self._ready else 0)[-1]
         value = result[1] if isinstance(result, tuple) else result
-        return last.refuse(entry, value)
+        error = UnpicklableError(
+            f"stage {last.stage!r} gave a {type(value).__name__}, which cannot be sent from its "
+            "worker: it cannot be pickled; return arrays, tensors or plain values"
+        )
+        return last.failure(entry, error, 1)
 
     def open(self, value: Any, path: Path, epoch: int) -> Any:
         """Call the function of a stage that gives many items for one."""
-        return self._pass(epoch).steps[0].open((path, value))
+        return self._steps(epoch)[0].call((path, value))
 
-    def _pass(self, epoch: int) -> _EpochSteps:
+    def _steps(self, epoch: int) -> Sequence[PlacedStep]:
         if self._ready is None or self._ready[0] != epoch:
-            away = self._home != _here()
+            make = partial(PlacedStep, away=self._home != _here())
             context = EpochContext(self._seed, epoch)
             steps = [
-                PlacedStep(part, number, context, self._executor, away=away)
+                step_of(part.stage, part.spec, context, self._executor, partial(make, number))
                 for number, part in enumerate(self._parts)
             ]
-            self._ready = epoch, _EpochSteps(steps)
+            self._ready = epoch, cast("list[PlacedStep]", steps)
         return self._ready[1]
 
 
@@ -140,124 +174,35 @@ def _here() -> tuple[str, int]:
     return platform.node(), os.getpid()
 
 
-class PlacedStep:
-    """A stage's step, and what belongs to each call of it in a worker.
+class PlacedStep(Step):
+    """A stage's step in a worker.
 
     Args:
         number: its place in the region.
         away: this process is not the one that the run lives in.
 
     Attributes:
-        batches: it takes a list of items.
         begun: told the number before each call, or None.
-        tally: calls, results and time in the function [ns].
     """
 
-    def __init__(
-        self, part: RegionPart, number: int, context: EpochContext, executor: str, *, away: bool
-    ) -> None:
-        self.batches = part.spec.runs == "batch"
-        self.begun: Begun | None = None
-        self.tally = [0, 0, 0]
-        self.retried: tuple[str, ...] = ()
-        self._number = number
-        self._context = context
-        self._away = away
-        self._path: Path = 0
-        self._step = step = step_of(part.stage, part.spec, context, executor)
-        self._fn = step.fn
-        step.fn = self._call
+    __slots__ = ("_away", "begun", "number")
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def __init__(self, number: int, *args: Any, away: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.number = number
+        self.begun: Begun | None = None
+        self._away = away
+
+    def call(self, entry: Entry) -> Any:
         """Tell that a call begins, seed the global generators, call."""
         if self.begun is not None:
-            self.begun(self._number)
-        stage, epoch, seed, path = (
-            self._step.stage,
-            self._context.epoch,
-            self._context.seed,
-            self._path,
-        )
-        CALL.stage, CALL.epoch, CALL.run_seed, CALL.path = stage, epoch, seed, path
+            self.begun(self.number)
+        context, path = self.context, entry[0]
+        CALL.stage, CALL.epoch, CALL.run_seed = self.stage, context.epoch, context.seed
+        CALL.path = path
         if self._away:
-            seed_item(seed_for(seed, epoch, stage, path))
-        return self._fn(*args, **kwargs)
-
-    def open(self, entry: Entry) -> Any:
-        """Call the function on an entry; its exceptions pass."""
-        self._path = entry[0]
-        return self._step.fn(entry[1], **self._step.arguments(entry))
-
-    def refuse(self, entry: Entry, result: Any) -> Failed:
-        """Make the failure for a result that cannot leave this process."""
-        step = self._step
-        error = UnpicklableError(
-            f"stage {step.stage!r} gave a {type(result).__name__}, which cannot be sent from its "
-            "worker: it cannot be pickled; return arrays, tensors or plain values"
-        )
-        return step.failure(entry, error, 1)
-
-    def apply(self, entry: Entry) -> Entry | Failed | None:
-        """Call the function on an entry; a failure is retried or becomes a `Failed`."""
-        step = self._step
-        self._path = entry[0]
-        begun_ns = perf_counter_ns()
-        try:
-            result: Entry | Failed | None = step.produce(entry)
-        except BaseException as error:
-            result = step.recover(entry, error, self)
-        tally = self.tally
-        tally[2] += perf_counter_ns() - begun_ns
-        tally[0] += len(entry[1]) if self.batches else 1
-        tally[1] += type(result) is tuple
-        return result
-
-
-class _EpochSteps:
-    """The steps of one epoch."""
-
-    def __init__(self, steps: Sequence[PlacedStep]) -> None:
-        self.steps = steps
-        gathers = [number for number, step in enumerate(steps) if step.batches]
-        place = gathers[0] if gathers else len(steps)
-        self._singles, self._wholes = steps[:place], steps[place:]
-
-    def run(self, entries: Sequence[Entry], begun: Begun | None, hand: Hand | None) -> Answer:
-        """Send every entry through all steps; a failure that ends the epoch ends the work."""
-        for step in self.steps:
-            step.begun, step.tally, step.retried = begun, [0, 0, 0], ()
-        results: list[Any] = []
-        since_ns = perf_counter_ns()
-        for entry in entries:
-            if hand is not None and results and perf_counter_ns() - since_ns > _PATIENCE_NS:
-                hand(results)
-                results, since_ns = [], perf_counter_ns()
-            result = self._gathered(entry) if self._wholes else _through(entry, self._singles)
-            results.append(result)
-            if isinstance(result, Failed) and result.fatal:
-                break
-        CALL.stage = ""
-        retried = tuple(stage for step in self.steps for stage in step.retried)
-        return Answer(results, [step.tally for step in self.steps], retried)
-
-    def _gathered(self, entry: Entry) -> Entry | Failed | None:
-        """Make one batch of an entry that holds the entries of a whole batch."""
-        values = []
-        for single in entry[1]:
-            result = _through(single, self._singles)
-            if not isinstance(result, tuple):
-                return result
-            values.append(result[1])
-        return _through((entry[0], values), self._wholes)
-
-
-def _through(entry: Entry, steps: Sequence[PlacedStep]) -> Entry | Failed | None:
-    for step in steps:
-        result = step.apply(entry)
-        if not isinstance(result, tuple):
-            return result
-        entry = result
-    return entry
+            seed_item(seed_for(context.seed, context.epoch, self.stage, path))
+        return super().call(entry)
 
 
 # -- RegionNode: stages that run together in workers outside the run's threads ---------------------
@@ -388,7 +333,7 @@ class RegionNode(MapNode):
             return
         task.sent = entries
         tally = [[0, 0, 0] for _ in self.region.program.stages]
-        task.tally = tally[:-1]
+        task.rows = tally[:-1]
         try:
             self._call(task, entries, tally)
         finally:
@@ -406,7 +351,7 @@ class RegionNode(MapNode):
         def hand(results: list[Any]) -> None:
             self._give(task, results)
 
-        epoch = self.first.epoch
+        epoch = self.first.context.epoch
         job = Job(region.program, epoch, entries, region.timeout_s, hand=hand)
         try:
             answer = region.caller.call(job)
@@ -437,7 +382,9 @@ class RegionNode(MapNode):
                 break
             attempts += 1
             task.retried += (getattr(error, "stage", "") or region.program.stages[0],)
-            job = Job(region.program, self.first.epoch, [entry], region.timeout_s, suspect=True)
+            job = Job(
+                region.program, self.first.context.epoch, [entry], region.timeout_s, suspect=True
+            )
             try:
                 answer = region.caller.call(job)
             except BaseException as again:
@@ -497,17 +444,16 @@ class RegionExpandNode(ExpandNode):
 class RegionOpener(CallOpener):
     """Opens the children of one item in a worker."""
 
-    def __init__(self, step: Step, region: Region, epoch: int) -> None:
+    def __init__(self, step: Step, region: Region) -> None:
         super().__init__(step)
         self._region = region
-        self._epoch = epoch
 
     def open(self, expansion: Expansion) -> None:
         """Have the function called on the item, somewhere else."""
         entry = expansion.entry
         assert entry is not None
         self._step.wait(expansion.wait_s)
-        job = Job(self._region.program, self._epoch, [entry])
+        job = Job(self._region.program, self._step.context.epoch, [entry])
         expansion.inner = self._region.caller.expand(job)
         expansion.entries = children(entry[0], expansion.inner, expansion)
 
@@ -541,7 +487,7 @@ def node_of(
     specs: list[Any] = [stage.spec for stage in group]
     if specs[-1].expands:
         (step,) = region.steps.values()
-        opener = RegionOpener(step, region, step.epoch)
+        opener = RegionOpener(step, region)
         return RegionExpandNode(runtime, epoch, opener, ordered=specs[-1].ordered, known=known)
     batch = next((spec for spec in specs if spec.runs == "batch"), None)
     if batch is not None:
@@ -702,7 +648,7 @@ def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
     """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
     device = device_of(stage)
     spec = _on_device(stage.spec, device, first=True, last=True)
-    spec = dataclasses.replace(spec, fn=functools.partial(device.run, spec.fn))
+    spec = dataclasses.replace(spec, fn=partial(device.run, spec.fn))
     return MapNode(runtime, epoch, step_of(runtime.address, spec, epoch.context, stage.executor))
 
 
@@ -719,10 +665,10 @@ def _on_device(spec: Operation, device: Device, *, first: bool, last: bool) -> M
         call = Map(fn=device.fetch if first else device.copy)
     else:
         call = cast("Map", spec)
-        fn = functools.partial(device.call if first else device.go_on, call.fn)
+        fn = partial(device.call if first else device.go_on, call.fn)
         call = dataclasses.replace(call, fn=fn)
     if last:
-        call = dataclasses.replace(call, fn=functools.partial(device.finish, call.fn))
+        call = dataclasses.replace(call, fn=partial(device.finish, call.fn))
     return call
 
 

@@ -250,7 +250,42 @@ class SizedEntries(list[Any]):
         super().append(result)
 
 
-class Task:
+class Tally:
+    """What is counted while items go through several steps, one after the other.
+
+    Attributes:
+        rows: for each step, calls, results and time [ns]; None until there were any.
+        retried: for each call that was tried again, its stage.
+        irregular: some result is not an item.
+        step: which step is at work, from 1; 0 between them.
+    """
+
+    rows: list[list[int]] | None = None
+    retried: tuple[str, ...] = ()
+    irregular = False
+    step = 0
+
+    def through(self, entry: Any, steps: Sequence[Step], first: int = 0) -> Any:
+        """Send an entry through steps, of which the first has the row `first`; time each."""
+        rows = self.rows
+        if rows is None:
+            rows = self.rows = [[0, 0, 0] for _ in steps]
+        for number, step in enumerate(steps, first):
+            row = rows[number]
+            self.step = number + 1
+            row[0] += len(entry[1]) if step.gathers else 1
+            begun = perf_counter_ns()
+            entry = step.apply(entry, self)
+            row[2] += perf_counter_ns() - begun
+            if type(entry) is not tuple:
+                self.irregular = True
+                break
+            row[1] += 1
+        self.step = 0
+        return entry
+
+
+class Task(Tally):
     """Work of one node.
 
     Attributes:
@@ -264,38 +299,32 @@ class Task:
             not take item by item, entries in place of values, and None in place of DROPPED.
         flags: of a predicate, what it said of each item done; `results` come at the end.
         published: number of results already handed on.
-        irregular: some result is not an item.
         cheap: taken without waking another thread.
         watched: the ticker looks after it.
         started_ns, ended_ns: when the work began and ended; 0 before.
         inputs: number of items, where one value holds several of them.
-        retried: for each call that was tried again, its stage.
-        tally: for each fused step, calls, results and time [ns].
+        rows: of the fused steps.
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
         drawn: how many were drawn from it before this task.
-        step: place of the fused step that it is in; 0 for the node's own.
+        step: which fused step is at work; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
         seen_ns: when results were last handed on before the end; 0 where none were.
         result_bytes: size of one result, where one was measured [bytes].
     """
 
     published = 0
-    irregular = False
     started_ns = 0
     ended_ns = 0
     inputs = 0
-    retried: tuple[str, ...] = ()
     away_ns = 0
     cheap = False
     watched = False
-    tally: list[list[int]] | None = None
     flags: list[Any] | None = None
     result_bytes: int | None = None
     expansion: Expansion | None = None
     drawn = 0
-    step = 0
     sent: Sequence[Entry] = ()
     seen_ns = 0
 
@@ -359,23 +388,6 @@ class Task:
         """Tell whether it has more than `done` items, none of which was taken back."""
         with self.node.epoch.lock:
             return done < self.count
-
-    def through(self, entry: Any, steps: Sequence[Step]) -> Any:
-        """Send an entry through fused steps, timing each."""
-        if self.tally is None:
-            self.tally = [[0, 0, 0] for _ in steps]
-        for row, step in zip(self.tally, steps, strict=True):
-            self.step += 1
-            begun = perf_counter_ns()
-            entry = step.apply(entry, self)
-            row[2] += perf_counter_ns() - begun
-            row[0] += 1
-            if type(entry) is not tuple:
-                self.irregular = True
-                break
-            row[1] += 1
-        self.step = 0
-        return entry
 
 
 class Expansion:
