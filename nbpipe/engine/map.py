@@ -340,7 +340,7 @@ class MapNode(Node):
         self.reserved += task.count
         for above in self.upstream:
             if above.runtime.state == BLOCKED:
-                self.freed(now_ns)
+                above.note_state(now_ns)
         if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
             runtime.account(now_ns, self.state())
         runtime.active += 1
@@ -386,9 +386,8 @@ class MapNode(Node):
         if (
             not results
             or not self.ordered
-            or task.seq != self.seq_out
             or (task.irregular or task.published or task.retried or task.rows is not None)
-            or (self.guarded or self.ready or self.done or self.epoch.over)
+            or (self.guarded or self.done or self.epoch.over)
         ):
             super().settle(task)
             return
@@ -402,9 +401,16 @@ class MapNode(Node):
         self.running -= 1
         runtime.learn(now_ns - task.started_ns, count, now_ns)
         runtime.counters.items_in += task.inputs or count
-        self.reserved -= count
-        self.seq_out += count
-        self.put(self._chunk_of(task, 0, results), now_ns)
+        made = self._chunk_of(task, 0, results)
+        if task.seq != self.seq_out:
+            self.ready[task.seq] = (made, False)
+            self.waiting += count
+        else:
+            self.reserved -= count
+            self.seq_out += count
+            self.put(made, now_ns)
+            if self.seq_out in self.ready:
+                self._emit_ready(now_ns)
         if slow:
             runtime.state = self.state()
         if self.input_over:
@@ -492,22 +498,17 @@ class MapNode(Node):
         elif seq != self.seq_out:
             self.ready[seq] = (made, irregular)
             self.waiting += len(results)
-        elif self.ready or irregular or self.guarded:
-            self._emit_in_order(made, now_ns, irregular=irregular)
         else:
-            count = len(results)
-            self.reserved -= count
-            self.seq_out += count
-            self.put(made, now_ns)
+            self._emit(seq, made, now_ns, irregular=irregular)
+            self._emit_ready(now_ns)
 
-    def _emit_in_order(self, results: Chunk, now_ns: int, *, irregular: bool) -> None:
-        while True:
-            self._emit(self.seq_out, results, now_ns, irregular=irregular)
-            if self.done or self.seq_out not in self.ready:
-                return
+    def _emit_ready(self, now_ns: int) -> None:
+        """Hand on what waited for the results before it."""
+        while self.seq_out in self.ready and not self.done:
             results, irregular = self.ready.pop(self.seq_out)
             self.waiting -= len(results.values)
             self.epoch.dropped.append(results)  # what is taken from `out` meanwhile ends with it
+            self._emit(self.seq_out, results, now_ns, irregular=irregular)
 
     def _emit(self, seq: int, results: Chunk, now_ns: int, *, irregular: bool) -> None:
         self.reserved -= len(results.values)

@@ -410,8 +410,7 @@ class Node(ABC):
     def started(self, task: Task, now_ns: int) -> Task:
         """Book the start of a task."""
         runtime = self.runtime
-        if self.books(now_ns):
-            self.note_state(now_ns)
+        self.note_state(now_ns)
         runtime.active += 1
         self.running += 1
         return task
@@ -435,8 +434,10 @@ class Node(ABC):
         return self.runtime.cost_ns < slow_ns
 
     def note_state(self, now_ns: int) -> None:
-        """Note why the idle slots are idle."""
-        self.runtime.account(now_ns, self.state())
+        """Note why the idle slots are idle: at each call of slow stages, else now and then."""
+        runtime = self.runtime
+        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
+            runtime.account(now_ns, self.state())
 
     def state(self) -> int:
         """Tell why idle slots are idle now."""
@@ -446,17 +447,12 @@ class Node(ABC):
             return BLOCKED
         return READY if self.has_input() else STARVED
 
-    def books(self, now_ns: int) -> bool:
-        """Tell whether slot-time is to be booked now: always for slow stages."""
-        runtime = self.runtime
-        return runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS
-
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
         """Book the end of a task and hand on what was not yet handed on."""
         now_ns = task.ended_ns
         runtime = self.runtime
-        if self.books(now_ns):
+        if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
             runtime.account(now_ns, runtime.state)
         runtime.active -= 1
         self.running -= 1
@@ -476,8 +472,7 @@ class Node(ABC):
             return
         at, task.published = task.published, done
         self.accept(task, at, results[at:] if at else results, now_ns, final=True)
-        if self.books(now_ns):
-            self.note_state(now_ns)
+        self.note_state(now_ns)
         if self.input_over:
             self.check_done()
 
@@ -585,12 +580,7 @@ class Node(ABC):
         self.out.put(results)
         following = self.downstream
         if following is not None and following.runtime.state == STARVED:
-            following.fed(now_ns)
-
-    def fed(self, now_ns: int) -> None:
-        """Called when there is input again."""
-        if self.books(now_ns):
-            self.note_state(now_ns)
+            following.note_state(now_ns)
 
     def fail(self, error: BaseException) -> None:
         """End the stream here with an error.
@@ -651,8 +641,7 @@ class Node(ABC):
     def freed(self, now_ns: int) -> None:
         """Tell the nodes above that they have room again."""
         for node in self.upstream:
-            runtime = node.runtime
-            if runtime.state == BLOCKED and node.books(now_ns):
+            if node.runtime.state == BLOCKED:
                 node.note_state(now_ns)
 
     # -- where it stands ----------------------------------------------------------------

@@ -474,7 +474,10 @@ class Scheduler:
         if epoch.pumps:
             epoch.pump(now_ns)
         for node in epoch.order:
-            cheap = node.runtime.cost_ns <= SLOW_NS and node.downstream is not None
+            runtime = node.runtime
+            if runtime.active >= runtime.concurrency:
+                continue
+            cheap = runtime.cost_ns <= SLOW_NS and node.downstream is not None
             if cheap and node.out.count > node.gathers:
                 continue  # whoever comes next does it, unless the next stage starves
             if node.runnable():
@@ -556,7 +559,7 @@ class Scheduler:
     def _note_states(self, now_ns: int) -> None:
         if self.epoch is not None:
             for node in self.epoch.order:
-                node.note_state(now_ns)
+                node.runtime.account(now_ns, node.state())
 
     # -- the consumer ---------------------------------------------------------------------
     def have_next(self, epoch: Epoch) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -66,10 +67,14 @@ def settle(client):
 
 
 def tasks(client):
-    """List our tasks that the scheduler or the client still knows of."""
-    settle(client)
-    known = (*client.cluster.scheduler.tasks, *client.futures)
-    return [key for key in known if key.startswith("work")]
+    """List our tasks that the scheduler and the client do not forget: that may take a few turns."""
+    end_s = monotonic() + HANG_S
+    while True:
+        settle(client)
+        known = (*client.cluster.scheduler.tasks, *client.futures)
+        ours = [key for key in known if key.startswith("work")]
+        if not ours or monotonic() > end_s:
+            return ours
 
 
 def programs_held(client):
