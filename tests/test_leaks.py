@@ -6,9 +6,7 @@ import sys
 import threading
 from multiprocessing.shared_memory import SharedMemory
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from tests.gates import HANG_S
 from tests.leaks import Held, find_leaks
@@ -72,9 +70,3 @@ def test_shared_memory_is_found():
     segment.close()
     segment.unlink()
     assert f"shared memory {segment.name!r}" in found
-
-
-@hypothesis.given(st.integers())
-def test_hypothesis_runs_beside_the_leak_check(number):
-    """The leak check is no hindrance to property tests."""
-    assert number == number + 0

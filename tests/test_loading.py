@@ -14,7 +14,7 @@ import nbpipe
 from nbpipe import ArgumentError, ArgumentTypeError, KnobError, loading
 from nbpipe.ops.stage import addresses
 from nbpipe.show.exported import since_export
-from tests.executors.processes.script import METHODS, ran
+from tests.scripts import METHODS, ran
 
 CODE = '''
 import enum

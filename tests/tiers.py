@@ -105,8 +105,9 @@ def _group_of(item: pytest.Item) -> str:
     """Return what tests share: one JupyterLab, one kernel of a version, what a file starts."""
     if item.get_closest_marker("browser"):
         return "browser"
-    if item.path.parent.name == "kernel" and hasattr(item, "callspec"):
-        return f"kernel {item.callspec.params.get('way')}"
+    chosen = item.callspec.params if hasattr(item, "callspec") else {}
+    if item.path.parent.name == "kernel" and "way" in chosen:
+        return f"kernel {chosen['way']}"
     return str(item.path)
 
 

@@ -6,6 +6,7 @@ import functools
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -23,12 +24,12 @@ from tests.gates import (
     stage,
 )
 
-AWAY = ("process", "loky", "dask", "cluster")
+AWAY = ("process", "pool", "loky", "dask", "cluster")
 ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
 KINDS = ("thread", "coroutine", "inline", "isolated inline", *AWAY, *ISOLATED)
 LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their own
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
-SMALL = ("loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
+SMALL = ("pool", "loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
 SLOW = (*SMALL, *ISOLATED)  # there a call, or what it tells the test, costs milliseconds
 EXECUTORS = {}
 _ON_THE_WAY = 3  # results between a process of its own and the consumer
@@ -48,6 +49,13 @@ def kind(request, pools):
     if request.param in STARTS and request.param not in EXECUTORS:
         EXECUTORS[request.param] = STARTS[request.param](pools)
     return request.param
+
+
+def start_threads(stack):
+    """Start a pool of threads that a user made."""
+    pool, begun = stack.enter_context(ThreadPoolExecutor(6)), threading.Barrier(6)
+    list(pool.map(lambda _: begun.wait(), range(6)))  # a thread starts with the first work
+    return pool
 
 
 def start_loky(stack):
@@ -75,6 +83,7 @@ def start_dask(stack, *, processes):
 
 
 STARTS = {
+    "pool": start_threads,
     "loky": start_loky,
     "dask": functools.partial(start_dask, processes=False),
     "cluster": functools.partial(start_dask, processes=True),
@@ -272,7 +281,7 @@ def test_exception_of_the_user(kind):
     assert [len(got) for got, _ in outcomes] == [60, 60]
     assert [type(error.__cause__) for _, error in outcomes] == [ZeroDivisionError] * 2
     word = kind.removeprefix("isolated ")
-    word = {"loky": "executor", "cluster": "dask"}.get(word, word)
+    word = {"pool": "executor", "loky": "executor", "cluster": "dask"}.get(word, word)
     assert [error.executor for _, error in outcomes] == [word] * 2
 
 
@@ -389,7 +398,7 @@ def test_the_oldest_call_and_its_item_are_known(kind):
     assert (after.oldest_s, after.oldest_item) == (0.0, "")
 
 
-@for_each(["thread", "coroutine", "process", "loky", *ISOLATED])
+@for_each(["thread", "coroutine", "process", "pool", "loky", *ISOLATED])
 def test_close_names_the_stage_that_does_not_end(kind, caplog):
     """A stage still inside user code is named; a thread is left alone, a process killed.
 
@@ -447,18 +456,3 @@ def test_coroutines_of_a_cancelled_epoch_are_cancelled(kind):
         calls.wait_running(0)
         assert calls.begun == 2
     gate.open()  # a cancelled call in another process still waits for it, in a thread of this one
-
-
-def test_inline_stage_has_no_knobs_and_says_so():
-    """An inline stage refuses limits of its own."""
-    chain = mapped(source(5), "inline", stage("inline"))
-    with pytest.raises(nbpipe.UnknownKnobError, match="fused with its neighbour"):
-        chain["work"].concurrency = 2
-    with pytest.raises(nbpipe.ArgumentError, match="inline"):
-        source(5).map(lambda item: item, executor="inline", concurrency=2)
-
-
-def test_coroutine_function_in_a_thread_is_refused():
-    """An async function has its executor already."""
-    with pytest.raises(nbpipe.ArgumentError, match="coroutine"):
-        source(5).map(stage("coroutine"), executor="thread")

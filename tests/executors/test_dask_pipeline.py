@@ -60,11 +60,6 @@ def client():
 
 
 # -- as in threads -----------------------------------------------------------------------------
-def test_items_come_in_order(executor):
-    """Every item comes once, in the order of the source, over two epochs."""
-    chain = nbpipe.source(range(10, 210)).map(fail_on_seven, executor=executor, concurrency=6)
-    with chain.start() as run:
-        assert [drained(run), drained(run)] == [list(range(20, 420, 2))] * 2
 
 
 def test_error_keeps_its_traceback(executor):
@@ -100,12 +95,6 @@ def test_random_numbers_are_those_of_threads(executor):
     assert len(set(drawn)) == 50
 
 
-def test_children_come_in_order(executor):
-    """A `flat_map` gives all children of an item before those of the next."""
-    chain = nbpipe.source([3, 0, 2]).flat_map(range, executor=executor, concurrency=2)
-    assert drained(chain) == [0, 1, 2, 0, 1]
-
-
 def test_batches_are_made_there(executor):
     """A batch joins the region of the stage above it: whole batches come back."""
     chain = (
@@ -114,51 +103,6 @@ def test_batches_are_made_there(executor):
         .batch(4, executor=executor)
     )
     assert [batch.tolist() for batch in drained(chain)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-def test_never_more_calls_than_concurrency(executor):
-    """The limit of the stage holds, whatever the executor could do at once, and may change."""
-    CALLS.most = 0
-    chain = nbpipe.source(range(300)).map(CALLS.count, executor=executor, concurrency=3, name="m")
-    with chain.start() as run:
-        items = iter(run)
-        first = [next(items) for _ in range(100)]
-        most = CALLS.most
-        chain["m"].concurrency = 1
-        rest = drained(items)
-    assert (first + rest, 1 <= most <= 3) == (list(range(300)), True)
-
-
-class Calls:
-    """Counts the calls in progress; workers in this process find the same object."""
-
-    def __init__(self):
-        self.most = self.now = 0
-        self.lock = threading.Lock()
-
-    def __reduce__(self):
-        return "CALLS"
-
-    def count(self, item):
-        with self.lock:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        with self.lock:
-            self.now -= 1
-        return item
-
-
-CALLS = Calls()
-
-
-def test_epoch_that_was_left_is_cancelled(executor):
-    """After `break` the next epoch begins with its first item, and ends."""
-    chain = nbpipe.source(range(100)).map(fail_on_seven, executor=executor, concurrency=4)
-    with chain.start() as run:
-        for _ in run:
-            break
-        got, error = delivered(run)
-    assert (got, error.path) == ([2 * n for n in range(7)], 7)
 
 
 def test_results_on_their_way_when_an_epoch_is_left():
@@ -208,15 +152,6 @@ def test_function_that_changed_between_epochs():
             assert (before, drained(run)) == ([0, 2, 4], [0, 5, 10])
 
 
-def test_what_cannot_be_sent_is_refused_before_the_first_item():
-    """A function that captures a lock ends the epoch with an error that names the variable."""
-    guard = threading.Lock()
-    with cluster() as client:
-        chain = nbpipe.source(range(3)).map(lambda item: (item, guard), executor=client, name="m")
-        got, error = delivered(chain)
-    assert (got, type(error), "guard" in str(error)) == ([], nbpipe.UnpicklableError, True)
-
-
 def test_result_that_cannot_be_sent_is_a_failed_item():
     """Its item fails, and the others come."""
 
@@ -232,18 +167,6 @@ def test_result_that_cannot_be_sent_is_a_failed_item():
             (failure,) = run.failures()
     assert (got, failure.path) == ([n for n in range(20) if n != 7], 7)
     assert "UnpicklableError" in failure.error
-
-
-def test_client_that_is_closed_ends_the_epoch():
-    """The error says what happened; nothing hangs."""
-    with cluster() as client:
-        chain = nbpipe.source(range(10_000)).map(float, executor=client, concurrency=4, name="m")
-        with chain.start() as run:
-            items = iter(run)
-            next(items)
-            client.close()
-            _, error = delivered(items)
-    assert isinstance(error, nbpipe.ExecutorBrokenError)
 
 
 # -- workers that are processes ----------------------------------------------------------------

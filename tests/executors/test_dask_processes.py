@@ -81,18 +81,6 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
     assert client.run(os.getpid) == pids
 
 
-def test_item_of_a_killed_worker_is_done_again(client, engine, gate):
-    """Dask gives the item of a worker that was killed to another one."""
-    caller = caller_of(client)
-    waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
-    victim = gate.begun()
-    os.kill(victim, signal.SIGKILL)
-    gate.begun()
-    gate.open()
-    (survivor,) = values_of(waiting.result())
-    assert survivor not in (victim, os.getpid())
-
-
 def test_item_that_kills_every_worker_is_named(client):
     """Dask gives up on it; the error names the item, and the next one is done."""
     caller = caller_of(client)

@@ -19,11 +19,10 @@ from nbpipe import ArgumentError
 from nbpipe.errors import WorkerStartError
 from nbpipe.executors.launch import METHOD_VARIABLE, UNKNOWN_EXIT, held_files, launch, stop_server
 from tests.gates import HANG_S, finished
+from tests.scripts import METHODS, ROOT, ran
 
-ROOT = Path(__file__).absolute().parents[2]
 EVALUATE = "tests.executors.launched:evaluate"
 LEAVE = "tests.executors.launched:leave"
-METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
 
 
 @pytest.fixture
@@ -84,26 +83,11 @@ def gone(pids):
     return alive == []
 
 
-def script(text, *options, method, stdin=False, path=None):
-    """Run a script; give what it wrote. Nothing may stand in the standard error."""
-    text = textwrap.dedent(text)
-    if path is not None:
-        path.write_text(text)
-        options = (*options, str(path))
-    elif not stdin:
-        options = (*options, "-c", text)
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", *options],
-        input=text if stdin else "",
-        env=os.environ | {METHOD_VARIABLE: method, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-        start_new_session=True,  # it may interrupt its whole process group
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout.splitlines()
+def script(text, folder, method):
+    """Run a script; give the lines it wrote. Nothing may stand in the standard error."""
+    code, out, err = ran(text, folder, method=method)
+    assert (code, err) == (0, "")
+    return out.splitlines()
 
 
 def test_worker_answers_and_leaves(method):
@@ -308,7 +292,7 @@ def test_nothing_survives_a_killed_parent(method):
         assert (all(alive), len(pids), gone(pids)) == (True, 5 + (method == "forkserver"), True)
 
 
-def test_interrupt_of_the_process_group_leaves_workers_alone(method):
+def test_interrupt_of_the_process_group_leaves_workers_alone(method, tmp_path):
     """The stop button reaches the parent only, also while workers are starting."""
     out = script(
         f"""
@@ -336,32 +320,13 @@ def test_interrupt_of_the_process_group_leaves_workers_alone(method):
             worker.close()
         print(answers, [worker.wait(None) for worker in workers], len(heard) > 1)
         """,
-        method=method,
+        tmp_path,
+        method,
     )
     assert out == [f"{[42] * 5} {[0] * 5} True"]
 
 
-UNGUARDED = f"""
-    print("ran")
-    from nbpipe.executors import launch
-    worker = launch.launch({EVALUATE!r}, b"hello")
-    print(worker.connection.recv())
-    worker.connection.send("sys.modules['__main__'].__dict__.get('worker')")
-    print(worker.connection.recv())
-    worker.close()
-    print(worker.wait(None))
-"""
-
-
-@pytest.mark.parametrize("form", ["file", "stdin", "command"])
-def test_script_without_a_guard(method, form, tmp_path):
-    """The user's script runs once, wherever it came from, and warns of nothing."""
-    path = tmp_path / "script.py" if form == "file" else None
-    out = script(UNGUARDED, method=method, stdin=form == "stdin", path=path)
-    assert out == ["ran", "b'hello'", "None", "0"]
-
-
-def test_exit_with_workers_alive(method):
+def test_exit_with_workers_alive(method, tmp_path):
     """A script that ends with workers alive ends in peace, and so do they."""
     out = script(
         f"""
@@ -372,7 +337,8 @@ def test_exit_with_workers_alive(method):
         if worker._process is not None:
             worker._process.returncode = 0
         """,
-        method=method,
+        tmp_path,
+        method,
     )
     assert gone([int(out[0])])
 
@@ -390,7 +356,7 @@ def test_killed_server_is_replaced(forked):
     assert (answers, codes) == ((2, 4, None), (UNKNOWN_EXIT, -signal.SIGKILL))
 
 
-def test_forked_process_starts_its_own(forked):
+def test_forked_process_starts_its_own(forked, tmp_path):
     """After a fork of the parent, the child leaves the parent's server and workers alone."""
     out = script(
         f"""
@@ -421,7 +387,8 @@ def test_forked_process_starts_its_own(forked):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         """,
-        method="forkserver",
+        tmp_path,
+        "forkserver",
     )
     assert out == ["0 True", "0", "0 True"]
 
@@ -437,7 +404,7 @@ def test_server_with_another_thread_forks_nothing(fresh, forked, monkeypatch, tm
 
 
 @pytest.mark.torch
-def test_torch_loaded_later_is_found_by_later_workers(forked):
+def test_torch_loaded_later_is_found_by_later_workers(forked, tmp_path):
     """A server started before torch was loaded makes place for one that has loaded it."""
     out = script(
         f"""
@@ -466,7 +433,8 @@ def test_torch_loaded_later_is_found_by_later_workers(forked):
             worker.close()
             print(worker.wait(None))
         """,
-        method="forkserver",
+        tmp_path,
+        "forkserver",
     )
     assert out == ["False True True 1", "0", "0", "0"]
 

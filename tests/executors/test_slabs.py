@@ -63,17 +63,6 @@ def test_memory_has_no_name_and_its_pages():
     assert (blocks * 512, names) == (MB, before)
 
 
-def test_slab_used_again(ring):
-    """Messages of one size use one slab, one after the other."""
-    assert len({taken(ring, 3 * MB).number for _ in range(100)}) == 1
-
-
-def test_slab_in_use_is_left_alone(ring):
-    """While a message lies in a slab, another one gets another slab."""
-    first, second = ring.take(MB), ring.take(MB)
-    assert first.number != second.number
-
-
 def test_sizes_are_learned(ring):
     """Items of random sizes soon need no new slabs."""
     sizes = np.random.default_rng(0).integers(2 * MB, 4 * MB, 300).tolist()
@@ -144,20 +133,6 @@ def test_lease_ends_with_the_last_view():
     held.append(slab.flag[0])
     del part
     assert [*held, slab.flag[0]] == [1, 1, 0]
-
-
-def test_views_outlive_their_slab():
-    """Memory stays mapped as long as an array lies in it, whoever else forgot it."""
-    before, fd = mapped(), open_memory(MB)
-    slab = Slab(0, fd, MB)
-    os.close(fd)
-    array = np.asarray(bytes_of(Lease(slab)))[100:200]
-    array[:] = 7
-    del slab
-    gc.collect()
-    total, during = int(array.sum()), mapped()
-    del array
-    assert (total, during, mapped()) == (700, before + 1, before)
 
 
 @given(st.lists(st.integers(1, 1 << 19), min_size=1, max_size=20))

@@ -1,11 +1,11 @@
-"""The rules for cells, with a shell that does what IPython's does, but without a kernel."""
+"""The rules for cells, with a shell that does what IPython's does, but without a kernel.
 
-import asyncio
-import gc
+What a kernel itself can show stands in test_cells_in_kernel.py.
+"""
+
 import subprocess
 import sys
 import threading
-import weakref
 from contextvars import Context, copy_context
 from types import SimpleNamespace
 
@@ -126,14 +126,6 @@ def closed(runs):
 # -- a run belongs to its cell --------------------------------------------------------------
 
 
-def test_cell_run_again_closes_its_run(shell, runs, capsys):
-    """Running a cell again closes the run that it started, and says so in one line."""
-    for _ in range(2):
-        shell.run(starts(runs), "a")
-    said = "nbpipe: closed the run that this cell started before (source > decode)\n"
-    assert (closed(runs), capsys.readouterr().out) == ([True, False], said)
-
-
 def test_several_runs_are_closed_in_one_line(shell, runs, capsys):
     """A cell that started two runs closes both, in one line."""
     cell = starts(runs)
@@ -141,21 +133,6 @@ def test_several_runs_are_closed_in_one_line(shell, runs, capsys):
         shell.run(lambda: (cell(), cell()), "a")
     said = "nbpipe: closed 2 runs that this cell started before\n"
     assert (closed(runs), capsys.readouterr().out) == ([True, True, False, False], said)
-
-
-def test_other_cells_close_nothing(shell, runs, capsys):
-    """Runs of two cells live side by side, whatever their names and code."""
-    shell.run(starts(runs), "a")
-    shell.run(starts(runs), "b")
-    assert (closed(runs), capsys.readouterr().out) == ([False, False], "")
-
-
-@pytest.mark.parametrize(("texts", "closes"), [(("x", "x"), True), (("x", "y"), False)])
-def test_cells_without_an_id_are_known_by_their_text(shell, runs, texts, closes):
-    """Where the front end gives no ids, a cell of the same text is the same cell."""
-    for text in texts:
-        shell.run(starts(runs), text=text)
-    assert closed(runs) == [closes, False]
 
 
 def test_closed_runs_are_not_spoken_of(shell, runs, capsys):
@@ -220,69 +197,7 @@ def test_run_started_outside_cells_is_nobodys(shell, runs):
     assert closed(runs) == [False, False]
 
 
-def test_cell_that_imports_owns_its_runs(runs):
-    """The cell in which nbpipe is loaded began before the rules; its runs are its own."""
-    request = {
-        "header": {"msg_type": "execute_request"},
-        "metadata": {"cellId": "a"},
-        "content": {"code": "import nbpipe"},
-    }
-    shell = Shell(request)
-
-    def cell():
-        nbpipe.load_ipython_extension(shell)
-        starts(runs)()
-
-    for _ in range(2):
-        shell.run(cell, "a")
-    nbpipe.unload_ipython_extension(shell)
-    assert closed(runs) == [True, False]
-
-
-def test_runs_are_held_weakly(shell):
-    """A run that nobody else holds goes, and its threads with it."""
-    references = []
-
-    def cell():
-        run = nbpipe.source(range(100)).start()
-        next(iter(run))
-        references.append(weakref.ref(run))
-
-    shell.run(cell, "a")
-    gc.collect()
-    assert references[0]() is None
-
-
 # -- a cell that fails ----------------------------------------------------------------------
-
-
-def fails_iterating(run, kept):
-    """Give a cell that fails in mid-epoch while something holds the iterator."""
-
-    def cell():
-        kept.append(iter(run))
-        next(kept[-1])
-        raise ZeroDivisionError
-
-    return cell
-
-
-def test_failed_cell_cancels_its_epoch(shell):
-    """The epoch that a cell was iterating when it failed is over; the run can go on."""
-    kept = []
-    with nbpipe.source(range(3)).start() as run:
-        shell.run(fails_iterating(run, kept), "a")
-        assert (list(kept[0]), list(run)) == ([], [0, 1, 2])
-
-
-def test_cell_that_ends_well_cancels_nothing(shell):
-    """An epoch goes on over several cells, also when one that did not iterate it fails."""
-    kept = []
-    with nbpipe.source(range(3)).start() as run:
-        shell.run(lambda: kept.append(iter(run)), "a")
-        shell.run(lambda: kept.append(next(kept[0])), "b")
-        shell.run(lambda: 1 / 0, "c")
-        assert (kept[1], list(kept[0])) == (0, [1, 2])
 
 
 def test_epoch_of_another_thread_goes_on(shell):
@@ -324,25 +239,6 @@ def test_interrupted_await_has_no_result(shell):
         assert list(kept[0]) == []
 
 
-def test_awaiting_cell_ends_outside_its_task(shell, runs):
-    """IPython runs an awaiting cell as a task, and says outside of it that it ended."""
-
-    async def cell():
-        info = SimpleNamespace(raw_cell="x", cell_id="a")
-        shell.events.trigger("pre_run_cell", info)
-        await asyncio.sleep(0)
-        starts(runs)()
-        return SimpleNamespace(info=info, success=True)
-
-    async def kernel():
-        for _ in range(2):
-            result = await asyncio.create_task(cell())
-            shell.events.trigger("post_run_cell", result)
-
-    asyncio.run(kernel())
-    assert closed(runs) == [True, False]
-
-
 # -- tuned values ---------------------------------------------------------------------------
 
 
@@ -353,12 +249,6 @@ def said_after_tuning(shell, runs, capsys, **new_knobs):
     runs[-1].close()
     shell.run(starts(runs, **new_knobs), "b")
     return capsys.readouterr().out
-
-
-def test_lost_value_is_named(shell, runs, capsys):
-    """A tuned value that a pipeline built again does not have is named in one line."""
-    said = "nbpipe: decode.concurrency was tuned to 8; this pipeline says 4\n"
-    assert said_after_tuning(shell, runs, capsys, concurrency=4) == said
 
 
 def test_value_taken_over_is_not_named(shell, runs, capsys):

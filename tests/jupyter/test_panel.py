@@ -221,13 +221,6 @@ def test_page_that_is_reloaded_sees_the_run_as_it_is(run, panel):
     assert stages[-1]["concurrency"] == 7
 
 
-@pytest.mark.parametrize("content", [None, [], "set", {"op": "view", "view": 7}, {"op": "alive"}])
-def test_odd_messages_are_refused(panel, sent, content):
-    """What makes no sense is answered, and nothing else happens."""
-    panel._handle_custom_msg(content, [])
-    assert [message["ok"] for message in sent] == [False]
-
-
 def test_panel_keeps_no_run(sent, publisher):
     """A run that nobody holds goes, though its panel is still shown; it then looks closed."""
     run = nbpipe.source(range(3)).start()

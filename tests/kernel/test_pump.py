@@ -214,18 +214,6 @@ def test_an_interrupt_reaches_the_handler_that_was_there_before():
     assert (answered, heard) == (1, ["interrupt"])
 
 
-def test_after_an_answer_the_cell_is_the_parent_again():
-    """What the cell prints next is the cell's."""
-
-    def test(kernel):
-        kernel.parent = cell = {"header": "of the cell"}
-        kernel.shell_stream.socket.waiting = [message("comm_msg", 1)]
-        Pump(kernel).poll()
-        return kernel.parent is cell
-
-    assert in_loop(test) is True
-
-
 @pytest.mark.parametrize("shell", [None, object()])
 def test_there_is_no_pump_outside_a_kernel(shell):
     """A shell in a terminal has no kernel, and needs no pump."""

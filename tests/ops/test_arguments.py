@@ -17,7 +17,6 @@ from nbpipe import (
     KnobError,
     NbpipeError,
     Retry,
-    RunClosedError,
     StageError,
 )
 
@@ -371,15 +370,6 @@ def test_what_a_function_gives(made, message):
         list(made())
     assert isinstance(caught.value.__cause__, NbpipeError)
     assert message in str(caught.value.__cause__)
-
-
-def test_a_closed_run_is_closed():
-    """It says how to start another one."""
-    run = source().start()
-    run.close()
-    assert refusal(RunClosedError, lambda: iter(run)) == (
-        "this run is closed; start another with pipe.start()"
-    )
 
 
 def test_nothing_is_left_of_a_refused_pipeline():

@@ -118,19 +118,6 @@ def test_what_a_batch_holds(items, options, expected):
     assert [shown(batch) for batch in nbpipe.source(items).batch(2, **options)] == expected
 
 
-def test_a_batch_of_dataclasses():
-    """Dataclasses stay what they are."""
-    items = [Sample(np.full((2, 2), number), number) for number in range(3)]
-    (batch,) = nbpipe.source(items).batch(3)
-    assert (type(batch), batch.image.shape, batch.label.tolist()) == (Sample, (3, 2, 2), [0, 1, 2])
-
-
-def test_dtype_casts_what_is_floating():
-    """Integers and labels keep their types."""
-    (batch,) = nbpipe.source([{"x": np.ones(2), "y": 1}]).batch(1, dtype="float32")
-    assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int64)
-
-
 def test_arrays_of_several_shapes_need_a_pad():
     """The error names the field, the shapes and the way out, and the item that the batch has."""
     with pytest.raises(StageError) as caught:
@@ -233,18 +220,6 @@ def test_what_cannot_be_taken_apart(batch, words):
 def test_an_empty_batch_has_no_items(batch):
     """Nothing to take apart is no error."""
     assert list(nbpipe.source([batch]).unbatch()) == []
-
-
-@pytest.mark.torch
-def test_tensors():
-    """Tensors are stacked, cast, padded and taken apart as arrays are."""
-    import torch
-
-    items = [torch.arange(length, dtype=torch.float64) for length in (2, 3)]
-    (batch,) = nbpipe.source(items).batch(2, pad=0, dtype=torch.float32)
-    rows = list(nbpipe.source([{"x": batch}]).unbatch())
-    assert (batch.tolist(), batch.dtype) == ([[0, 1, 0], [0, 1, 2]], torch.float32)
-    assert [row["x"].tolist() for row in rows] == [[0, 1, 0], [0, 1, 2]]
 
 
 @pytest.mark.torch

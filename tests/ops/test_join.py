@@ -404,32 +404,12 @@ def test_zip_takes_rows():
     assert begun(KINDS["zip"], 2)[0].take(sized, 5) == [(7, ("a", "a"), 20)]
 
 
-def test_concat_wants_its_inputs_one_by_one():
-    """The input after the current one warms up; each path begins with its input's number."""
-    join, opened = begun(KINDS["concat"])
-    streams = inputs(1, 2, 1)
-    assert list(opened) == [0, 1]
-    assert [path for path, _ in drain(join, streams, 1)] == [(0, 0), (1, 0), (1, 1), (2, 0)]
-    assert (join.wanted, join.over) == ([2], True)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_waits_for_an_input_that_has_not_ended(name):
     """Nothing is taken out of turn: an input that is empty and not done is waited for."""
     join, _ = begun(KINDS[name])
     assert join.take(inputs(0, 5, 5, done=False), 9)[1:] == []
     assert not join.over
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_error_of_an_input_ends_the_join_behind_its_items(name):
-    """Items that come before it are given first."""
-    streams = inputs(2, 2, 2)
-    error = streams[0].error = OSError("gone")
-    join, _ = begun(KINDS[name])
-    taken = drain(join, streams, 1)
-    assert taken
-    assert join.error is error
 
 
 @given(

@@ -56,12 +56,6 @@ class OnlyIndexed:
 class AgainAsync:
     """An object with `__aiter__`."""
 
-    def __init__(self):
-        self.epochs = []
-
-    def set_epoch(self, number):
-        self.epochs.append(number)
-
     async def __aiter__(self):
         for number in range(3):
             await asyncio.sleep(0)
@@ -177,16 +171,6 @@ def test_a_source_reads_no_more_than_it_may_hold():
     assert len(dataset.asked) <= 4 + 1 + 1
 
 
-def test_set_epoch_is_told_every_number():
-    """An object with `set_epoch` hears the number of each epoch before it is read."""
-    source = AgainAsync()
-    with nbpipe.source(source).start() as run:
-        list(run)
-        run.set_epoch(7)
-        list(run)
-    assert source.epochs == [0, 7]
-
-
 def test_set_epoch_of_an_indexed_source():
     """A dataset hears it too, also where several are joined and shuffled."""
 
@@ -266,29 +250,8 @@ def test_an_abandoned_source_is_closed(kind):
 # -- torch --------------------------------------------------------------------------------
 
 
-@pytest.mark.torch
-def test_torch_datasets():
-    """Map-style datasets are read by index, iterable ones iterated, tensors by row."""
-    import torch
-    from torch.utils.data import IterableDataset, TensorDataset
-
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(range(3))
-
-        def __len__(self):
-            return 3
-
-    rows = TensorDataset(torch.arange(4))
-    stream = nbpipe.source(Stream())
-    assert [int(row[0]) for row in nbpipe.source(rows).shuffle()] != [0, 1, 2, 3]
-    assert (epochs(stream), len(stream)) == ([[0, 1, 2]] * 2, 3)
-    assert [int(row) for row in nbpipe.source(torch.arange(3))] == [0, 1, 2]
-
-
-@pytest.mark.torch
-def test_an_iterable_dataset_cannot_be_shuffled_by_index():
-    """It has a length and inherits `__getitem__`, but no items by index."""
+def stream_of_torch():
+    """Make an iterable dataset that has a length."""
     from torch.utils.data import IterableDataset
 
     class Stream(IterableDataset):
@@ -298,8 +261,27 @@ def test_an_iterable_dataset_cannot_be_shuffled_by_index():
         def __len__(self):
             return 3
 
+    return Stream()
+
+
+@pytest.mark.torch
+def test_torch_datasets():
+    """Map-style datasets are read by index, iterable ones iterated, tensors by row."""
+    import torch
+    from torch.utils.data import TensorDataset
+
+    rows = TensorDataset(torch.arange(4))
+    stream = nbpipe.source(stream_of_torch())
+    assert [int(row[0]) for row in nbpipe.source(rows).shuffle()] != [0, 1, 2, 3]
+    assert (epochs(stream), len(stream)) == ([[0, 1, 2]] * 2, 3)
+    assert [int(row) for row in nbpipe.source(torch.arange(3))] == [0, 1, 2]
+
+
+@pytest.mark.torch
+def test_an_iterable_dataset_cannot_be_shuffled_by_index():
+    """It has a length and inherits `__getitem__`, but no items by index."""
     with pytest.raises(ArgumentError, match="buffer_size"):
-        nbpipe.source(Stream()).shuffle()
+        nbpipe.source(stream_of_torch()).shuffle()
 
 
 # -- samplers of torch --------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """Pipelines in which a place was once lost; a random search found them."""
 
 import gc
-import threading
 import weakref
 
 import nbpipe
-from tests.gates import finished, quiet
+from tests.gates import quiet
 from tests.resume.checking import at, carried, rest_of
 
 
@@ -56,26 +55,3 @@ def test_an_epoch_that_is_over_holds_no_items():
         quiet(run)
         gc.collect()
         assert (len(made), next(items, None)) == (0, None)
-
-
-def test_threads_that_take_from_one_iterator_do_not_hang():
-    """Each of them gets an item, or hears that another one waits."""
-
-    def work(number):
-        return number
-
-    def take(items, found):
-        try:
-            found.append(next(items))
-        except nbpipe.ConcurrentIterationError:
-            found.append(None)
-
-    for _ in range(50):
-        with nbpipe.source(range(40)).map(work, concurrency=2).start() as run:
-            items, found = iter(run), []
-            threads = [threading.Thread(target=take, args=(items, found)) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                finished(thread.join)
-            assert len(found) == len(threads)

@@ -34,7 +34,7 @@ def _parts(one):
     names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
     values = [getattr(one, name, None) for name in names]
     values += list(getattr(one, "__dict__", {}).values())
-    wanted = ("nbpipe.engine",)
+    wanted = ("nbpipe.engine", "nbpipe.ops")
     return [v for v in values if type(v).__module__.startswith(wanted)]
 
 
@@ -46,7 +46,7 @@ def _size(log):
 
 
 def _length(value):
-    if hasattr(value, "holes"):
+    if hasattr(value, "gaps"):
         return len(value.gaps)
     return len(value) if hasattr(value, "__len__") else 0
 

@@ -124,17 +124,6 @@ def test_memory_cache_lives_with_the_run():
     assert first == second
 
 
-def test_break_and_go_on():
-    """After a break the next epoch begins afresh, and nothing of the last one is in it."""
-    with numbers().map(lambda n: n, name="same", concurrency=4).start(isolate=True) as run:
-        for place, _ in zip(range(5), range(5), strict=True):
-            for item in run:
-                if item == place:
-                    break
-        assert drained(run) == list(range(60))
-        assert run.epoch == 5
-
-
 def test_one_epoch_after_the_other_without_an_item():
     """Epochs that are given up at once leave nothing behind, however many there are."""
     with numbers().start(isolate=True) as run:

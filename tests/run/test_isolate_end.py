@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 import nbpipe
-from nbpipe.errors import RunClosedError, StageError, StageTimeoutError, WorkerDiedError
+from nbpipe.errors import RunClosedError, StageTimeoutError, WorkerDiedError
 from tests.gates import HANG_S, Calls, Gate, delivered, drained, finished, stage
-from tests.run.test_run_process import script
+from tests.run.test_run_process import interrupted
+from tests.scripts import ran
 
 
 def numbers(count=40):
@@ -42,18 +43,6 @@ def fails_at(place):
         return item
 
     return fails
-
-
-def test_an_error_surfaces_in_order():
-    """A failed item ends the epoch after every earlier one; the next epoch works."""
-    with numbers().map(fails_at(17), concurrency=4).start(isolate=True) as run:
-        ends = [delivered(run) for _ in range(2)]
-        for got, error in ends:
-            assert (got, type(error)) == (list(range(17)), StageError)
-        assert run.status().state == "failed"
-    error = ends[1][1]
-    assert (error.stage, error.path, error.executor) == ("fails", 17, "thread")
-    assert "epoch 1" in error.__notes__[0]
 
 
 def test_the_cause_keeps_its_traceback():
@@ -231,20 +220,6 @@ def test_close_in_mid_epoch():
     assert list(iter_) == []
 
 
-def test_a_stage_that_does_not_return_is_named(caplog):
-    """A stage still inside user code when the run is closed is named, and ends all the same."""
-    gate, calls = Gate(), Calls()
-    fn = stage("thread", gate=lambda item: gate, calls=calls)
-    run = numbers().map(fn, name="work").start(isolate=True)
-    items = iter(run)
-    calls.wait_running(1)
-    process = child(run)
-    run.close(0.1)
-    gate.open()
-    assert "still inside user code: work" in caplog.text
-    assert (is_gone(process), list(items)) == (True, [])
-
-
 def test_closed_before_it_began():
     """A run that is closed at once leaves nothing."""
     for _ in range(5):
@@ -283,23 +258,6 @@ def test_a_dropped_iterator_gives_its_epoch_up():
         assert (run.status().state, drained(run)) == ("cancelled", list(range(40)))
 
 
-def test_a_pipeline_holds_no_more_than_it_may():
-    """With a loop that takes nothing, what is made is what the stages may hold, and two items."""
-    calls = Calls()
-    fn = stage("thread", calls=calls)
-    chain = numbers(200).map(fn, name="work", concurrency=3, prefetch=4)
-    with chain.start(isolate=True) as run:
-        items = iter(run)
-        next(items)
-        most = 1 + 4 + 3 + 2
-        calls.wait_begun(most)
-        run.stats()
-        run["work"].prefetch = 14  # so that ten more, and no others, follow
-        calls.wait_begun(most + 10)
-        run.stats()
-        assert calls.begun == most + 10
-
-
 # -- processes of their own ---------------------------------------------------------------
 INTERRUPTED = """
     import threading
@@ -333,55 +291,18 @@ INTERRUPTED = """
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_interrupt(executor):
+def test_interrupt(tmp_path, executor):
     """The stop button ends the loop, not the process; the next epoch is whole."""
-    code, out, err = script(INTERRUPTED.format(executor=executor), interrupt=True)
+    code, out, err = interrupted(INTERRUPTED.format(executor=executor), tmp_path)
     assert (code, err) == (0, "")
     assert out.splitlines() == ["interrupted True", "True 1 True", "['MainThread']"]
 
 
-def test_interrupts_at_any_moment():
-    """Interrupted at many random moments, a run still iterates, with the process it had."""
-    code, out, err = script("""
-        import _thread, random, sys, threading, time
-        import nbpipe
-
-        rng, armed = random.Random(3), threading.Semaphore(0)
-
-        def disturb():
-            for _ in range(200):
-                armed.acquire()
-                time.sleep(rng.random() * 0.006)
-                _thread.interrupt_main()
-
-        chain = nbpipe.source(range(300)).map(lambda n: n, concurrency=2)
-        run = chain.batch(3, collate=list).start(isolate=True)
-        list(run)
-        pid = run._machine.pid
-        threading.Thread(target=disturb, daemon=True).start()
-        interrupts = 0
-        while interrupts < 200:
-            try:
-                armed.release()
-                while True:
-                    for batch in run:
-                        run["batch"].prefetch = 1 + batch[0] % 7
-                        run.stats()
-            except KeyboardInterrupt:
-                interrupts += 1
-        got = [n for batch in run for n in batch]
-        print(got == list(range(300)), run._machine.pid == pid, sys.getswitchinterval())
-        run.close()
-        print([t.name for t in threading.enumerate() if t.name.startswith("nbpipe")])
-    """)
-    assert (code, err) == (0, "")
-    assert out.splitlines() == ["True True 0.005", "[]"]
-
-
 @pytest.mark.parametrize("where", ["begun", "waiting", "not begun"])
-def test_interpreter_exit(where):
+def test_interpreter_exit(tmp_path, where):
     """An interpreter that ends with a live run ends quickly and quietly, and its process too."""
-    code, out, err = script(f"""
+    code, out, err = ran(
+        f"""
         import nbpipe
         run = nbpipe.source(lambda: iter(int, 1)).map(abs, concurrency=2).start(isolate=True)
         if {where!r} != "not begun":
@@ -389,14 +310,17 @@ def test_interpreter_exit(where):
         if {where!r} == "waiting":
             next(items)
         print(run._machine.pid)
-    """)
+    """,
+        tmp_path,
+    )
     assert (code, err) == (0, "")
     assert not psutil.pid_exists(int(out)) or int(out) == 0
 
 
-def test_the_parent_is_killed():
+def test_the_parent_is_killed(tmp_path):
     """A process whose parent was killed is gone, and so are the workers that it started."""
-    code, out, _ = script("""
+    code, out, _ = ran(
+        """
         import os, signal
         import nbpipe
         import psutil
@@ -407,15 +331,18 @@ def test_the_parent_is_killed():
         one = psutil.Process(run._machine.pid)
         print(*[p.pid for p in (one, *one.children(recursive=True))], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    """)
+    """,
+        tmp_path,
+    )
     left = [psutil.Process(int(pid)) for pid in out.split() if psutil.pid_exists(int(pid))]
     assert (code, len(out.split()) >= 3) == (-signal.SIGKILL, True)
     assert [is_gone(one) for one in left] == [True] * len(left)
 
 
-def test_a_fork_has_no_part_in_it():
+def test_a_fork_has_no_part_in_it(tmp_path):
     """In a forked process the run refuses, and goes on where it was started."""
-    code, out, err = script("""
+    code, out, err = ran(
+        """
         import os, sys, warnings
         import nbpipe
         warnings.simplefilter("ignore")
@@ -433,19 +360,24 @@ def test_a_fork_has_no_part_in_it():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         print([first, *items] == list(range(30)), list(run) == list(range(30)))
         run.close()
-    """)
+    """,
+        tmp_path,
+    )
     assert (code, err) == (0, "")
     assert out.splitlines() == ["3", "True True"]
 
 
-def test_without_a_fork_server():
+def test_without_a_fork_server(tmp_path):
     """A fresh interpreter holds the pipeline where there is no fork server."""
-    code, out, err = script("""
+    code, out, err = ran(
+        """
         import os
         os.environ["NBPIPE_START_METHOD"] = "spawn"
         import nbpipe
         chain = nbpipe.source(range(30)).map(lambda n: n + 1)
         with chain.start(isolate=True) as run:
             print(list(run) == list(range(1, 31)), run._machine.pid != os.getpid())
-    """)
+    """,
+        tmp_path,
+    )
     assert (code, out, err) == (0, "True True\n", "")

@@ -1,6 +1,5 @@
 """A run in a process of its own is looked at and turned like any other."""
 
-import asyncio
 import logging
 import os
 import threading
@@ -18,16 +17,10 @@ from tests.gates import HANG_S, Calls, Gate, delivered, drained, in_force, stage
 MIDDLE = 3  # a value that no knob has by itself
 
 
-def held(gate, calls, *, kind="thread", count=100, **knobs):
+def held(gate, calls, *, count=100):
     """Make a chain whose calls are counted here and wait at a gate."""
-    plain = stage("thread", gate=lambda _: gate, calls=calls)
-
-    async def waits(item):
-        return await asyncio.to_thread(plain, item)
-
-    fn = waits if kind == "coroutine" else plain
-    executor = None if kind == "coroutine" else kind
-    return nbpipe.source(range(count)).map(fn, name="work", executor=executor, **knobs)
+    fn = stage("thread", gate=lambda _: gate, calls=calls)
+    return nbpipe.source(range(count)).map(fn, name="work")
 
 
 @pytest.fixture(autouse=True)
@@ -37,39 +30,6 @@ def patience(monkeypatch):
 
 
 # -- knobs --------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", ["thread", "coroutine", "process"])
-def test_a_limit_goes_up_in_mid_epoch(kind):
-    """A knob that is turned here lets more calls begin there, at once."""
-    gate, calls = Gate(), Calls()
-    with held(gate, calls, kind=kind, concurrency=1).start(isolate=True) as run:
-        items = iter(run)
-        seen = []
-        for limit in (1, 2, 5):
-            run["work"].concurrency = limit
-            calls.wait_running(limit)
-            seen.append(calls.peak)
-        gate.open()
-        assert (drained(items), seen) == (list(range(100)), [1, 2, 5])
-
-
-def test_a_limit_goes_down_in_mid_epoch():
-    """After a limit was lowered, no call begins before enough others have ended."""
-    gates, calls = [Gate() for _ in range(20)], Calls()
-    fn = stage("thread", gate=lambda item: gates[item], calls=calls)
-    chain = nbpipe.source(range(20)).map(fn, name="work", concurrency=6)
-    with chain.start(isolate=True) as run:
-        items = iter(run)
-        calls.wait_running(6)
-        run["work"].concurrency = 2
-        run.stats()  # answered after the knob was turned
-        for gate in gates[:5]:
-            gate.open()
-        calls.wait_begun(7)
-        calls.wait_running(2)
-        begun = calls.begun
-        for gate in gates[5:]:
-            gate.open()
-        assert (begun, drained(items)) == (7, list(range(20)))
 
 
 def test_knobs_tuned_before_the_start_are_what_the_process_begins_with():

@@ -317,20 +317,6 @@ def test_an_iterator_of_the_users_own_is_left_open():
         assert (closed, next(kept)) == (["made"], 1)
 
 
-@isolated
-def test_limits_change_in_mid_epoch(isolate):
-    """A knob that is turned in such an epoch acts at once."""
-    gate, calls = Gate(), Calls()
-    fn = stage("thread", gate=lambda _: gate, calls=calls)
-    with nbpipe.source(ITEMS).map(fn, name="w").start(isolate=isolate) as run:
-        items = run.iterate(itertools.islice(itertools.cycle(range(40)), 100))
-        calls.wait_running(1)
-        run["w"].concurrency = 4
-        calls.wait_running(4)
-        gate.open()
-        assert (len(drained(items)), calls.peak) == (100, 4)
-
-
 # -- lengths ------------------------------------------------------------------------------
 @isolated
 def test_lengths_are_those_of_the_order(isolate):

@@ -150,17 +150,6 @@ def test_loads_come_out_in_order(isolate):
         assert (got, pusher.wait()) == ([30, 10, 40, 10, 50, 90, 80, 70, 20, 20], None)
 
 
-@pytest.mark.torch
-def test_tensors_are_loaded():
-    """A tensor is a load."""
-    import torch
-
-    with chain().start() as run, run.open_epoch() as epoch:
-        epoch.load(torch.tensor([3, 1]))
-        epoch.end()
-        assert drained(epoch) == [30, 10]
-
-
 @isolated
 def test_one_thread_that_loads_and_takes(isolate):
     """A driver that stays two loads ahead never waits for itself."""
@@ -273,19 +262,6 @@ def test_random_numbers_do_not_depend_on_the_loads():
     assert found == [found[0]] * 4
 
 
-def test_limits_change_in_mid_epoch():
-    """A knob that is turned in such an epoch acts at once."""
-    gate, calls = Gate(), Calls()
-    with chain(gate=lambda _: gate, calls=calls).start() as run, run.open_epoch() as epoch:
-        epoch.load(range(20))
-        calls.wait_running(2)
-        run["w"].concurrency = 5
-        calls.wait_running(5)
-        gate.open()
-        epoch.end()
-        assert (drained(epoch), calls.peak) == (ITEMS[:20], 5)
-
-
 @isolated
 def test_lengths_are_not_known(isolate):
     """Nobody knows how much will be pushed: there is no total, and no length to hint at."""
@@ -334,15 +310,6 @@ def test_a_load_that_waits_goes_on_when_one_is_begun(isolate):
         gate.open()
         assert (before, pusher.wait()) == (0, None)
         assert drained(epoch) == ITEMS[:5]
-
-
-def test_loads_never_exceed_the_depth():
-    """However fast one pushes, no more wait than allowed."""
-    with chain().start() as run, run.open_epoch(depth=3) as epoch:
-        pusher = Pusher(epoch, [[n % 40] for n in range(500)])
-        seen = [epoch._feed._waiting for _ in epoch]
-        assert pusher.wait() is None
-    assert (len(seen), max(seen) <= 3) == (500, True)
 
 
 @pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2", 100_000])

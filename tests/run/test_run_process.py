@@ -1,37 +1,16 @@
 """A run in a process of its own: the stop button, and the interpreter's exit."""
 
-import signal
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
-from tests.gates import HANG_S, finished
-
-# A background job of a shell ignores the stop signal, and its children inherit that.
-LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+from tests.scripts import Script, ran
 
 
-def script(text, *, interrupt=False):
-    """Run a script; with `interrupt`, send it SIGINT when it has written a line."""
-    child = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", LISTEN + textwrap.dedent(text)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        if interrupt:
-            finished(child.stdout.readline)
-            child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=HANG_S)
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        child.stderr.close()
-    return child.returncode, out, err
+def interrupted(text, folder):
+    """Run a script, and interrupt it and all it has started when it has written a line."""
+    with Script(text, folder) as script:
+        script.line()
+        script.interrupt()
+        return script.end()
 
 
 INTERRUPTED = """
@@ -65,9 +44,9 @@ INTERRUPTED = """
 
 
 @pytest.mark.parametrize("where", ["waiting", "consuming"])
-def test_interrupt_leaves_a_run_that_can_iterate_again(where):
+def test_interrupt_leaves_a_run_that_can_iterate_again(tmp_path, where):
     """The stop button ends the loop at once, wherever it stands; nothing is left behind."""
-    code, out, err = script(INTERRUPTED.format(where=where), interrupt=True)
+    code, out, err = interrupted(INTERRUPTED.format(where=where), tmp_path)
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "interrupted True",
@@ -77,46 +56,54 @@ def test_interrupt_leaves_a_run_that_can_iterate_again(where):
     ]
 
 
-def test_interrupts_at_any_moment():
-    """Interrupted at hundreds of random moments, a run still iterates, closes and cleans up."""
-    code, out, err = script("""
+@pytest.mark.parametrize(("isolate", "count"), [(False, 300), (True, 100)])
+def test_interrupts_at_any_moment(tmp_path, isolate, count):
+    """Interrupted at hundreds of random moments, a run iterates, closes, and keeps its process."""
+    code, out, err = ran(
+        f"""
         import _thread, random, sys, threading, time
         import nbpipe
 
         rng, armed = random.Random(3), threading.Semaphore(0)
 
         def disturb():
-            for _ in range(300):
+            for _ in range({count}):
                 armed.acquire()
-                time.sleep(rng.random() * 0.003)
+                time.sleep(rng.random() * {0.006 if isolate else 0.003})
                 _thread.interrupt_main()
 
-        threading.Thread(target=disturb, daemon=True).start()
         chain = nbpipe.source(range(300)).map(lambda n: n, concurrency=2)
-        run = chain.batch(3, collate=list).start()
+        run = chain.batch(3, collate=list).start(isolate={isolate})
+        list(run)
+        pid = getattr(run._machine, "pid", None)
+        threading.Thread(target=disturb, daemon=True).start()
         interrupts = 0
-        while interrupts < 300:
+        while interrupts < {count}:
             try:
                 armed.release()
                 while True:
                     for batch in run:
-                        pass
+                        run["batch"].prefetch = 1 + batch[0] % 7
+                        run.stats()
             except KeyboardInterrupt:
                 interrupts += 1
         got = [n for batch in run for n in batch]
-        print(got == list(range(300)), sys.getswitchinterval())
+        print(got == list(range(300)), getattr(run._machine, "pid", None) == pid)
         run.close()
         left = [t.name for t in threading.enumerate() if t.name.startswith("nbpipe")]
         print(left, sys.getswitchinterval())
-    """)
+        """,
+        tmp_path,
+    )
     assert (code, err) == (0, "")
-    assert out.splitlines() == ["True 0.005", "[] 0.005"]
+    assert out.splitlines() == ["True True", "[] 0.005"]
 
 
 @pytest.mark.parametrize("where", ["between", "waiting", "stuck"])
-def test_interpreter_exit_closes_runs(where):
+def test_interpreter_exit_closes_runs(tmp_path, where):
     """An interpreter that ends with a live run ends quickly and quietly."""
-    code, out, err = script(f"""
+    code, out, err = ran(
+        f"""
         import threading, time
         import nbpipe
 
@@ -139,6 +126,8 @@ def test_interpreter_exit_closes_runs(where):
         if {where!r} == "stuck":
             inside.wait()
         print("end", flush=True)
-    """)
+    """,
+        tmp_path,
+    )
     assert (code, out) == (0, "end\n")
     assert err == "" if where != "stuck" else "work" in err

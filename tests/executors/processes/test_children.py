@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -36,23 +35,6 @@ def test_a_forked_pool(capfd):
 
     with placed(4, work).start() as run:
         assert drained(run) == [sum(range(n + 1)) for n in range(4)]
-
-
-@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
-def test_a_fork_that_lives_on(tmp_path):
-    """A process that a stage leaves behind hides no death of its worker."""
-
-    def work(n):
-        mark = tmp_path / str(n)
-        if n == 2 and not mark.exists():
-            mark.touch()
-            if os.fork() == 0:
-                os.execvp(sys.executable, [sys.executable, "-c", "input()"])
-            os._exit(3)
-        return n
-
-    with placed(6, work, timeout_s=10).start() as run:
-        assert drained(run) == list(range(6))
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")

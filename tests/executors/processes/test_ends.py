@@ -110,28 +110,6 @@ def test_close_while_paused(bell):
     assert (run.closed, run["fn"].pids) == (True, ())
 
 
-def test_close_in_another_thread(gate, bell):
-    """Closed from elsewhere, the loop that waits for an item ends."""
-
-    def work(n):
-        bell.ring(n)
-        gate.wait()
-        return n
-
-    run = placed(50, work).start()
-    items = iter(run)
-
-    def close():
-        bell.wait(2)
-        run.close(timeout_s=0)
-
-    closer = threading.Thread(target=close)
-    closer.start()
-    got = drained(items)
-    closer.join()
-    assert (got, run["fn"].pids) == ([], ())
-
-
 def test_a_worker_that_is_stopped():
     """A worker that hears nothing any more is killed when the run closes."""
     with placed(10, lambda n: n).start() as run:
@@ -153,19 +131,3 @@ def test_a_thread_that_a_stage_leaves_behind():
         got = drained(run)
         workers = processes(run)
     assert (got, alive(workers)) == ([0, 1, 2, 3], [])
-
-
-def test_an_exit_hook_of_user_code(tmp_path):
-    """What user code registered for the exit of its process is called when a worker leaves."""
-
-    def work(n):
-        import atexit
-
-        atexit.register((tmp_path / str(n)).touch)
-        return n
-
-    with placed(3, work, concurrency=1).start() as run:
-        drained(run)
-        workers = processes(run)
-    assert alive(workers) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]

@@ -22,19 +22,6 @@ def rested(run):
         assert slot.freed.wait(HANG_S)
 
 
-def test_children_in_order():
-    """Children of all items come in order, epoch after epoch."""
-
-    def work(n):
-        for k in range(n % 5):
-            yield n, k
-
-    wanted = [(n, k) for n in range(40) for k in range(n % 5)]
-    with placed(range(40), work).start() as run:
-        got = [drained(run) for _ in range(2)]
-    assert got == [wanted] * 2
-
-
 def test_completion_order():
     """In completion order nothing is lost or doubled."""
     chain = placed(range(40), lambda n: [n] * (n % 5), ordered=False, concurrency=3)

@@ -71,22 +71,6 @@ def test_a_poison_item_with_retry(then, rest):
     assert isinstance(error, nbpipe.WorkerDiedError) == (then == "raise")
 
 
-def test_a_worker_that_dies_once(tmp_path):
-    """An item whose worker dies once is done by the next one, and nobody hears of it."""
-
-    def work(n):
-        mark = tmp_path / str(n)
-        if n % 7 == 3 and not mark.exists():
-            mark.touch()
-            os._exit(1)
-        return n
-
-    with placed(40, work).start() as run:
-        got = drained(run)
-        failures = run.failures()
-    assert (got, failures) == (list(range(40)), ())
-
-
 def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     """Items that shared a job with a poison item are worked on again, not left out or doubled."""
 

@@ -61,49 +61,6 @@ def test_thousands_of_changes_under_load(counter, ordered):
     assert (begun, running, peak <= max(LIMITS)) == (len(got), 0, True)
 
 
-def test_changes_at_known_moments(bell, gate):
-    """A raised limit lets more begin at once; a lowered one none before enough have ended."""
-
-    def work(n):
-        bell.ring(n)
-        gate.wait()
-        return n
-
-    with placed(range(30), work, prefetch=30).start() as run:
-        items = iter(run)
-        begun = []
-        for limit in (1, 3, 6):
-            run["fn"].concurrency = limit
-            begun += [n for n, _ in bell.wait(limit - len(begun))]
-        run["fn"].concurrency = 2
-        held = bell.rings()
-        gate.open()
-        got = drained(items)
-    assert (sorted(begun), held, got) == (list(range(6)), [], list(range(30)))
-
-
-def test_never_more_at_once_than_allowed_after_lowering(counter, gate, bell):
-    """Once the calls in progress have ended, the lowered limit holds."""
-
-    def work(n):
-        if n < 6:
-            bell.ring(n)
-            gate.wait()
-            return n
-        with counter.counted():
-            threading.Event().wait(0.002)
-        return n
-
-    with placed(range(100), work, concurrency=6, prefetch=4).start() as run:
-        items = iter(run)
-        bell.wait(6)
-        run["fn"].concurrency = 2
-        gate.open()
-        got = drained(items)
-    assert got == list(range(100))
-    assert counter.read()[2] <= 2
-
-
 def test_surplus_workers_leave(bell, gate):
     """After the limit is lowered, workers without work leave at once, the others in time."""
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.executors.processes.script import METHODS, Script, ran
+from tests.scripts import METHODS, Script, ran
 
 UNGUARDED = """
     import os, threading
@@ -72,22 +72,6 @@ def test_inside_a_function_of_a_module(tmp_path, method):
     """A function of a module beside the script finds what it needs."""
     (tmp_path / "my_module.py").write_text(MODULE)
     text = "import my_module; print(my_module.work())"
-    code, out, err = ran(text, tmp_path, method=method)
-    assert (code, out, err) == (0, "[1, 7, 13, 19]\n", "")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_module_loaded_by_its_path(tmp_path, method):
-    """A module that no worker could import goes along by value."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "hidden.py").write_text(MODULE)
-    text = """
-        import importlib.util, sys
-        spec = importlib.util.spec_from_file_location("hidden", "elsewhere/hidden.py")
-        module = sys.modules["hidden"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        print(module.work())
-    """
     code, out, err = ran(text, tmp_path, method=method)
     assert (code, out, err) == (0, "[1, 7, 13, 19]\n", "")
 
@@ -207,20 +191,6 @@ def test_an_exception_in_the_loop(tmp_path, method):
     assert (code, out, left) == (1, "", [])
     assert err.splitlines()[-1] == "ZeroDivisionError: in the loop"
     assert err.count("Traceback") == 1
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_script_is_killed(tmp_path, method):
-    """When the script is killed, its workers are gone, those that are stuck as well."""
-    text = STUCK.format(stuck=5, count=100) + "    list(run)\n"
-    with Script(text, tmp_path, method=method) as script:
-        assert script.line() == "stuck"
-        count = script.look()
-        script.kill()
-        code, _, err = script.end()
-        left = script.left()
-    assert (code, err, left) == (-9, "", [])
-    assert count >= 3
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -448,50 +418,3 @@ def test_closed_standard_streams(tmp_path):
     """
     code, _, _ = ran(text, tmp_path)
     assert (code, (tmp_path / "found").read_text()) == (0, "[0, 1, 2]")
-
-
-def test_many_runs_one_after_the_other(tmp_path):
-    """Pipelines by the dozen leave no process, file or thread, until the end."""
-    text = """
-        import threading
-        import psutil
-        import nbpipe
-
-        me = psutil.Process()
-        counts = []
-        for _ in range(12):
-            list(nbpipe.source(range(3)).map(lambda n: n, executor="process"))
-            counts.append((me.num_fds(), len(me.children(recursive=True))))
-        print(counts[1] == counts[-1], threading.active_count())
-    """
-    code, out, err = ran(text, tmp_path)
-    assert (code, out, err) == (0, "True 1\n", "")
-
-
-def test_the_fork_server_is_killed(tmp_path):
-    """Without it the workers there are go on, and new ones have a new server."""
-    text = """
-        import os, signal
-        import psutil
-        import nbpipe
-
-        chain = nbpipe.source(range(60)).map(
-            lambda n: (n, os.getpid()), name="fn", executor="process", prefetch=1
-        )
-        run = chain.start()
-        items = iter(run)
-        got = [next(items)]
-        (pid,) = run["fn"].pids
-        server = psutil.Process(pid).parent()
-        server.kill()
-        server.wait()
-        got += [next(items) for _ in range(5)]
-        print(got[-1][1] == pid)
-        psutil.Process(pid).kill()
-        got += list(items)
-        print([n for n, _ in got] == list(range(60)), got[-1][1] == pid)
-        run.close()
-    """
-    with Script(text, tmp_path) as script:
-        code, out, err = script.end()
-    assert (code, out, err) == (0, "True\nTrue False\n", "")

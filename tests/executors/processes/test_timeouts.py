@@ -4,7 +4,6 @@ import contextlib
 import logging
 import threading
 
-import psutil
 import pytest
 
 import nbpipe
@@ -12,7 +11,6 @@ from nbpipe.executors import process
 from tests.gates import HANG_S, delivered, drained, finished, quiet
 
 LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
-forever = threading.Event
 
 
 def stuck_at(item, gate, bell=None):
@@ -200,29 +198,6 @@ def test_printing_takes_no_time_from_the_clock(clock):
     assert "still here\n" in clock.lines
 
 
-def test_timeouts_leave_no_worker(gate):
-    """Workers that were killed are gone, and so are those of a run that is closed."""
-    with placed(6, stuck_at(2, gate), on_error="skip").start() as run:
-        drained(run)
-        processes = [psutil.Process(pid) for pid in run["fn"].pids]
-    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
-    assert (len(processes) > 0, alive) == (True, [])
-
-
-def test_close_kills_what_does_not_end(gate, bell, caplog):
-    """Calls that take longer than the time given to `close` are killed, and named."""
-    run = placed(4, stuck_at(0, gate, bell), timeout_s=None).start()
-    items = iter(run)
-    stuck = [pid for n, pid in bell.wait(2) if n == 0]
-    processes = [psutil.Process(pid) for pid in stuck]
-    with caplog.at_level(logging.WARNING, logger="nbpipe"):
-        finished(lambda: run.close(timeout_s=0.1))
-    _, alive = psutil.wait_procs(processes, timeout=HANG_S)
-    del items
-    assert alive == []
-    assert "fn" in " ".join(record.getMessage() for record in caplog.records)
-
-
 def test_close_waits_for_what_ends(gate, bell, caplog):
     """A call that ends in the time given to `close` is no reason for a word."""
     run = placed(4, stuck_at(0, gate, bell), timeout_s=None).start()
@@ -235,24 +210,3 @@ def test_close_waits_for_what_ends(gate, bell, caplog):
     opener.join()
     del items
     assert caplog.records == []
-
-
-def test_the_next_epoch_after_break_with_slow_calls(gate, bell):
-    """Calls of a broken epoch go on in their workers; nothing of them shows in the next."""
-
-    def work(n):
-        bell.ring(n)
-        if n in (2, 3) and not gate.path.with_suffix(".second").exists():
-            gate.wait()
-        return n
-
-    with placed(20, work, concurrency=3, timeout_s=None).start() as run:
-        for item in run:
-            if item == 1:
-                break
-        bell.wait(4)
-        gate.path.with_suffix(".second").touch()
-        items = iter(run)
-        first = finished(next, items)
-        gate.open()
-        assert [first, *drained(items)] == list(range(20))

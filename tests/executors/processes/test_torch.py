@@ -13,8 +13,8 @@ import nbpipe
 from nbpipe.base.seeding import seed_item
 from tests.executors.processes.chain import placed
 from tests.executors.processes.conftest import start_server
-from tests.executors.processes.script import ran
 from tests.gates import drained
+from tests.scripts import ran
 
 FILES = Path("/proc/self/fd")
 pytestmark = pytest.mark.torch
@@ -31,43 +31,6 @@ def server(server):
     named(lambda: torch.zeros(1).share_memory_())
     start_server()
     return torch
-
-
-def test_one_thread_in_each_worker():
-    """torch, too, is held to one thread."""
-
-    def work(n):
-        import torch
-
-        return torch.get_num_threads(), torch.get_num_interop_threads()
-
-    with placed(4, work).start() as run:
-        assert set(drained(run)) == {(1, 1)}
-
-
-@pytest.mark.parametrize("copy", [True, False])
-def test_tensors_come_whole(copy):
-    """Tensors of every type come equal: large, small, strided, of no elements, one in another."""
-    import torch
-
-    def work(n):
-        grid = torch.arange(120_000).reshape(300, 400)
-        return {
-            "large": torch.full((1_000_000,), n, dtype=torch.float32),
-            "half": torch.full((100_000,), n, dtype=torch.bfloat16),
-            "strided": grid[::2, 1::3],
-            "turned": grid.T,
-            "empty": torch.empty(0, 3),
-            "one": torch.tensor(n),
-            "flags": torch.ones(50_000, dtype=torch.bool),
-        }
-
-    with placed(6, work, copy=copy).start() as run:
-        got = drained(run)
-    for n, one in enumerate(got):
-        wanted = work(n)
-        assert [name for name in wanted if not torch.equal(one[name], wanted[name])] == []
-        assert [one[name].dtype for name in wanted] == [wanted[name].dtype for name in wanted]
 
 
 def test_batches_of_a_worker_are_those_of_a_thread():
@@ -91,19 +54,6 @@ def test_tensors_take_no_descriptors():
         kept += drained(run)
         assert len(list(FILES.iterdir())) == first
     assert [int(tensor[-1]) for tensor in kept] == [*range(300)] * 2
-
-
-def test_tensors_that_are_trained_keep_that():
-    """A parameter, or a tensor that wants gradients, comes as one."""
-    import torch
-
-    def work(n):
-        return torch.full((9,), float(n), requires_grad=True), torch.nn.Parameter(torch.ones(2))
-
-    with placed(2, work).start() as run:
-        got = drained(run)
-    found = [(one.requires_grad, type(other) is torch.nn.Parameter) for one, other in got]
-    assert found == [(True, True)] * 2
 
 
 def drawn(fn, **options):

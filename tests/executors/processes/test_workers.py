@@ -42,19 +42,6 @@ def test_two_runs_have_workers_of_their_own():
     assert pids[0] & pids[1] == set()
 
 
-def test_break_and_begin_again():
-    """After `break` the next epoch is whole, with the same workers."""
-    with placed(60, lambda n: (n, os.getpid())).start() as run:
-        for _ in range(5):
-            for n, _ in run:
-                if n == 3:
-                    break
-        got = drained(run)
-        pids = run["fn"].pids
-    assert [n for n, _ in got] == list(range(60))
-    assert {pid for _, pid in got} <= set(pids)
-
-
 # -- worker_init --------------------------------------------------------------------------
 def test_worker_init_runs_once_in_each_worker(gate, bell):
     """It is called before the first item, and not again with the next epoch."""
@@ -183,31 +170,6 @@ def test_worker_numbers_are_used_again():
 
 
 # -- surroundings -------------------------------------------------------------------------
-def test_libraries_have_one_thread():
-    """The workers are the parallelism: libraries are held to one thread in each."""
-
-    def work(n):
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        return [os.environ[name] for name in names], threading.active_count()
-
-    with placed(1, work).start() as run:
-        ((limits, threads),) = drained(run)
-    assert (limits, threads) == (["1"] * 3, 2)  # the other one waits for the parent's end
-
-
-def test_workers_hear_no_interrupt():
-    """An interrupt, which reaches the whole group of processes, is the parent's to hear."""
-    import signal
-
-    def work(n):
-        if n == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return n, os.getpid()
-
-    with placed(6, work, concurrency=1).start() as run:
-        got = drained(run)
-    assert [n for n, _ in got] == list(range(6))
-    assert len({pid for _, pid in got}) == 1
 
 
 # -- stats --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import psutil
 
 from tests.gates import HANG_S, finished
 
-ROOT = Path(__file__).absolute().parents[3]
+ROOT = Path(__file__).absolute().parents[1]
 METHODS = ["forkserver", "spawn"] if sys.platform == "linux" else ["spawn"]
 # A background job of a shell ignores the stop signal, and its children inherit that.
 LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
