@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.executors.processes.marks import Bell, Counter, Gate
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,6 +22,28 @@ def engine() -> Iterator[ThreadPoolExecutor]:
     """Threads that call."""
     with ThreadPoolExecutor(8) as executor:
         yield executor
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Give a gate; it is open after the test."""
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def bell(tmp_path):
+    """Give a bell."""
+    bell = Bell(tmp_path / "bell")
+    yield bell
+    bell.close()
+
+
+@pytest.fixture
+def counter(tmp_path):
+    """Give a counter of calls."""
+    return Counter(tmp_path / "counter")
 
 
 @contextmanager

@@ -83,15 +83,6 @@ def wait_for_file(path):
     return path.read_bytes()
 
 
-def pid_after_reading(path):
-    """Tell a named pipe this process's id, and give it once somebody writes to another."""
-    with path.with_suffix(".begun").open("w") as begun:
-        begun.write(f"{os.getpid()}\n")
-    with path.open() as gate:
-        gate.readline()
-    return os.getpid()
-
-
 class Expanding(Program):
     """Gives numbers up to the value, and then fails."""
 

@@ -26,39 +26,15 @@ def client():
         yield client
 
 
-class Gate:
-    """Two named pipes: calls say in one that they have begun, and wait at the other.
+def at_gate(bell, gate):
+    """Make a function that rings, waits at the gate, and gives its process's id."""
 
-    Both are held open at both ends, so that no call of a worker that dies keeps anybody waiting.
-    """
+    def work(_):
+        bell.ring()
+        gate.wait()
+        return os.getpid()
 
-    def __init__(self, path):
-        self.path = path
-        os.mkfifo(path)
-        os.mkfifo(path.with_suffix(".begun"))
-        self._gate = os.open(path, os.O_RDWR)
-        self._begun = os.fdopen(os.open(path.with_suffix(".begun"), os.O_RDWR), buffering=1)
-
-    def begun(self):
-        """Wait until a call waits; give its process's id."""
-        return int(self._begun.readline())
-
-    def open(self):
-        """Let every call pass."""
-        os.write(self._gate, b"go\n" * 100)
-
-    def close(self):
-        """Close both pipes."""
-        os.close(self._gate)
-        self._begun.close()
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """Give a gate that calls wait at."""
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
+    return work
 
 
 def caller_of(client, **options):
@@ -91,35 +67,35 @@ def test_item_that_kills_every_worker_is_named(client):
     assert values_of(caller.call(job(Program(programs.double), 2))) == [4]
 
 
-def test_restart_of_the_workers_in_mid_call(client, engine, gate):
+def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):
     """After `client.restart()` calls in progress are done again, large captures included."""
     caller, weights = caller_of(client), np.ones(200_000)
-    read = programs.pid_after_reading
+    wait = at_gate(bell, gate)
 
-    def work(path):
-        return read(path), weights.size
+    def work(value):
+        return wait(value), weights.size
 
-    waiting = engine.submit(caller.call, job(Program(work), gate.path))
-    gate.begun()
+    waiting = engine.submit(caller.call, job(Program(work), 0))
+    bell.wait()
     client.restart()
-    gate.begun()
+    bell.wait()
     gate.open()
     ((pid, size),) = values_of(waiting.result())
     assert (size, pid in client.run(os.getpid).values()) == (200_000, True)
 
 
-def test_cluster_that_is_closed_in_mid_call(engine, gate):
+def test_cluster_that_is_closed_in_mid_call(engine, bell, gate):
     """Closing the cluster wakes every thread that waits."""
     with cluster(processes=True, workers=1) as client:
         caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
-        gate.begun()
+        waiting = engine.submit(caller.call, job(Program(at_gate(bell, gate)), 0))
+        bell.wait()
         client.cluster.close()
         error = waiting.exception()
     assert type(error) is ExecutorBrokenError
 
 
-def test_scheduler_that_is_killed_in_mid_call(engine, gate):
+def test_scheduler_that_is_killed_in_mid_call(engine, bell, gate):
     """A scheduler that is gone is an error of every call, at once and later."""
     with (
         scheduler_process() as (scheduler, address),
@@ -127,8 +103,8 @@ def test_scheduler_that_is_killed_in_mid_call(engine, gate):
         distributed.Client(address) as client,
     ):
         caller = caller_of(client)
-        waiting = engine.submit(caller.call, job(Program(programs.pid_after_reading), gate.path))
-        gate.begun()
+        waiting = engine.submit(caller.call, job(Program(at_gate(bell, gate)), 0))
+        bell.wait()
         scheduler.kill()
         errors = [waiting.exception()]
         errors += [engine.submit(caller.call, job(Program(programs.double), 1)).exception()]

@@ -4,7 +4,6 @@ import psutil
 import pytest
 
 import nbpipe
-from tests.executors.processes.marks import Bell, Counter, Gate
 from tests.gates import HANG_S, drained
 
 
@@ -35,25 +34,3 @@ def no_workers_left():
 def descendants():
     """Give the processes that this one and its children have started."""
     return psutil.Process().children(recursive=True)
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """Give a gate; it is open after the test."""
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.open()
-
-
-@pytest.fixture
-def bell(tmp_path):
-    """Give a bell."""
-    bell = Bell(tmp_path / "bell")
-    yield bell
-    bell.close()
-
-
-@pytest.fixture
-def counter(tmp_path):
-    """Give a counter of calls."""
-    return Counter(tmp_path / "counter")
