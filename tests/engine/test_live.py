@@ -18,18 +18,6 @@ def in_thread(function, *args):
 
 
 # -- knobs ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", KINDS)
-def test_knob_set_from_another_thread_acts_at_once(kind):
-    """A limit raised while every call is held lets more begin, wherever it was set."""
-    gate, calls = Gate(), Calls()
-    fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with nbpipe.source(range(50)).map(fn, name="work").start() as run:
-        items = iter(run)
-        calls.wait_running(1)
-        in_thread(run["work"].knob("concurrency").set, 9)
-        calls.wait_running(9)
-        gate.open()
-        assert drained(items) == list(range(50))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,29 +138,6 @@ def test_turning_a_knob_after_close_is_harmless():
 
 
 # -- pause ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", KINDS)
-def test_pause_lets_no_call_begin(kind):
-    """Paused, calls in progress end, no other begins, and the consumer waits."""
-    gates, calls = [Gate() for _ in range(20)], Calls()
-    fn = stage(kind, gate=lambda item: gates[item], calls=calls)
-    with nbpipe.source(range(20)).map(fn, concurrency=2).start() as run:
-        items = iter(run)
-        calls.wait_running(2)
-        run.pause()
-        for gate in gates:
-            gate.open()
-        calls.wait_running(0)
-        quiet(run)
-        begun, paused = calls.begun, run.paused
-        got, waits = [], threading.Thread(target=lambda: got.extend(items))
-        waits.start()
-        while not items._waits:
-            threading.Event().wait(0.001)
-        before = list(got)
-        run.resume()
-        waits.join()
-        assert (begun, paused, run.paused, before) == (2, True, False, [])
-        assert got == list(range(20))
 
 
 def test_resume_goes_on_behind_a_half_gathered_batch():
@@ -231,39 +196,7 @@ def test_pause_and_resume_thousands_of_times():
     assert [n for batch in got for n in batch] == [n for n in range(20_000) if n % 3]
 
 
-def test_pause_before_the_first_epoch():
-    """A run paused from the start begins when it is resumed."""
-    calls = Calls()
-    with nbpipe.source(range(5)).map(stage("thread", calls=calls)).start() as run:
-        run.pause()
-        items = iter(run)
-        quiet(run)
-        begun = calls.begun
-        run.resume()
-        assert (begun, drained(items)) == (0, list(range(5)))
-
-
 # -- stop and close ---------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("paused", [False, True])
-def test_stop_ends_the_epoch_as_if_it_were_exhausted(kind, paused):
-    """A consumer that waits hears the end; the next epoch is whole and not stopped."""
-    gate, calls = Gate(), Calls()
-    fn = stage(kind, gate=lambda _: gate, calls=calls)
-    with nbpipe.source(range(20)).map(fn).start() as run:
-        items = iter(run)
-        calls.wait_running(1)
-        if paused:
-            run.pause()
-        stopper = threading.Timer(0.01, run.stop)
-        stopper.start()
-        got = drained(items)
-        stopper.join()
-        stopped = run.stopped
-        gate.open()
-        if paused:
-            run.resume()
-        assert (got, stopped, drained(run), run.stopped) == ([], True, list(range(20)), False)
 
 
 def test_stage_may_stop_its_own_run():
@@ -288,20 +221,6 @@ def test_stop_between_epochs_does_nothing():
         drained(run)
         run.stop()
         assert run.stopped is False
-
-
-def test_close_from_another_thread_in_mid_epoch():
-    """The loop ends; the run is closed; closing again does nothing."""
-    calls = Calls()
-    run = nbpipe.source(lambda: iter(int, 1)).map(stage("thread", calls=calls)).start()
-    items = iter(run)
-    calls.wait_begun(3)
-    closer = threading.Thread(target=run.close)
-    closer.start()
-    drained(items)
-    closer.join()
-    run.close()
-    assert (run.closed, list(items)) == (True, [])
 
 
 def test_closing_while_threads_are_being_started():

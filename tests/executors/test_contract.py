@@ -27,6 +27,7 @@ from tests.gates import (
 AWAY = ("process", "pool", "loky", "dask", "cluster")
 ISOLATED = ("isolated thread", "isolated coroutine", "isolated process")
 KINDS = ("thread", "coroutine", "inline", "isolated inline", *AWAY, *ISOLATED)
+OURS = ("thread", "coroutine", "process", "isolated thread")  # how a run itself calls
 LIVE = ("thread", "coroutine", *AWAY, *ISOLATED)  # those with knobs of their own
 HERE = ("thread", "coroutine", *AWAY)  # those whose engine is in this process
 SMALL = ("pool", "loky", "dask", "cluster")  # they have few workers, and a call costs milliseconds
@@ -396,6 +397,59 @@ def test_the_oldest_call_and_its_item_are_known(kind):
         after = run.stats()["work"]
     assert 0 < row.oldest_s <= later
     assert (after.oldest_s, after.oldest_item) == (0.0, "")
+
+
+@for_each(OURS)
+def test_pause_lets_no_call_begin(kind):
+    """Paused, calls in progress end and no other begins; resumed, everything goes on."""
+    gates, calls = [Gate() for _ in range(20)], Calls()
+    fn = stage(kind, gate=lambda item: gates[item], calls=calls)
+    with started(mapped(source(20), kind, fn, concurrency=2), kind) as run:
+        items = iter(run)
+        calls.wait_running(2)
+        run.pause()
+        for gate in gates:
+            gate.open()
+        calls.wait_running(0)
+        quiet(run)
+        begun, state = calls.begun, run.status().state
+        run.resume()
+        assert (begun, state, drained(items)) == (2, "paused", list(range(20)))
+
+
+@for_each(OURS)
+def test_pause_before_the_first_epoch(kind):
+    """A run paused from the start begins when it is resumed."""
+    calls = Calls()
+    with started(mapped(source(5), kind, stage(kind, calls=calls)), kind) as run:
+        run.pause()
+        items = iter(run)
+        quiet(run)
+        begun = calls.begun
+        run.resume()
+        assert (begun, drained(items)) == (0, list(range(5)))
+
+
+@for_each(OURS)
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_ends_the_epoch_as_if_it_were_exhausted(kind, paused):
+    """A consumer that waits hears the end; the next epoch is whole and not stopped."""
+    gate, calls = Gate(), Calls()
+    fn = stage(kind, gate=lambda _: gate, calls=calls)
+    with started(mapped(source(20), kind, fn), kind) as run:
+        items = iter(run)
+        calls.wait_running(1)
+        if paused:
+            run.pause()
+        stopper = threading.Timer(0.01, run.stop)
+        stopper.start()
+        got = drained(items)
+        stopper.join()
+        stopped = run.stopped
+        gate.open()
+        if paused:
+            run.resume()
+        assert (got, stopped, drained(run), run.stopped) == ([], True, list(range(20)), False)
 
 
 @for_each(["thread", "coroutine", "process", "pool", "loky", *ISOLATED])

@@ -193,12 +193,6 @@ def test_unbatch_of_dataclasses():
     ]
 
 
-def test_batch_unbatch_batch():
-    """Batches may be cut anew."""
-    pipe = nbpipe.source(range(7)).batch(3).unbatch().batch(2)
-    assert [batch.tolist() for batch in pipe] == [[0, 1], [2, 3], [4, 5], [6]]
-
-
 @pytest.mark.parametrize(
     ("batch", "words"),
     [

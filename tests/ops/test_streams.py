@@ -104,13 +104,6 @@ def test_shuffle_before_take_draws_from_all():
     assert sorted(first) == list(range(20))
 
 
-def test_shuffle_twice():
-    """A second shuffle permutes the first one's order."""
-    pipe = nbpipe.source(range(30)).shuffle(seed=1).shuffle(seed=2)
-    assert sorted(pipe) == list(range(30))
-    assert list(pipe) != list(nbpipe.source(range(30)).shuffle(seed=2))
-
-
 # -- shuffle by a buffer ------------------------------------------------------------------
 
 
@@ -171,22 +164,6 @@ def test_shards_together_are_the_whole(items, world_size, tail, by_index):
     pipe = both(items)[0 if by_index else 1]
     parts = [list(pipe.shard(rank, world_size, tail=tail)) for rank in range(world_size)]
     assert parts == [sharded(items, rank, world_size, tail) for rank in range(world_size)]
-
-
-@pytest.mark.parametrize("by_index", [True, False])
-def test_random_numbers_do_not_depend_on_the_shard(by_index):
-    """Rank by rank the items draw what they draw in one process; padded ones draw their own."""
-
-    def draw(item, rng):
-        return item, int(rng.integers(2**62))
-
-    pipe = both(list(range(10)))[0 if by_index else 1]
-    whole = dict(pipe.map(draw))
-    parts = [list(pipe.shard(rank, 4).map(draw)) for rank in range(4)]
-    rounds = [part[place] for place in range(3) for part in parts]
-    drawn = [number for _, number in rounds]
-    assert dict(rounds[:10]) == whole
-    assert len(set(drawn)) == 12
 
 
 def test_shard_follows_shuffle():

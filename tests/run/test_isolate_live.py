@@ -99,46 +99,6 @@ def test_a_knob_is_quick_while_large_items_cross():
 
 
 # -- pause and stop -----------------------------------------------------------------------
-def test_pause_and_resume():
-    """Paused, no further call begins there; resumed, everything goes on."""
-    gates, calls = [Gate() for _ in range(40)], Calls()
-    fn = stage("thread", gate=lambda item: gates[item], calls=calls)
-    chain = nbpipe.source(range(40)).map(fn, name="work", concurrency=2)
-    with chain.start(isolate=True) as run:
-        items = iter(run)
-        calls.wait_running(2)
-        run.pause()
-        for gate in gates:
-            gate.open()
-        calls.wait_running(0)
-        begun, state = calls.begun, run.status().state
-        run.resume()
-        assert (begun, state, drained(items)) == (2, "paused", list(range(40)))
-
-
-def test_paused_before_the_first_epoch():
-    """A run that is paused before it began begins when it is resumed."""
-    calls = Calls()
-    fn = stage("thread", calls=calls)
-    with nbpipe.source(range(5)).map(fn, name="work").start(isolate=True) as run:
-        run.pause()
-        items = iter(run)
-        run.stats()
-        begun = calls.begun
-        run.resume()
-        assert (begun, drained(items)) == (0, list(range(5)))
-
-
-def test_stop_from_another_thread():
-    """A loop that waits ends when the run is stopped; the next epoch is whole."""
-    gate, calls = Gate(), Calls()
-    with held(gate, calls, count=10).start(isolate=True) as run:
-        stopper = threading.Thread(target=lambda: (calls.wait_running(1), run.stop()))
-        stopper.start()
-        assert (drained(run), run.stopped) == ([], True)
-        stopper.join()
-        gate.open()
-        assert drained(run) == list(range(10))
 
 
 # -- looking in ---------------------------------------------------------------------------
