@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from types import (
@@ -35,10 +35,10 @@ from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
 from .cells import Statement
 from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusal
 from .definitions import is_defined
-from .difference import fingerprint_of, same_value
+from .difference import same_value
 from .held import handle_in, kind_of, secret_in
 from .literals import NoLiteral
-from .module import Chain, Parameter, Piece, Spelling, Step, stage_words
+from .module import Chain, Module, Parameter, Piece, Spelling, Step, stage_words
 from .pieces import (
     Called,
     Place,
@@ -48,6 +48,7 @@ from .pieces import (
     is_assignment,
     new_function,
     new_object,
+    on_trial,
     same_function,
 )
 from .secrets import secret_in_text
@@ -340,25 +341,10 @@ def _chains(chain: Stages) -> list[Stages]:
 _METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
 _FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
 _MODULES = frozenset(("glob", "os"))
-_LAST = 2**31  # it stands behind all cells
 _ROOT, _PATTERN = "root", "pattern"
+_ITEMS = "_items"  # what stands for an expression that the trial decides on
 _CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
-
-
-class Items(NamedTuple):
-    """What a source is given.
-
-    Attributes:
-        text: the expression.
-        parameter: the path under which files are found.
-        check: where the trial decides how it is written: the ways, as a constant that bears
-            the name `text`.
-    """
-
-    text: str
-    parameter: Parameter | None = None
-    check: Piece | None = None
 
 
 class _Written(NamedTuple):
@@ -368,7 +354,9 @@ class _Written(NamedTuple):
     node: ast.expr
 
 
-def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) -> Items:
+def items_of(
+    stage: Stage, items: Any, place: Place, *, wanted: str
+) -> tuple[str, Parameter | None]:
     """Write what a source was given.
 
     Args:
@@ -376,7 +364,9 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
         items: what it reads.
         place: where it stands.
         wanted: name for the parameter of a path.
-        mark: what stands for an expression that the trial decides on.
+
+    Returns:
+        The expression, and the path under which files are found, where it is a parameter.
 
     Raises:
         ExportError: it cannot be written.
@@ -391,10 +381,10 @@ def items_of(stage: Stage, items: Any, place: Place, *, wanted: str, mark: str) 
     if written is not None:
         found = _root(written.node, place)
         if found is not None and _is_placed(written, found[0]):
-            return _searched(_Search(written, *found, wanted, mark), items, place)
+            return _searched(_Search(written, *found, wanted), items, place)
     if _is_named(items, place):
-        return Items(_item_name(items, place))
-    return _checked(written, items, place, mark)
+        return _item_name(items, place), None
+    return _checked(written, items, place), None
 
 
 def _argument(call: Called) -> _Written | None:
@@ -466,10 +456,9 @@ class _Search(NamedTuple):
     root: ast.expr
     base: ast.expr
     wanted: str
-    mark: str
 
 
-def _searched(search: _Search, items: Any, place: Place) -> Items:
+def _searched(search: _Search, items: Any, place: Place) -> tuple[str, Parameter]:
     """Make a parameter of the path that files are looked for under."""
     statement, node = search.written
     root = search.root
@@ -481,13 +470,14 @@ def _searched(search: _Search, items: Any, place: Place) -> Items:
     wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
     name = place.collector.free_name(wanted) if default != wanted else wanted
     parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
+    mark = place.collector.free_name(_ITEMS)
     now, later = place.collector.read(place.scope, node, statement.cell, place.use)
     text = replaced(source, ((one, name) for one in _same(node, root)), within=node)
     if not isinstance(items, list | tuple | dict):
-        return Items(text, parameter)
-    found = Spelling(f"{search.mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
-    place.collector.found.reasons[search.mark] = _changed(items, statement, place)
-    return Items(search.mark, parameter, _check(search.mark, (found,), items, place))
+        return text, parameter
+    found = Spelling(f"{mark} = {_CALLED}{name}={default}: ({text}))()", now | later)
+    place.collector.found.reasons[mark] = _changed(items, statement, place)
+    return on_trial(mark, (found,), items, place, f"what {place.use.words} reads"), parameter
 
 
 def _changed(items: Any, statement: Statement, place: Place) -> str:
@@ -566,14 +556,15 @@ def _is_placed(written: _Written, part: ast.expr) -> bool:
 
 
 # -- what has no name ------------------------------------------------------------------------------
-def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> Items:
+def _checked(written: _Written | None, items: Any, place: Place) -> str:
     """Write items that have no name: as they were given, or as a literal."""
     if secret_in("items", items) is not None:
         raise secret_refusal(place.use.words, place.use)
+    mark = place.collector.free_name(_ITEMS)
     spellings = [] if written is None else _as_written(written, place, mark)
     plain = isinstance(items, list | tuple | range | dict) or not by_reference(type(items))
     if not spellings and not plain:
-        return Items(expression(items, place))
+        return expression(items, place)
     reason = "its text is not known"
     try:
         found = place.collector.literal(items, place.scope, place.use)
@@ -583,20 +574,13 @@ def _checked(written: _Written | None, items: Any, place: Place, mark: str) -> I
         spellings.append(replace(found, text=f"{mark} = {found.text}"))
     if not spellings:
         if not plain or not isinstance(items, list | tuple | range | dict):
-            return Items(expression(items, place))
+            return expression(items, place)
         fix = "" if "function" in reason else f"; {_MAKE}"
         raise refusal(
             f"cannot write the items of {place.use.words} into the module: {reason}{fix}", place.use
         )
     place.collector.found.reasons[mark] = f"{reason}; {_MAKE}"
-    return Items(mark, check=_check(mark, tuple(spellings), items, place))
-
-
-def _check(mark: str, spellings: tuple[Spelling, ...], items: Any, place: Place) -> Piece:
-    """Have the trial find the way to write items that gives those of the notebook."""
-    place.collector.found.uses[mark] = place.use
-    words = f"what {place.use.words} reads"
-    return Piece((mark,), spellings, {mark: fingerprint_of(items)}, "constant", (_LAST, 0), words)
+    return on_trial(mark, tuple(spellings), items, place, f"what {place.use.words} reads")
 
 
 def _as_written(written: _Written, place: Place, mark: str) -> list[Spelling]:
@@ -617,39 +601,14 @@ def chosen_text(spelling: Spelling) -> str:
 
 
 # -- Stages: a chain of live stages becomes the expression that builds it again --------------------
-_ROOT_PARAMETER = "root"
 _EXECUTORS = {  # what to give instead of an object
     "dask": 'give executor="dask", which takes the client of the process it runs in',
     "executor": 'give executor="thread" or executor="process"',
 }
 
 
-class Draft(NamedTuple):
-    """What `build_pipeline` is made of, before the trial.
-
-    Attributes:
-        parameters: in the order of the stages.
-        locals: shared beginnings of chains, by the name of the variable that holds each.
-        chain: what it returns.
-    """
-
-    parameters: tuple[Parameter, ...]
-    locals: tuple[tuple[str, Chain], ...]
-    chain: Chain
-
-    def texts(self) -> Iterator[str]:
-        """Return all expressions of the chains."""
-        for one in (self.chain, *(one for _, one in self.locals)):
-            yield from one.texts()
-
-    def changed(self, texts: Mapping[str, str]) -> Draft:
-        """Return it with others in the place of some arguments."""
-        shared = tuple((name, one.changed(texts)) for name, one in self.locals)
-        return self._replace(locals=shared, chain=self.chain.changed(texts))
-
-
-def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
-    """Write a chain, and collect what it uses.
+def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
+    """Write a chain as the `build_pipeline` of a module, and collect what it uses.
 
     Args:
         chain: the stages.
@@ -668,7 +627,7 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Draft:
         writer = _ChainWriter(chain, collector, home, avoid=frozenset(hidden))
         whole = writer.chain(chain)
     parameters = tuple(writer.parameters.values())
-    return Draft(parameters, tuple(writer.locals.items()), whole)
+    return Module(parameters, tuple(writer.locals.items()), whole)
 
 
 @final
@@ -751,18 +710,14 @@ class _ChainWriter:
         return Chain("nbpipe.source", arguments=(text, *tail))
 
     def _items(self, stage: Stage, spec: Source) -> str:
-        named = _ROOT_PARAMETER in self.parameters
-        wanted = f"{self._words[id(stage)]}_{_ROOT_PARAMETER}" if named else _ROOT_PARAMETER
-        mark = self._collector.free_name("_items")
+        named = _ROOT in self.parameters
+        wanted = f"{self._words[id(stage)]}_{_ROOT}" if named else _ROOT
         place = self._place(stage, spec.items, "items")
-        found = items_of(stage, spec.items, place, wanted=wanted, mark=mark)
-        if found.parameter is not None:
-            self._add(found.parameter)
-            self.read |= names_in(found.text) - {found.parameter.name}
-        if found.check is not None:
-            self._collector.found.owners[mark] = None
-            self._collector.found.checks[mark] = found.check
-        return found.text
+        text, parameter = items_of(stage, spec.items, place, wanted=wanted)
+        if parameter is not None:
+            self._add(parameter)
+            self.read |= names_in(text) - {parameter.name}
+        return text
 
     def _join(self, stage: Stage, spec: Any) -> list[str]:
         given = [

@@ -14,7 +14,7 @@ import sys
 import threading
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
@@ -35,7 +35,7 @@ from .fresh import Environment, error_words
 from .held import secret_in, texts_named_as_secrets
 from .module import Module, Piece, rendered
 from .pieces import collect_setup, collect_value
-from .proof import Decided, Report, archive_bytes, decided, refuse_secrets, verified
+from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
     advice,
     as_text,
@@ -513,9 +513,10 @@ def _export(
     where = Environment.here()
     collect_setup(collector, home)
     whole = decided(collector, drafted(chain, collector, home), where, file.stem)
-    text, findings = _text(whole, file, collector, home)
+    text, findings = _text(whole, file, home)
     _check_registers(whole, home)
-    _note_effects(whole, collector, home)
+    for statement in effects(home, whole.used):
+        collector.note(note_of(statement))
     loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
     arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
     _check_arrays(arrays)
@@ -540,7 +541,7 @@ def _export(
 
 def _proved(
     chain: Chain,
-    whole: Decided,
+    whole: Module,
     text: str,
     filename: str,
     where: Environment,
@@ -584,44 +585,23 @@ def _home(chain: Chain) -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-def _text(
-    whole: Decided, file: Path, collector: Collector, home: Scope
-) -> tuple[str, list[Finding]]:
+def _text(whole: Module, file: Path, home: Scope) -> tuple[str, list[Finding]]:
     """Write the module; return it and what lint finds in it."""
     title = file.stem.replace("_", " ").strip().capitalize() or file.stem
     origin = "the notebook" if home.is_notebook else "the script"
-    module = Module(
-        title,
-        origin,
-        whole.imports,
-        whole.pieces,
-        *whole.draft,
-        future=collector.found.future,
-    )
-    text = rendered(module)
+    text = rendered(replace(whole, title=title, origin=origin))
     refuse_secrets(text, whole.pieces)
     findings = linted(text, file.name, folder=str(file.parent))
     return with_noqa(text, findings), findings
 
 
-def _note_effects(whole: Decided, collector: Collector, home: Scope) -> None:
-    for statement in effects(home, _used(whole)):
-        collector.note(note_of(statement))
-
-
-def _used(whole: Decided) -> frozenset[str]:
-    """Return the names that the module binds or reads."""
-    used = {name for piece in whole.pieces for name in (*piece.names, *piece.now, *piece.later)}
-    return frozenset(used.union(line.binds for line in whole.imports))
-
-
-def _check_registers(whole: Decided, home: Scope) -> None:
+def _check_registers(whole: Module, home: Scope) -> None:
     """Refuse what the notebook adds to a function that the module only imports.
 
     Raises:
         ExportError: there is such a statement.
     """
-    for statement, function in lost(home, _used(whole)):
+    for statement, function in lost(home, whole.used):
         raise ExportError(
             f"{statement.cell.place} registers an implementation with {function!r}, which the "
             "module imports without it; register it where that function is defined, or begin the "
@@ -630,15 +610,14 @@ def _check_registers(whole: Decided, home: Scope) -> None:
 
 
 def _unbound(
-    text: str, findings: list[Finding], whole: Decided, collector: Collector
+    text: str, findings: list[Finding], whole: Module, collector: Collector
 ) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
-    future = collector.found.future
-    names = names_unbound(text, future=future) | unknown_names(findings)
+    names = names_unbound(text, future=whole.future) | unknown_names(findings)
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))
-        for name in names & names_unbound(piece.text, future=future):
+        for name in names & names_unbound(piece.text, future=whole.future):
             found[name] = use.then(piece.words)
     return found
 

@@ -184,27 +184,43 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A whole module.
+    """A whole module; before the trial it has no more than `build_pipeline`.
 
     Attributes:
+        parameters: of `build_pipeline`, in the order of the stages.
+        locals: shared beginnings of chains, by the name of the variable that holds each, in order.
+        chain: what `build_pipeline` returns.
+        imports: what it imports, in any order.
+        pieces: in any order, each with one spelling.
         title: first line of its docstring, without the full stop at its end.
         origin: where the values were tuned: "the notebook" or "the script".
-        imports: what it imports, in any order, `nbpipe` among them.
-        pieces: in any order, each with one spelling.
-        parameters: of `build_pipeline`, in the order of the stages.
-        locals: chains that are shared, by the name of the variable that holds each, in order.
-        chain: what `build_pipeline` returns.
         future: it begins with `from __future__ import annotations`.
     """
 
-    title: str
-    origin: str
-    imports: tuple[Import, ...]
-    pieces: tuple[Piece, ...]
     parameters: tuple[Parameter, ...]
     locals: tuple[tuple[str, Chain], ...]
     chain: Chain
+    imports: tuple[Import, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    title: str = ""
+    origin: str = ""
     future: bool = False
+
+    @property
+    def used(self) -> frozenset[str]:
+        """Names that it binds or reads, outside of `build_pipeline`."""
+        pieces = (name for one in self.pieces for name in (*one.names, *one.now, *one.later))
+        return frozenset((*pieces, *(line.binds for line in self.imports)))
+
+    def texts(self) -> Iterator[str]:
+        """Return all expressions of its chains."""
+        for one in (self.chain, *(one for _, one in self.locals)):
+            yield from one.texts()
+
+    def changed(self, texts: Mapping[str, str]) -> Module:
+        """Return it with others in the place of some arguments of its chains."""
+        shared = tuple((name, one.changed(texts)) for name, one in self.locals)
+        return replace(self, locals=shared, chain=self.chain.changed(texts))
 
 
 # -- Parameters: what the parameters of `build_pipeline` are called --------------------------------

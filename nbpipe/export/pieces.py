@@ -192,14 +192,27 @@ def as_marked(value: Any, text: str, reads: frozenset[str], place: Place) -> str
     if written is None:
         return text
     other = Spelling(f"{mark} = {text}", reads)
-    words = f"the function of {place.use.words}"
-    expected = {mark: fingerprint_of(value)}
-    check = Piece((mark,), (written, other), expected, "constant", (_LAST, 0), words)
-    place.collector.found.checks[mark] = check
-    place.collector.found.owners[mark] = None
+    on_trial(mark, (written, other), value, place, f"the function of {place.use.words}")
     called = place.collector.found.called
     if text in called:
         called[mark] = called[text]
+    return mark
+
+
+def on_trial(mark: str, ways: tuple[Spelling, ...], value: Any, place: Place, words: str) -> str:
+    """Have the trial find the way to write an expression that gives a value; return the mark.
+
+    Args:
+        mark: a free name, which stands for the expression until then.
+        ways: assignments to that name, the best first.
+        value: what they must give.
+        place: who uses it.
+        words: what it is called in a message.
+    """
+    found, expected = place.collector.found, {mark: fingerprint_of(value)}
+    found.checks[mark] = Piece((mark,), ways, expected, "constant", (_LAST, 0), words)
+    found.owners[mark] = None
+    found.uses[mark] = place.use
     return mark
 
 

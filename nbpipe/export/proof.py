@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ExportError
-from .chain import Draft, chosen_text
+from .chain import chosen_text
 from .collect import Collector, Found, Use, refusal
 from .difference import difference, loosened, shows_order_of_set
 from .fresh import (
@@ -27,7 +27,7 @@ from .fresh import (
     has_own_seed,
     json_fingerprint,
 )
-from .module import Import, Piece, Spelling, import_block, ordered
+from .module import Import, Module, Piece, Spelling, import_block, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of
 
@@ -280,21 +280,7 @@ def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
 
 
 # -- Decide: the trial's choices become one way to write each piece, and what nothing uses goes ----
-class Decided(NamedTuple):
-    """What a module holds.
-
-    Attributes:
-        draft: what `build_pipeline` is made of.
-        imports: those that something uses.
-        pieces: those that something uses, with one spelling each.
-    """
-
-    draft: Draft
-    imports: tuple[Import, ...]
-    pieces: tuple[Piece, ...]
-
-
-def decided(collector: Collector, draft: Draft, where: Environment, name: str) -> Decided:
+def decided(collector: Collector, draft: Module, where: Environment, name: str) -> Module:
     """Try all ways to write the pieces in a fresh process, and take the first that is true.
 
     Args:
@@ -302,6 +288,9 @@ def decided(collector: Collector, draft: Draft, where: Environment, name: str) -
         draft: what uses it.
         where: where the notebook runs.
         name: name of the module.
+
+    Returns:
+        The module with the pieces and the imports that something in it uses.
 
     Raises:
         ExportError: a value is not what any way to write it gives.
@@ -378,7 +367,7 @@ def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> 
         )
 
 
-def _read_by_name(found: Found, draft: Draft) -> dict[str, frozenset[str]]:
+def _read_by_name(found: Found, draft: Module) -> dict[str, frozenset[str]]:
     """Return by each name the attributes that the functions and the chain read of it."""
     texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
     texts += [f"f({text}\n)" for text in draft.texts()]
@@ -475,11 +464,11 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
 
 
 # -- what is used ----------------------------------------------------------------------------------
-def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
+def _used(draft: Module, found: Found, pieces: list[Piece]) -> Module:
     """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
     read = {name for text in draft.texts() for name in names_in(text)}
     parameters = [one for one in draft.parameters if not one.positional or one.name in read]
-    draft = draft._replace(parameters=tuple(parameters))
+    draft = replace(draft, parameters=tuple(parameters))
     wanted = {name for text in _texts(draft) for name in names_in(text)}
     kept: dict[str, Piece] = {}
     rest = list(pieces)
@@ -494,9 +483,8 @@ def _used(draft: Draft, found: Found, pieces: list[Piece]) -> Decided:
     text = "\n".join([*_texts(draft), *(piece.text for piece in kept.values())])
     imports = [line for line in found.imports if line.binds in wanted and _is_meant(line, text)]
     bound = {name for piece in kept.values() for name in piece.names}
-    return Decided(
-        draft, tuple(line for line in imports if line.binds not in bound), tuple(kept.values())
-    )
+    imports = [line for line in imports if line.binds not in bound]
+    return replace(draft, imports=tuple(imports), pieces=tuple(kept.values()), future=found.future)
 
 
 def _is_meant(line: Import, text: str) -> bool:
@@ -505,7 +493,7 @@ def _is_meant(line: Import, text: str) -> bool:
     return not dotted or line.module in text
 
 
-def _texts(draft: Draft) -> Iterator[str]:
+def _texts(draft: Module) -> Iterator[str]:
     """Return all expressions of `build_pipeline`."""
     for parameter in draft.parameters:
         yield from (parameter.annotation, parameter.default)

@@ -1,8 +1,11 @@
 """Builders of what a module is made of, for tests."""
 
 import ast
+from dataclasses import replace
 
-from nbpipe.export.module import Chain, Import, Module, Piece, Spelling, Step
+from nbpipe.export.cells import imports_in
+from nbpipe.export.module import Chain, Import, Module, Parameter, Piece, Spelling, Step
+from nbpipe.export.source import names_read
 
 
 def piece(kind, text, cell, number=0, *, now="", later=""):
@@ -24,26 +27,47 @@ def definition(text, cell, number=0, **reads):
     return piece("definition", text, cell, number, **reads)
 
 
-SOURCE = definition("def src():\n    return range(6)", 0)
-
-
 def module(pieces, chain, *, imports=(), shared=(), title="Image loader", **more):
     """Build a module that imports nbpipe and `imports`."""
     imports = (Import("nbpipe"), *imports)
-    return Module(
-        title,
-        "the notebook",
-        imports,
-        tuple(pieces),
-        more.get("parameters", ()),
-        shared,
-        chain,
-        future=more.get("future", False),
+    parameters = more.pop("parameters", ())
+    more |= {"title": title, "origin": "the notebook"}
+    return Module(parameters, shared, chain, imports, tuple(pieces), **more)
+
+
+def taken_apart(text):
+    """Take the text of a module, as it stands between docstring and `main`, apart into values."""
+    lines, nodes = text.split("\n"), ast.parse(text).body
+    imports = [one for one in imports_in(nodes) if one.module != "nbpipe"]
+    future = Import("__future__", "annotations") in imports
+    pieces, above = [], 0
+    for node in nodes[:-1]:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            now, later, _, _ = names_read(node, future=future)
+            make = constant if isinstance(node, ast.Assign) else definition
+            reads = {"now": " ".join(now), "later": " ".join(later)}
+            pieces.append(
+                make("\n".join(lines[above : node.end_lineno]).strip(), 1, above, **reads)
+            )
+        above = node.end_lineno
+    build = nodes[-1]
+    given = zip(build.args.kwonlyargs, build.args.kw_defaults, strict=True)
+    return module(
+        pieces,
+        _chain(text, build.body[-1].value),
+        imports=[one for one in imports if one.module != "__future__"],
+        parameters=tuple(
+            Parameter(one.arg, ast.unparse(one.annotation), ast.unparse(default))
+            for one, default in given
+        ),
+        future=future,
     )
 
 
-def chained(*steps):
-    """Build the chain `nbpipe.source(src)` with steps, each a method and its arguments."""
-    return Chain(
-        "nbpipe.source", arguments=("src",), steps=tuple(Step(it[0], it[1:]) for it in steps)
-    )
+def _chain(text, call):
+    """Return an expression that gives a pipeline as a chain."""
+    given = tuple(ast.get_source_segment(text, one) for one in (*call.args, *call.keywords))
+    if ast.unparse(call.func) == "nbpipe.source":
+        return Chain("nbpipe.source", arguments=given)
+    chain = _chain(text, call.func.value)
+    return replace(chain, steps=(*chain.steps, Step(call.func.attr, given)))
