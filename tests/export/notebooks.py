@@ -1,14 +1,12 @@
 """Notebooks: cells run in a real kernel, and what was exported, imported in a fresh process."""
 
 import ast
-import io
 import json
 import re
 import subprocess
 import sys
 import tempfile
 import textwrap
-import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -120,6 +118,7 @@ class Notebook:
         held = contents(self.folder)
         error = self.failed(last)
         assert error.kind == "ExportError", error.shown
+        assert error.shown.count("Traceback") == 1, error.shown  # no cause from within
         assert contents(self.folder) == held
         return error.text
 
@@ -203,13 +202,6 @@ def bound(node: ast.stmt) -> list[str]:
         return [node.name]
     stored = (one for one in ast.walk(node) if isinstance(one, ast.Name))
     return [one.id for one in stored if isinstance(one.ctx, ast.Store)]
-
-
-def comments_of(text: str) -> list[tuple[str, bool]]:
-    """List the comments, and whether each stands behind code on its line."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    found = [token for token in tokens if token.type == tokenize.COMMENT]
-    return [(one.string, bool(one.line[: one.start[1]].strip())) for one in found]
 
 
 def linted(path: Path) -> str:

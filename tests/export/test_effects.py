@@ -35,6 +35,7 @@ def test_what_acts_on_the_module_is_noted(notebook: Notebook):
         "`seed_everything(7)` in In[3]",
         "`np.seterr(all='ignore')` in In[3]",
     ]
+    assert all(note.endswith("with the line `#| nbpipe: setup`") for note in exported.notes)
     assert exported.names == ["decode"]
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbpipe.export.difference import difference, fingerprint_of
+from nbpipe.export.difference import difference, fingerprint_of, shows_order_of_set
 from tests.strategies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -394,3 +394,21 @@ def test_pandas_and_pillow_values():
     other.loc[6, "a"] = 7
     assert elsewhere(values) == [fingerprint_of(value) for value in values]
     assert "[1]: 2 in the notebook, 7" in difference(fingerprint_of(table), fingerprint_of(other))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("X = list(set(labels))", True),
+        ("X = [name for name in {'a', 'b'}]", True),
+        ("X = [*set(labels), 3]", True),
+        ("X = dict.fromkeys(set(a) | set(b))", True),
+        ("X = sorted(set(labels))", False),
+        ("X = {one: len(set(many)) for one, many in groups}", False),
+        ("X = Config(suffixes={'.png', '.jpg'})", False),
+        ("X = sorted([one for one in set(labels)])", False),
+    ],
+)
+def test_order_that_text_shows(text: str, *, shown: bool):
+    """The order of a set shows where something goes through it."""
+    assert shows_order_of_set(text) == shown

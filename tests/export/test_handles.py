@@ -19,6 +19,7 @@ import threading
 import types
 import zipfile
 from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nbpipe
 from nbpipe.export.held import handle_in
 from tests.export.notebooks import Notebook
 
@@ -78,11 +80,38 @@ def test_kinds(kind: str, opened):
     assert (inside.place, inside.value) == ("RES['a'][1]", made)
 
 
-def test_a_process(opened):
-    """A process that was started is one, too."""
+def finished():
+    """Start a process, and wait for its end."""
     job = subprocess.Popen([sys.executable, "-c", ""])
     job.wait()
-    assert handle_in("job", [job]).words.startswith("job[0] is a live Popen; start it inside")
+    return job
+
+
+MAKE = "make it inside the stage instead"
+START = "start it inside the stage, or in worker_init, instead"
+WAYS = {
+    "socket": (socket.socket, "socket", INSTEAD),
+    "thread": (lambda: threading.Thread(target=print), "Thread", START),
+    "pool": (lambda: ThreadPoolExecutor(1), "ThreadPoolExecutor", MAKE),
+    "process": (finished, "Popen", "start it inside the stage instead"),
+    "progress bar": (
+        lambda: pytest.importorskip("tqdm").tqdm(total=3, disable=True),
+        "tqdm",
+        "leave the progress bar out: nbpipe.progress() shows one",
+    ),
+    "run": (
+        lambda: nbpipe.source([1]).start(),
+        "Run",
+        "a stage cannot hold a run: take what it needs out of it, as plain values",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_ways_out(kind: str, opened):
+    """It is told by its type what to do instead."""
+    make, live_type, way = WAYS[kind]
+    assert handle_in("res", opened(make())).words == f"res is a live {live_type}; {way}"
 
 
 class Box:

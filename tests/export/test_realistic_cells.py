@@ -184,7 +184,7 @@ def test_windows_line_ends(notebook: Notebook):
 
 
 def test_setup_cell(notebook: Notebook):
-    """A cell marked as set-up is kept whole; without the mark the report names it."""
+    """A cell marked as set-up is kept whole, above what follows it."""
     setup = """
         import nbpipe
         import numpy as np
@@ -202,24 +202,6 @@ def test_setup_cell(notebook: Notebook):
     kept = '# one stream for all draws\nnp.random.seed(7)\nnp.seterr(divide="ignore")\n'
     assert kept in exported.text
     assert exported.text.index("np.seterr") < exported.text.index("NOISE = ")
-
-
-def test_setup_without_the_mark(notebook: Notebook):
-    """A call that changes a library's state is left out, and the report says so."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        import numpy as np
-        # ---- next cell
-        np.random.seed(7)
-        # ---- next cell
-        def decode(x):
-            return int(np.int64(x))
-        """
-        + EXPORT
-    )
-    assert "np.random.seed" not in exported.text
-    assert any("#| nbpipe: setup" in note for note in exported.notes)
 
 
 def test_state_that_the_module_changes(notebook: Notebook):

@@ -197,32 +197,6 @@ def test_classes_and_methods_of_libraries_as_stages(notebook: Notebook):
     )
 
 
-def test_files_listed_in_a_variable(notebook: Notebook):
-    """A list of files is listed again by the module, not written into it."""
-    notebook.run(
-        """
-        from pathlib import Path
-        import numpy as np
-        import nbpipe
-        # ---- next cell
-        ROOT = Path("arrays")
-        ROOT.mkdir()
-        for n in range(300):
-            np.save(ROOT / f"{n:03}.npy", np.arange(n % 5))
-        # ---- next cell
-        files = sorted(ROOT.glob("*.npy"))
-        len(files)
-        # ---- next cell
-        pipe = nbpipe.source(files).map(np.load).map(np.sum)
-        report = pipe.export("loader.py")
-        """
-    )
-    (notebook.elsewhere / "arrays").symlink_to(notebook.folder / "arrays")
-    exported = notebook.examined()
-    assert ".glob('*.npy')" in exported.text.replace('"', "'")
-    assert "042.npy" not in exported.text
-
-
 def test_function_of_a_file_that_was_run(notebook: Notebook):
     """A function that `%run` brought is written with the text of its file."""
     text = "SCALE = 4  # of the lab\n\n\ndef scaled(x):\n    # from a file\n    return x * SCALE\n"
@@ -275,30 +249,6 @@ def test_function_without_a_text(notebook: Notebook):
     )
     assert "'decode'" in words
     assert "stage 'decode'" in words
-
-
-def test_magic_inside_a_helper(notebook: Notebook):
-    """A magic in a function is refused with the line and the way to it."""
-    words = notebook.refused(
-        """
-        import nbpipe
-        # ---- next cell
-        def listing(x):
-            names = !ls
-            return names, x
-
-        def decode(x):
-            return listing(x)
-        # ---- next cell
-        pipe = nbpipe.source(range(5)).map(decode)
-        # ---- next cell
-        pipe.export("loader.py")
-        """
-    )
-    assert words == (
-        "a shell/magic line (`!`, `%`) is inside exported code; use subprocess or plain Python\n"
-        "  used by: listing() [In[2]] line 2 <- decode() [In[2]] <- stage 'decode'"
-    )
 
 
 def test_module_bound_to_another_name_since(notebook: Notebook):

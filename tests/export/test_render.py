@@ -14,7 +14,7 @@ from nbpipe.errors import ExportError
 from nbpipe.export.module import Chain, Import, Parameter, Step, rendered
 
 from .building import constant, definition, module, taken_apart
-from .test_cases import EXPORTED
+from .test_cases import EXPORTED, shown
 
 RUFF = shutil.which("ruff") or f"{sys.prefix}/bin/ruff"
 needs_ruff = pytest.mark.skipif(not shutil.which(RUFF), reason="ruff is not installed")
@@ -41,11 +41,6 @@ def ruff(text, folder, *command):
     return (run.stdout + run.stderr).strip()
 
 
-def body(found):
-    """Return what stands between the docstring of a module and `main`."""
-    return found.split('"""\n\n', 1)[1].split("\n\n\ndef main()")[0] + "\n"
-
-
 def built(chain, **more):
     """Return the lines of `build_pipeline` below its docstring."""
     text = rendered(module([], chain, **more))
@@ -55,7 +50,7 @@ def built(chain, **more):
 @pytest.mark.parametrize("case", EXPORTED, ids=lambda case: case.name)
 def test_a_module_reads_as_written_by_hand(case):
     """Imports, constants, definitions and the chain, with the empty lines that go between."""
-    assert body(rendered(taken_apart(case.module))) == case.module
+    assert shown(rendered(taken_apart(case.module))) == case.module
 
 
 @needs_ruff

@@ -31,6 +31,29 @@ SHAPES = [
     "postgres://me:pa55@host/db",
     DENSE,
 ]
+WORD = "horse9battery"
+TOLD = {
+    "function": f"def login(user, password): pass\nlogin('me', '{WORD}')",
+    "partial": f"def login(password, x): pass\nlogin = partial(login, '{WORD}')",
+    "class": f"class Hub:\n    def __init__(self, api_key): pass\nhub = Hub('{WORD}')",
+    "dataclass": f"class Hub:\n    retries: int\n    api_key: str\nhub = Hub(3, '{WORD}')",
+    "method": f"class Hub:\n    def login(self, password): pass\nhub.login('{WORD}')",
+    "static": f"class A:\n    @staticmethod\n    def f(password): pass\nA.f('{WORD}')",
+    "pair": f"PAIRS = [('password', '{WORD}')]",
+    "sentence": f"x = 1  # my password is {WORD}",
+    "colon": f"# password: {WORD}\nx = 1",
+    "pin": "def unlock(pin): pass\nunlock(4711)",
+}
+ONLY_SOUNDING = {
+    "vocabulary": 'VOCABULARY = {"password": 18042, "secret": 1700}',
+    "template": 'URL = "https://%s:%s@example.org" % (USER, WORD)',
+    "example": 'URL = "postgres://me:password@example.org/data"',
+    "shared file": 'FILE_ID = "1A2b3C4d5E6f7G8h9I0jKlMnOpQrStUvWx"',
+    "advice": "# password: read it from the environment\nx = 1",
+    "place": 'x = 1  # secret: os.environ["A1B2C3"]',
+    "small number": "pin = 3",
+    "argument": "def embed(x, pad_token): pass\nembed('a', '<pad>')",
+}
 TAME = {
     "n_tokens": 512,
     "max_tokens": "512",
@@ -179,6 +202,7 @@ def test_value_of_a_secret_variable(monkeypatch):
         "if password == 'abc': pass",
         "password: int = 1234",
         f"broken( '{HF}'",
+        *TOLD.values(),
     ],
 )
 def test_secret_in_source(text):
@@ -199,11 +223,35 @@ def test_secret_in_source(text):
         "api_key = None",
         "def f(token: str, password: str | None = None): return token",
         "",
+        *ONLY_SOUNDING.values(),
     ],
 )
 def test_no_secret_in_source(text):
     """A look-up and ordinary code are none."""
     assert not secret_in_text(text)
+
+
+@pytest.mark.parametrize("word", ["a", "aB3-", "word ", "http://", "key is "])
+def test_long_text(word: str):
+    """A text of any length is looked at once, not once for each of its letters."""
+    text = word * 20_000
+    assert not secret_in_text(f"x = {text!r}  # {text}")
+
+
+def login(password, x):
+    """Take a password."""
+    return password, x
+
+
+def test_secret_in_a_partial():
+    """An argument of a partial is known by the name that its function gives it."""
+    assert secret_in("read", functools.partial(login, WORD)) == "read(password)"
+
+
+def test_secret_in_a_pair():
+    """The second of a pair is known by the first; numbers of words are none."""
+    found = [secret_in("held", value) for value in ([("password", WORD)], {"pin": 7000, "a": 1})]
+    assert found == ["held[0][1]", None]
 
 
 @pytest.mark.parametrize(

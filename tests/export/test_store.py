@@ -16,7 +16,7 @@ import pytest
 from nbpipe import ArgumentError, ArgumentTypeError
 from nbpipe.errors import ExportError, ModuleEditedError
 from nbpipe.export import store
-from nbpipe.export.store import Moved, cache_folder, stored
+from nbpipe.export.store import Moved, cache_folder, module_path, stored
 from tests.export.test_patch_defaults import NEW, OLD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -548,3 +548,13 @@ def test_what_is_no_path(wrong):
     """Other objects are refused by their type."""
     with pytest.raises(ArgumentTypeError, match=r'must be a str or a path, got .*as "loader.py"'):
         write(wrong)
+
+
+def test_deleted_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A relative path where the working folder was deleted is refused with the way out."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ArgumentError, match=r"the working folder was deleted; .* os\.chdir"):
+        module_path("loader.py")
+    assert module_path(tmp_path / "loader.py") == tmp_path / "loader.py"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import nbpipe
 from nbpipe.errors import ExportError
+from nbpipe.export import fresh
 from nbpipe.export.difference import fingerprint_of
 from nbpipe.export.fresh import MARK, Environment, ask
 from nbpipe.export.module import Piece, Spelling
@@ -458,3 +460,55 @@ def test_an_unknown_task_is_words():
     """What fails in the probe itself is told with its last lines."""
     answer = ask("no such task", {}, Environment.here(), limits_s={"": 30.0})
     assert "KeyError: 'no such task'" in answer.explained()
+
+
+WORD = "horse9battery"
+
+
+def test_secret_reaches_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A secret that two pieces give away together is refused before a file holds it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    pieces = (piece("def login(password): pass", names=("login",)), piece(f"x = login('{WORD}')"))
+    with pytest.raises(ExportError, match=r"^'x' holds what looks like a secret") as caught:
+        trial(*pieces)
+    assert WORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["b", "a"]])
+def test_order_of_a_set(labels: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Text whose order is another in each process is never taken, even if one agrees."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    text = "x = list({'a', 'b'})"
+    assert trial(piece(text, f"x = {labels}", x=labels)) == [Choice(1)]
+
+
+def test_set_as_written(monkeypatch: pytest.MonkeyPatch):
+    """A set is equal to itself in any order."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert trial(piece("x = {'b', 'a', 'c'}", x={"a", "b", "c"})) == [Choice(0)]
+
+
+class Interrupted(tempfile.TemporaryDirectory):
+    """A folder whose removal is interrupted."""
+
+    def cleanup(self):
+        """Stop in the middle."""
+        self._finalizer.detach()
+        raise KeyboardInterrupt
+
+
+def test_interrupt_in_the_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An interrupt while a temporary folder is removed leaves nothing of it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fresh, "TemporaryDirectory", Interrupted)
+    with pytest.raises(KeyboardInterrupt), fresh.temporary_folder() as folder:
+        Path(folder, "file").touch()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where no temporary folder can be made, the error says what to set."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ExportError, match="set TMPDIR to a folder that can be written"):
+        trial(piece("x = 1"))
+    assert list(tmp_path.iterdir()) == []
