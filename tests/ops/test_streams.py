@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import nbpipe
@@ -158,6 +158,8 @@ def test_passes_shuffle_a_buffer_anew():
 # -- shard --------------------------------------------------------------------------------
 
 
+@example(list(range(7)), 3, "drop", by_index=False)
+@example(list(range(7)), 3, "pad", by_index=False)
 @given(ITEMS, st.integers(1, 5), TAILS, st.booleans())
 def test_shards_together_are_the_whole(items, world_size, tail, by_index):
     """Rank by rank, in both positions, the parts are those of the model."""
