@@ -158,8 +158,8 @@ def test_passes_shuffle_a_buffer_anew():
 # -- shard --------------------------------------------------------------------------------
 
 
-@example(list(range(7)), 3, "drop", by_index=False)
-@example(list(range(7)), 3, "pad", by_index=False)
+@example(items=list(range(7)), world_size=3, tail="drop", by_index=False)
+@example(items=list(range(7)), world_size=3, tail="pad", by_index=False)
 @given(ITEMS, st.integers(1, 5), TAILS, st.booleans())
 def test_shards_together_are_the_whole(items, world_size, tail, by_index):
     """Rank by rank, in both positions, the parts are those of the model."""
