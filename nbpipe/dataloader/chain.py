@@ -1,115 +1,359 @@
-"""The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them."""
+"""The chain of a `DataLoader`: its workers, what gives indices or samples, what makes batches."""
 
 from __future__ import annotations
 
+import builtins
 import copy
+import dis
+import functools
+import random
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, repeat
-from types import ModuleType
+from hashlib import blake2b
+from itertools import chain, count, repeat
+from types import FunctionType, ModuleType
 from typing import Any, final
 
-from ..base.checks import whole
+import numpy as np
+
 from ..base.knobs import Knob
-from ..base.worker import worker_info
-from ..errors import ArgumentError, StateError
+from ..base.seeding import seed_for, seed_item
+from ..base.worker import CALL, NUMBER, worker_info
+from ..errors import StateError
 from ..executors.memory import Packer, unpack
-from ..ops.remaining import Remaining
 from ..ops.stage import addresses, changed
 from ..pipeline import Pipeline
 from ..sources import interleave, source
-from .workers import THREAD, LoaderWorkers, WantsWorkersError, as_worker, teach
 
-# -- which samples make which batch, by the rules of torch's ---------------------------------------
-_SAMPLERS = ("sampler", "batch_sampler")
+# -- what `get_worker_info()` says -----------------------------------------------------------------
+# torch's `get_worker_info()` knows one worker in each process. Here workers may be threads, so it
+# is taught to look in the calling thread first; code that imported it long ago is taught too.
+_UNKNOWN = object()  # this thread is no worker of ours
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Which samples make which batch.
+class WantsWorkersError(BaseException):
+    """A dataset that is being read once asked which worker it is: it wants to be split.
 
-    Attributes:
-        batch_size: samples in a batch; None where a batch sampler says, or there are no batches.
-        drop_last: a last batch that is not full is left out.
-        sampler: gives indices; None where samples come by themselves.
-        batch_sampler: gives lists of indices, or None.
+    It passes the dataset's own handlers of exceptions.
     """
 
-    batch_size: int | None
-    drop_last: bool
-    sampler: Any
-    batch_sampler: Any
 
-    @property
-    def batched(self) -> bool:
-        """Whether samples are gathered."""
-        return self.batch_sampler is not None or self.batch_size is not None
+class _Thread(threading.local):
+    """What `get_worker_info()` is to say in this thread."""
 
-    @property
-    def chosen_by_user(self) -> bool:
-        """Whether a batch sampler was given."""
-        return self.batch_sampler is not None and self.batch_size is None
-
-    @property
-    def indices(self) -> Iterable[Any]:
-        """What gives the indices of each batch."""
-        return self.sampler if self.batch_sampler is None else self.batch_sampler  # type: ignore[no-any-return]
+    info: Any = _UNKNOWN
+    watched = False
+    asked = False
 
 
-def chosen_samples(data: Any, dataset: Any, given: dict[str, Any]) -> Samples:
-    """Choose the samplers that were not given.
+THREAD = _Thread()
+
+
+def teach(torch_worker: ModuleType) -> None:
+    """Have `get_worker_info()` of this process look in the calling thread first.
+
+    Its code is replaced, not the name: modules hold the function itself.
 
     Args:
-        data: `torch.utils.data`.
-        dataset: what they are to give indices of.
-        given: the arguments of these names.
-
-    Raises:
-        ArgumentError: arguments that exclude one another, or a batch size below 1.
+        torch_worker: `torch.utils.data._utils.worker`.
     """
-    size, drop_last = given["batch_size"], bool(given["drop_last"])
-    sampler, batch_sampler = given["sampler"], given["batch_sampler"]
-    reads = isinstance(dataset, data.IterableDataset)
-    if size is not None:
-        size = whole("batch_size", size, minimum=1, unit="samples")
-    _refuse_together(given, size, reads=reads)
-    if reads:
-        return Samples(size, drop_last, None, None)
-    if batch_sampler is not None:
-        return Samples(None, drop_last, sampler or data.SequentialSampler(dataset), batch_sampler)
-    if sampler is None:
-        sampler = (
-            data.RandomSampler(dataset, generator=given["generator"])
-            if given["shuffle"]
-            else data.SequentialSampler(dataset)
-        )
-    if size is not None:
-        batch_sampler = data.BatchSampler(sampler, size, drop_last)
-    return Samples(size, drop_last, sampler, batch_sampler)
+    known: Any = torch_worker
+    if not hasattr(known, "_nbpipe_info"):
+        known._nbpipe_info = lambda: _info(torch_worker)
+        known.get_worker_info.__code__ = _taught.__code__
 
 
-def _refuse_together(given: dict[str, Any], size: int | None, *, reads: bool) -> None:
-    flags = {name: given[name] or None for name in ("shuffle", "drop_last")}  # 0 says no, too
-    words = {"shuffle": flags["shuffle"], **{one: given[one] for one in _SAMPLERS}}
-    if reads:
-        _refuse("an IterableDataset, which gives its samples in its own order", words)
-    if given["sampler"] is not None:
-        _refuse("sampler", {"shuffle": flags["shuffle"]})
-    if given["batch_sampler"] is not None:
-        del words["batch_sampler"]
-        other = None if size == 1 else size or "None"
-        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": flags["drop_last"]})
-    elif size is None:
-        _refuse("batch_size=None, without batches", {"drop_last": flags["drop_last"]})
+def _taught() -> Any:
+    return _nbpipe_info()  # type: ignore[name-defined]  # noqa: F821  in torch's own module
 
 
-def _refuse(what: str, others: dict[str, Any]) -> None:
-    """Refuse arguments that say something else than `what` that was given."""
-    for name, value in others.items():
-        if value is not None and value is not False:
-            raise ArgumentError(
-                f"{name} must be left out beside {what}, got {name}={value!r}; give one of them"
-            )
+def _info(torch_worker: Any) -> Any:
+    if THREAD.watched:
+        THREAD.asked = True
+        raise WantsWorkersError
+    return torch_worker._worker_info if THREAD.info is _UNKNOWN else THREAD.info
+
+
+@contextmanager
+def as_worker(info: Any) -> Iterator[None]:
+    """Have `get_worker_info()` return this in the calling thread."""
+    before, THREAD.info = THREAD.info, info
+    try:
+        yield
+    finally:
+        THREAD.info = before
+
+
+# -- the workers -----------------------------------------------------------------------------------
+@final
+class LoaderWorkers:
+    """The workers of one loader, as far as they are in this process.
+
+    Where each worker is a process, its number is that of the process; in threads a call takes
+    the lowest number that is free.
+
+    Args:
+        torch_worker: `torch.utils.data._utils.worker`; with it, torch is loaded in workers.
+        seed: of worker 0; the others' follow it.
+        count: number of workers, as they are told.
+        init: called with its number in each worker before its first item, or None.
+        executor: where the workers are: "process", "thread" or "other".
+        fixed: each of them has its part from the beginning, whoever is free.
+    """
+
+    def __init__(
+        self,
+        torch_worker: ModuleType,
+        *,
+        seed: int,
+        count: int,
+        init: Callable[[int], object] | None,
+        executor: str,
+        fixed: bool = False,
+    ) -> None:
+        self._torch_worker = torch_worker
+        self._seed = seed
+        self._count = count
+        self._init = init
+        self._executor = executor
+        self._fixed = fixed
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: set[int] = set()
+        self._infos: dict[int, Any] = {}
+        self._seeds: Seeds | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        own = ("_lock", "_taken", "_infos", "_seeds")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def are_processes(self) -> bool:
+        """Whether each of them is a process of this machine."""
+        return self._executor == "process"
+
+    @contextmanager
+    def one(self, dataset: object) -> Iterator[None]:
+        """Make this thread one worker, with this dataset, for one call."""
+        with self._lock:
+            free = (number for number in count() if number not in self._taken)
+            number = NUMBER[0] if self.are_processes else next(free)
+            self._taken.add(number)
+        try:
+            with self.at(number, dataset):
+                self.seed_call()
+                yield
+        finally:
+            self._taken.discard(number)
+
+    @contextmanager
+    def at(self, number: int, dataset: object) -> Iterator[None]:
+        """Make this thread the worker of this number."""
+        info = self._infos.get(number)
+        with as_worker(info or self._made(number, dataset)):
+            if info is None:
+                self._started(number)
+            yield
+
+    def dataset_of(self, number: int, dataset: Any) -> Any:
+        """Return a worker's own dataset: it may be told to read a part of it."""
+        info = self._infos.get(number)
+        if info is not None:
+            return info.dataset
+        return dataset if self._executor == "process" else copy.copy(dataset)
+
+    def _made(self, number: int, dataset: object) -> Any:
+        teach(self._torch_worker)
+        kind: Any = self._torch_worker.WorkerInfo
+        known = getattr(kind, "__dataclass_fields__", ())  # older releases have none
+        tells = self._executor == "thread" and "worker_method" in known
+        about = {"worker_method": "thread"} if tells else {}
+        seed = self._seed + number
+        return kind(id=number, num_workers=self._count, seed=seed, dataset=dataset, **about)
+
+    def _started(self, number: int) -> None:
+        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
+        info = THREAD.info
+        alone = self._executor == "process"
+        if alone:
+            known: Any = self._torch_worker
+            known._worker_info = info  # for threads that the dataset starts
+            seed_item(info.seed)
+        if self._init is not None:
+            self._call(self._init, number, alone=alone)
+        self._infos[number] = info
+        call = worker_info()
+        if alone and call is not None:
+            seed_item(call.seed)  # no item is to depend on its worker
+
+    def _call(self, init: Callable[[int], object], number: int, *, alone: bool) -> None:
+        alike = alone and (self._fixed or is_alike(init))
+        if not alike and not (alone and only_seeds(init)):
+            init(number)
+            return
+        seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
+        if number and not alike:
+            self._seed_as_first(init, seeds)
+            init(number)
+        else:
+            with seeds.watched():
+                init(number)
+        self._seeds = seeds
+
+    def _seed_as_first(self, init: Callable[[int], object], seeds: Seeds) -> None:
+        """Call the user's function as the first worker does: its seeds hold in all of them."""
+        info = THREAD.info
+        seed_item(self._seed)
+        with as_worker(self._made(0, info.dataset)), seeds.watched():
+            init(0)
+        seed_item(info.seed)
+
+    def seed_call(self) -> None:
+        """Seed what the user's function seeded, for the call in progress."""
+        if self._seeds is not None:
+            self._seeds.apply()
+
+
+# -- the seeds that a `worker_init_fn` sets --------------------------------------------------------
+# In torch such a seed begins one stream for each worker. Here samples are drawn by the batch, so
+# that they depend on no worker: the user's seed takes the place of torch's for them. Where it
+# depends on the worker, that of the first one counts in all of them: each worker calls the function
+# as the first one, too, if all that it does is to seed. Where it does more, and any worker may get
+# any batch, its seeds are left out: the batch would depend on who was free.
+_ASKS = ("get_worker_info", "initial_seed")  # they tell workers apart
+_MODULES = ("random", "numpy", "torch")
+_WORDS = (  # that seeding looks up in modules and in `get_worker_info()`
+    *("random", "seed", "manual_seed", "manual_seed_all", "initial_seed", "cuda", "mps"),
+    *("utils", "data", "get_worker_info", "id", "num_workers"),
+)
+_COUNTS = (abs, hash, int, max, min, pow, round, sum)
+_PLAIN = (bool, bytes, float, int, str, type(None))
+_WORD = 8  # bytes of the seed, at the beginning of the state of torch's generator
+
+
+def is_alike(init: Callable[[int], object]) -> bool:
+    """Tell whether a `worker_init_fn` does the same in each worker, as far as its code shows."""
+    if not isinstance(init, FunctionType) or init.__code__.co_argcount != 1:
+        return False
+    name = init.__code__.co_varnames[0]
+    if any(word in init.__code__.co_names for word in _ASKS):
+        return False
+    used = [step.argval for step in dis.get_instructions(init)]  # one step may use two names
+    return not any(name == one or (isinstance(one, tuple) and name in one) for one in used)
+
+
+def only_seeds(value: object, seen: set[object] | None = None) -> bool:
+    """Tell whether all that a `worker_init_fn` does is to seed, as far as its code shows.
+
+    Then it may be called twice. What it uses is looked at likewise; each of `seen` was before.
+    """
+    seen = set() if seen is None else seen
+    if isinstance(value, functools.partial):
+        used = (value.func, *value.args, *value.keywords.values())
+        return isinstance(value.func, FunctionType) and all(only_seeds(one, seen) for one in used)
+    if not isinstance(value, FunctionType):
+        return _is_harmless(value)
+    if value in seen:
+        return True
+    seen.add(value)
+    if str(value.__module__).partition(".")[0] in _MODULES:
+        return value.__name__ in _WORDS
+    return all(_is_seeding(step, value, seen) for step in dis.get_instructions(value))
+
+
+def _is_harmless(value: object) -> bool:
+    """Tell whether a value that is no function of Python may be used by what seeds."""
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] in _MODULES
+    if isinstance(value, _PLAIN):
+        return True
+    seeding: tuple[object, ...] = (random.seed, np.random.seed)
+    return any(value is one for one in (*seeding, *_COUNTS))
+
+
+def _is_seeding(step: dis.Instruction, function: FunctionType, seen: set[object]) -> bool:
+    """Tell whether a step of a function looks up only what seeding needs, and stores nothing."""
+    name, kind = step.argval, step.opname
+    if kind.startswith(("STORE_", "DELETE_")):
+        return kind.startswith(("STORE_FAST", "DELETE_FAST"))
+    if kind in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+        return name in _WORDS
+    if kind == "IMPORT_NAME":
+        return str(name).partition(".")[0] in _MODULES
+    if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+        known = function.__globals__
+        return only_seeds(known.get(name, getattr(builtins, str(name), known)), seen)
+    if kind in ("LOAD_DEREF", "LOAD_CLOSURE"):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        cell = dict(cells).get(name)
+        with suppress(ValueError):  # it holds nothing yet
+            return cell is not None and only_seeds(cell.cell_contents, seen)
+        return False
+    return not kind.startswith(("MAKE_", "YIELD_", "LOAD_SUPER", "LOAD_BUILD"))
+
+
+@final
+class Seeds:
+    """The seeds of this process that the user set himself.
+
+    Args:
+        torch: the module.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._own: dict[str, int] = {}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note which of the global generators are seeded meanwhile; drawing is no seeding."""
+        before = self._fingerprints()
+        yield
+        after = self._fingerprints()
+        self._own = {name: now for name, now in after.items() if now != before[name]}
+
+    def _fingerprints(self) -> dict[str, int]:
+        state: Any = np.random.get_state(legacy=False)  # noqa: NPY002  users seed it
+        inner = state["state"]
+        key = inner["key"].tobytes() if "key" in inner else repr(inner).encode()
+        return {
+            "random": _number(repr(random.getstate()[1][:-1]).encode()),
+            "numpy": _number(key),
+            "torch": int(self._torch.initial_seed()),
+        }
+
+    def apply(self) -> None:
+        """Seed those generators for the call in progress."""
+        for name, own in self._own.items():
+            seed = seed_for(own, CALL.epoch, CALL.stage, CALL.path)
+            if name == "random":
+                random.seed(seed)
+            elif name == "numpy":
+                np.random.seed(seed >> 32)  # noqa: NPY002
+            else:
+                self._seed_torch(seed, own)
+
+    def _seed_torch(self, seed: int, own: int) -> None:
+        """Seed torch; its `initial_seed()` says what the user set."""
+        torch, generator = self._torch, self._torch.default_generator
+        generator.manual_seed(seed >> 1)
+        state = generator.get_state()
+        state[:_WORD] = torch.tensor([own - (own >> 63 << 64)]).view(torch.uint8)
+        generator.set_state(state)
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
 # -- the own states of samplers and datasets -------------------------------------------------------
@@ -151,30 +395,23 @@ class _Sent:
         """Whether they are processes, and map the large arrays that it holds."""
         return False
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any] | tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name != "_packer"}
         if self.mapped:
             packer = self._packer = self._packer or Packer()
             try:
-                return _unpacked, (type(self), *packer.pack(state))
+                return packer.pack(state)
             except Exception:  # noqa: BLE001  raised again for the part that is to blame
                 packer.release()
-        return _blank, (type(self),), state
+        return state
+
+    def __setstate__(self, state: dict[str, Any] | tuple[Any, ...]) -> None:
+        self.__dict__.update(state if isinstance(state, dict) else unpack(*state))
 
     def release(self) -> None:
         """Called when there are no workers any more."""
         if self._packer is not None:
             self._packer.release()
-
-
-def _blank(kind: type[Any]) -> Any:
-    return object.__new__(kind)
-
-
-def _unpacked(kind: type[Any], head: bytes, where: tuple[Any, ...] | None) -> Any:
-    made = _blank(kind)
-    made.__dict__.update(unpack(head, where))
-    return made
 
 
 @final
@@ -325,10 +562,19 @@ class Batches(_Sent):
     def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
         if self.watch is not None:
             teach(self.watch)
-            return _watched(dataset, resumed)
-        samples = begun_at(dataset, resumed)
-        self._iterator = samples
-        return samples if resumed is None or resumed.had else _read_anew(dataset, samples)
+        THREAD.watched, THREAD.asked = self.watch is not None, False
+        try:
+            samples = self._iterator = begun_at(dataset, resumed)
+            if resumed is not None and not resumed.had:
+                samples = read_anew(dataset, samples)
+            if self.watch is None:
+                return samples
+            first = next(samples, END)
+        finally:
+            THREAD.watched = False
+        if THREAD.asked:  # and took no notice of our exception
+            raise WantsWorkersError
+        return iter(()) if first is END else following(samples, first)
 
 
 def own_copy(dataset: Any) -> Any:
@@ -369,13 +615,13 @@ def _tell_end(dataset: Any, resumed: Resumed) -> None:
         dataset.load_state_dict(resumed.dataset)
 
 
-def _read_anew(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Return the samples; where nothing comes the state was that of an end, and all is read."""
-    first = next(samples, END)
+def read_anew(whole: Iterable[Any], items: Iterator[Any]) -> Iterator[Any]:
+    """Return the items; where nothing comes the state was that of an end, and all is read."""
+    first = next(items, END)
     if first is END:
-        yield from following(iter(dataset))
-        return
-    yield from following(samples, first)
+        yield from following(iter(whole))
+    else:
+        yield from following(items, first)
 
 
 def following(items: Iterator[Any], *first: Any) -> Iterator[Any]:
@@ -417,20 +663,6 @@ def listed(
             yield batch
 
 
-def _watched(dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
-    THREAD.watched, THREAD.asked = True, False
-    try:
-        samples = begun_at(dataset, resumed)
-        if resumed is not None and not resumed.had:
-            samples = _read_anew(dataset, samples)
-        first = next(samples, END)
-    finally:
-        THREAD.watched = False
-    if THREAD.asked:  # and took no notice of our exception
-        raise WantsWorkersError
-    return iter(()) if first is END else following(samples, first)
-
-
 @final
 @dataclass(eq=False)
 class ReadPart(_Sent):
@@ -462,13 +694,13 @@ class ReadPart(_Sent):
             self.workers.seed_call()
             samples = iter(dataset)
         lists = listed(samples, self.size, drop_last=self.drop_last)
-        while (batch := self._next(lists, number, dataset)) is not END:
+        while True:
+            with self.workers.at(number, dataset):
+                batch = next(lists, END)
+                if batch is END:
+                    return
+                batch = self.make.collate(batch)
             yield batch
-
-    def _next(self, lists: Iterator[Any], number: int, dataset: Any) -> Any:
-        with self.workers.at(number, dataset):
-            batch = next(lists, END)
-            return END if batch is END else self.make.collate(batch)
 
 
 # -- The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them ----
@@ -563,20 +795,3 @@ def begun(indices: Iterator[Any] | None) -> Iterator[Any] | None:
         return None
     first = next(indices, END)
     return iter(()) if first is END else following(indices, first)
-
-
-def local_batches(pipe: Pipeline, items: Iterator[Any], rest: Remaining) -> Iterator[Any]:
-    """Make the batches of an epoch that are left, in the calling thread, each when it is wanted.
-
-    Args:
-        pipe: what makes them.
-        items: take the place of those of its source.
-        rest: the batches that are left.
-    """
-    functions = [stage.fn for stage in pipe.chain[1:]]
-    for number, made in enumerate(items):
-        if number in rest:
-            batch = made
-            for function in functions:
-                batch = function(batch)
-            yield batch

@@ -7,9 +7,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from types import GenericAlias, ModuleType
-from typing import Any, NamedTuple, SupportsIndex, final
+from typing import Any, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
@@ -19,27 +18,24 @@ from ..errors import (
     ArgumentTypeError,
     MissingExtraError,
     StageError,
-    StageTimeoutError,
 )
 from ..ops.stage import MAX_PREFETCH
 from ..pipeline import Pipeline
-from ..run.run import Run
 from .chain import (
     READ,
     Batches,
     EpochIndices,
+    LoaderWorkers,
     MakeBatch,
     ReadPart,
+    WantsWorkersError,
     begun,
     chain_of,
-    chosen_samples,
-    local_batches,
     split_chain,
     with_knobs,
 )
-from .run import LoaderRun, LocalRun, close_run
-from .state import EpochProgress, LoaderState, Position, RandomSources
-from .workers import LoaderWorkers, WantsWorkersError
+from .run import GRACE_S, BatchTimeout, LoaderRun, LocalRun, WorkerRun, close_run
+from .state import EpochProgress, LoaderState, Position, RandomSources, Samples, read_position
 
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
@@ -50,6 +46,63 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 # -- arguments, by the rules of torch's ------------------------------------------------------------
 _FACTOR = 2  # batches held ready for each worker, where not given
 _METHODS = ("forkserver", "spawn")
+_SAMPLERS = ("sampler", "batch_sampler")
+
+
+def chosen_samples(data: Any, dataset: Any, given: dict[str, Any]) -> Samples:
+    """Choose the samplers that were not given.
+
+    Args:
+        data: `torch.utils.data`.
+        dataset: what they are to give indices of.
+        given: the arguments of these names.
+
+    Raises:
+        ArgumentError: arguments that exclude one another, or a batch size below 1.
+    """
+    size, drop_last = given["batch_size"], bool(given["drop_last"])
+    sampler, batch_sampler = given["sampler"], given["batch_sampler"]
+    reads = isinstance(dataset, data.IterableDataset)
+    if size is not None:
+        size = whole("batch_size", size, minimum=1, unit="samples")
+    _refuse_together(given, size, reads=reads)
+    if reads:
+        return Samples(size, drop_last, None, None)
+    if batch_sampler is not None:
+        return Samples(None, drop_last, sampler or data.SequentialSampler(dataset), batch_sampler)
+    if sampler is None:
+        sampler = (
+            data.RandomSampler(dataset, generator=given["generator"])
+            if given["shuffle"]
+            else data.SequentialSampler(dataset)
+        )
+    if size is not None:
+        batch_sampler = data.BatchSampler(sampler, size, drop_last)
+    return Samples(size, drop_last, sampler, batch_sampler)
+
+
+def _refuse_together(given: dict[str, Any], size: int | None, *, reads: bool) -> None:
+    flags = {name: given[name] or None for name in ("shuffle", "drop_last")}  # 0 says no, too
+    words = {"shuffle": flags["shuffle"], **{one: given[one] for one in _SAMPLERS}}
+    if reads:
+        _refuse("an IterableDataset, which gives its samples in its own order", words)
+    if given["sampler"] is not None:
+        _refuse("sampler", {"shuffle": flags["shuffle"]})
+    if given["batch_sampler"] is not None:
+        del words["batch_sampler"]
+        other = None if size == 1 else size or "None"
+        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": flags["drop_last"]})
+    elif size is None:
+        _refuse("batch_size=None, without batches", {"drop_last": flags["drop_last"]})
+
+
+def _refuse(what: str, others: dict[str, Any]) -> None:
+    """Refuse arguments that say something else than `what` that was given."""
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise ArgumentError(
+                f"{name} must be left out beside {what}, got {name}={value!r}; give one of them"
+            )
 
 
 def _checked_factor(workers: int, factor: object) -> int:
@@ -121,40 +174,7 @@ def _check_context(context: Any, workers: int) -> None:
 
 # -- one epoch, and the run that makes it ----------------------------------------------------------
 _CLOSE_S = 5.0  # for calls in progress when somebody says close
-_GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
 _OURS = (StageError, StopIteration, StopAsyncIteration)  # the latter would end the loop in silence
-
-
-class BatchTimeout:
-    """Bounds how long the training loop waits for one batch.
-
-    Args:
-        limit_s: the bound [s].
-        others: called as often as this is, or None.
-    """
-
-    def __init__(self, limit_s: float, others: Callable[[], object] | None) -> None:
-        self._limit_s = limit_s
-        self._others = others
-        self._until_s = 0.0
-
-    def begin(self) -> None:
-        """Called when a wait may begin."""
-        self._until_s = monotonic() + self._limit_s
-
-    def __call__(self) -> None:
-        """Called when the wait goes on.
-
-        Raises:
-            StageTimeoutError: it has taken too long.
-        """
-        if self._others is not None:
-            self._others()
-        if monotonic() > self._until_s:
-            raise StageTimeoutError(
-                f"no batch came within timeout={self._limit_s:g} s; raise timeout, or see what "
-                "limits it: loader.run.diagnose()"
-            )
 
 
 @final
@@ -240,7 +260,7 @@ class LoaderEpoch(Iterator[Any]):
 
     def _leave(self) -> None:
         if self._progress.run is not None and self._closes:
-            close_run(self._progress.run, _GRACE_S)
+            close_run(self._progress.run, GRACE_S)
         close = getattr(self._items, "close", None)
         if close is not None:
             close()
@@ -262,37 +282,6 @@ class LoaderEpoch(Iterator[Any]):
             self._items.forget()
         if self._closes:
             in_new_thread(self._leave)  # garbage may be found where a lock is held
-
-
-class WorkerRun(NamedTuple):
-    """A run that makes batches, for one epoch or for all.
-
-    Attributes:
-        run: the run.
-        indices: gives it the indices of each epoch, or None.
-        seed: that of its items.
-        readers: how many workers read a part of an iterable dataset each; 0: none does.
-        stays: it stays when an epoch ends.
-    """
-
-    run: Run
-    indices: EpochIndices | None
-    seed: int
-    readers: int
-    stays: bool
-
-    def begin(self, indices: Iterator[Any] | None, progress: EpochProgress) -> Iterator[Any]:
-        """Begin an epoch, with these indices."""
-        if self.indices is not None:
-            self.indices.prepared = indices
-        self.run.set_epoch(progress.position.epoch)  # others may have made those between
-        try:
-            items = iter(self.run)
-        except BaseException:  # what cannot be sent to a process is found now
-            close_run(self.run, _GRACE_S)
-            raise
-        progress.run, progress.readers = self.run, self.readers
-        return items
 
 
 # -- the loader ------------------------------------------------------------------------------------
@@ -606,8 +595,7 @@ class DataLoader:
             head: Any = self._pipeline.chain[0]
             progress.reading = head.spec.items
             indices = iter(head.spec.items)
-        batches = local_batches(self._pipeline, indices, progress.position.left)
-        local = self._live.local_run(batches, before=progress.delivered)
+        local = self._live.local_run(indices, progress.position.left, before=progress.delivered)
         epoch = LoaderEpoch(self, local, progress)
         self._live.began(epoch, local)
         return epoch
@@ -715,7 +703,7 @@ class DataLoader:
             StateError: it is of another dataset, batch size or sampler, or cannot be read.
         """
         sources = self._sources
-        position = self._state.read(sources, state)
+        position = read_position(state, sources, self._state.about(sources))
         self._check_readers(position)
         self._state.load(sources, position)
         if self._kept is not None:

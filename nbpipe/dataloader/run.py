@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import threading
 import weakref
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import perf_counter_ns, time
-from traceback import walk_tb
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ..base.knobs import Knob, KnobChange
@@ -34,21 +34,19 @@ from ..engine.stats import (
     StageStats,
     Status,
 )
-from ..errors import LengthUnknownError, RunClosedError
+from ..errors import LengthUnknownError, RunClosedError, StageTimeoutError
 from ..ops.chain import length
+from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.iterator import ATTEND_S
-from ..run.run import LiveStage, Run
+from ..run.run import LiveStage, Run, ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made
-from .chain import is_local
+from .chain import EpochIndices, is_local
+from .state import EpochProgress
 
 if TYPE_CHECKING:
-    from ipywidgets import VBox
-    from plotly.graph_objects import Figure
-
     from ..export.exporting import Exported
-    from ..show.rules import Diagnosis
 
 _SETTABLE = ("on_run", "between_waits", "shown")
 _ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
@@ -74,8 +72,9 @@ class LocalRun(Iterator[Any]):
     """The batches of one epoch that is made in the calling thread; asked and told what a run is.
 
     Args:
-        batches: makes them.
-        chain: the stages that it is shown as.
+        items: what the source gives, from the first of the epoch on.
+        rest: the batches that are left of it.
+        chain: the stages; those behind the source make the batches.
         before: batches of the epoch that the loop had before.
         total: batches of the epoch, or None.
         between_waits: called before a batch is made, and again and again during a pause, or None.
@@ -90,7 +89,8 @@ class LocalRun(Iterator[Any]):
 
     def __init__(
         self,
-        batches: Iterator[Any],
+        items: Iterator[Any],
+        rest: Remaining,
         chain: Chain,
         *,
         before: int,
@@ -101,7 +101,8 @@ class LocalRun(Iterator[Any]):
         self.stages = addresses(chain)
         self.outcome = CANCELLED
         self.closed = False
-        self._batches = batches
+        self._batches = self._made_of(items, rest)
+        self._at = next(iter(self.stages))  # the stage that is at work
         self._before = self._delivered = before
         self._total = total
         self._between = between_waits
@@ -159,6 +160,16 @@ class LocalRun(Iterator[Any]):
             runtime.account(now_ns, READY)
             runtime.active = 1
 
+    def _made_of(self, items: Iterator[Any], rest: Remaining) -> Iterator[Any]:
+        source, *behind = self.stages
+        for number, item in enumerate(items):
+            if number in rest:
+                batch = item
+                for self._at in behind:
+                    batch = self.stages[self._at].fn(batch)
+                self._at = source
+                yield batch
+
     def _made(self) -> None:
         with self._lock:
             spent_ns = self._back()
@@ -202,11 +213,10 @@ class LocalRun(Iterator[Any]):
         self._sample_ns = self._record.sample(self._last_ns, self.epoch, runtimes, last=last)
 
     def _fail(self, error: Exception) -> None:
-        address = self._stage_of(error)
-        self._runtimes[address].counters.errors += 1
+        self._runtimes[self._at].counters.errors += 1
         self._record.failures.append(
             Failure(
-                stage=address,
+                stage=self._at,
                 path=self._delivered,
                 epoch=self.epoch,
                 error=one_line(error),
@@ -216,15 +226,6 @@ class LocalRun(Iterator[Any]):
                 when_s=time(),
             )
         )
-
-    def _stage_of(self, error: Exception) -> str:
-        """Return the stage whose function an error came through; else it is the first one's."""
-        ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
-        for address, stage in self.stages.items():
-            call = vars(type(stage.fn)).get("__call__")
-            if getattr(call, "__code__", None) in ran:
-                return address
-        return next(iter(self.stages))
 
     # -- called by others -------------------------------------------------------------------
     @property
@@ -248,9 +249,7 @@ class LocalRun(Iterator[Any]):
     def close(self, timeout_s: float = 0) -> None:
         """End it; nothing is waited for."""
         self.end(CANCELLED)
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        self._batches = iter(())
 
     def forget(self) -> None:
         """Called when nobody iterates it any more; no lock is taken: one may be held below us."""
@@ -308,7 +307,10 @@ class LocalRun(Iterator[Any]):
             return tuple(self._record.failures)
 
 
-# -- all epochs of a loader ------------------------------------------------------------------------
+# -- an epoch that workers make --------------------------------------------------------------------
+GRACE_S = 0.5  # for calls in progress when an epoch is left: then their workers are killed
+
+
 def close_run(run: Run | LocalRun, timeout_s: float) -> None:
     """Close a run, and let go of what its workers mapped."""
     run.close(timeout_s)
@@ -318,6 +320,70 @@ def close_run(run: Run | LocalRun, timeout_s: float) -> None:
             release()
 
 
+class BatchTimeout:
+    """Bounds how long the training loop waits for one batch.
+
+    Args:
+        limit_s: the bound [s].
+        others: called as often as this is, or None.
+    """
+
+    def __init__(self, limit_s: float, others: Callable[[], object] | None) -> None:
+        self._limit_s = limit_s
+        self._others = others
+        self._until_s = 0.0
+
+    def begin(self) -> None:
+        """Called when a wait may begin."""
+        self._until_s = monotonic() + self._limit_s
+
+    def __call__(self) -> None:
+        """Called when the wait goes on.
+
+        Raises:
+            StageTimeoutError: it has taken too long.
+        """
+        if self._others is not None:
+            self._others()
+        if monotonic() > self._until_s:
+            raise StageTimeoutError(
+                f"no batch came within timeout={self._limit_s:g} s; raise timeout, or see what "
+                "limits it: loader.run.diagnose()"
+            )
+
+
+class WorkerRun(NamedTuple):
+    """A run that makes batches, for one epoch or for all.
+
+    Attributes:
+        run: the run.
+        indices: gives it the indices of each epoch, or None.
+        seed: that of its items.
+        readers: how many workers read a part of an iterable dataset each; 0: none does.
+        stays: it stays when an epoch ends.
+    """
+
+    run: Run
+    indices: EpochIndices | None
+    seed: int
+    readers: int
+    stays: bool
+
+    def begin(self, indices: Iterator[Any] | None, progress: EpochProgress) -> Iterator[Any]:
+        """Begin an epoch, with these indices."""
+        if self.indices is not None:
+            self.indices.prepared = indices
+        self.run.set_epoch(progress.position.epoch)  # others may have made those between
+        try:
+            items = iter(self.run)
+        except BaseException:  # what cannot be sent to a process is found now
+            close_run(self.run, GRACE_S)
+            raise
+        progress.run, progress.readers = self.run, self.readers
+        return items
+
+
+# -- all epochs of a loader ------------------------------------------------------------------------
 class _Begun(NamedTuple):
     """One epoch: its number, who makes the batches, its iterator, unless that was dropped.
 
@@ -337,7 +403,7 @@ class _Begun(NamedTuple):
 
 
 @final
-class LoaderRun:
+class LoaderRun(ShownRun):
     """The run of a loader: one for all of its epochs, whoever makes their batches.
 
     There before the first epoch, and with other workers in each one. Of two iterators side by
@@ -367,7 +433,7 @@ class LoaderRun:
         self._lock = threading.RLock()
         self._runs: list[tuple[Run | LocalRun, dict[int, int]]] = []  # with their epochs' numbers
         self._past: list[Row] = []  # of runs that are closed, and let go
-        self._sums: dict[str, dict[str, int]] = {}
+        self._counted: Mapping[str, StageStats] = {}  # likewise
         self._lost: deque[Failure] = deque(maxlen=KEPT)
         self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._knobs: dict[str, dict[str, Knob]] = {}
@@ -392,15 +458,16 @@ class LoaderRun:
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def local_run(self, batches: Iterator[Any], *, before: int) -> LocalRun:
-        """Return what counts an epoch that is made in the calling thread.
+    def local_run(self, items: Iterator[Any], rest: Remaining, *, before: int) -> LocalRun:
+        """Return what makes an epoch in the calling thread.
 
         Args:
-            batches: makes its batches.
-            before: batches of it that the loop had before.
+            items: take the place of those of the chain's source.
+            rest: the batches that are left of the epoch.
+            before: those that the loop had before.
         """
         chain, total, between = self._pipeline.chain, self._total(), self.between_waits
-        return LocalRun(batches, chain, before=before, total=total, between_waits=between)
+        return LocalRun(items, rest, chain, before=before, total=total, between_waits=between)
 
     def began(self, epoch: Any, maker: Run | LocalRun) -> None:
         """Called when an epoch begins.
@@ -448,10 +515,7 @@ class LoaderRun:
             self._runs.remove((run, numbers))
             self._past += self._placed(run.history(), numbers)
             self._lost.extend(_renumbered(run.failures(), numbers))
-            for address, row in run.stats().items():
-                sums = self._sums.setdefault(address, dict.fromkeys(_SUMS, 0))
-                for name in _SUMS:
-                    sums[name] += getattr(row, name)
+            self._counted = {**self._counted, **_added(run.stats(), self._counted)}
         self._past = _thinned(self._past)
 
     # -- looking in --------------------------------------------------------------------------
@@ -466,11 +530,6 @@ class LoaderRun:
         """What makes, or made, the batches of the newest epoch."""
         current = self._current
         return None if current is None else current.maker
-
-    @property
-    def title(self) -> str:
-        """The addresses of the stages, in one line."""
-        return " > ".join(self.stages)
 
     @property
     def stages(self) -> dict[str, Stage]:
@@ -536,20 +595,7 @@ class LoaderRun:
             rows = {name: _idle(stage) for name, stage in self.stages.items()}
             rows |= {CONSUMER: StageStats()} if shown is None else dict(shown.stats())
             others = [run.stats() for run, _ in self._runs if run is not shown]
-            return RunStats({name: self._summed(name, row, others) for name, row in rows.items()})
-
-    def _summed(
-        self, name: str, row: StageStats, others: Iterable[Mapping[str, StageStats]]
-    ) -> StageStats:
-        """Add what others counted for the stage of this name."""
-        sums = {part: self._sums.get(name, {}).get(part, 0) for part in _SUMS}
-        for rows in others:
-            other = rows.get(name)
-            for part in _SUMS if other is not None else ():
-                sums[part] += getattr(other, part)
-        return dataclasses.replace(
-            row, **{part: getattr(row, part) + count for part, count in sums.items()}
-        )
+            return RunStats(functools.reduce(_added, (rows, self._counted, *others)))
 
     def history(self) -> list[Row]:
         """Return one row a second and stage, of all epochs; old times are thinned."""
@@ -592,15 +638,9 @@ class LoaderRun:
         run = self._run
         return stage_at(self.stages, address, "loader") if run is None else run[address]
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self.stages)
-
     def __len__(self) -> int:
         """Return the number of batches of an epoch, as the loader says it."""
         return len(self._open_loader())
-
-    def __bool__(self) -> bool:
-        return True
 
     def __repr__(self) -> str:
         current = self._current
@@ -698,40 +738,9 @@ class LoaderRun:
         return f"a loader's run has no {name!r}" + (f"; {way}" if way else "")
 
     # -- what others make of it --------------------------------------------------------------
-    def diagnose(self) -> Diagnosis:
-        """Name what limits the loader, from the last 5 s, and what to try; prints as a sentence."""
-        from ..show.diagnose import diagnose
-
-        return diagnose(self)
-
-    def plot(self) -> Figure:
-        """Draw the history of all epochs: a `plotly.graph_objects.Figure`.
-
-        Raises:
-            MissingExtraError: plotly is not installed.
-        """
-        from ..show.figure import figure
-
-        return figure(self)
-
-    def controls(self) -> VBox:
-        """Return sliders and buttons bound to the knobs: an `ipywidgets.VBox`.
-
-        Raises:
-            MissingExtraError: ipywidgets is not installed.
-        """
-        from ..jupyter import controls_of
-
-        return controls_of(self)
-
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
         """Write the loader's chain as a module: `Pipeline.export`."""
         return self._pipeline.export(path, overwrite=overwrite)
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from ..show.html import bundle
-
-        return bundle(self)
 
 
 def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
@@ -743,6 +752,17 @@ def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
             one._events.append(change)
 
     return noted
+
+
+def _added(
+    rows: Mapping[str, StageStats], others: Mapping[str, StageStats]
+) -> dict[str, StageStats]:
+    """Add to the counts of some rows those of the others of the same name."""
+    found = dict(rows)
+    for name in rows.keys() & others.keys():
+        sums = {part: getattr(rows[name], part) + getattr(others[name], part) for part in _SUMS}
+        found[name] = dataclasses.replace(rows[name], **sums)
+    return found
 
 
 def _idle(stage: Stage) -> StageStats:

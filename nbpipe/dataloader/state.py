@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
@@ -21,15 +21,47 @@ from .chain import (
     SAMPLES,
     Batches,
     Resumed,
-    Samples,
     checked_state,
     following,
     has_state,
+    read_anew,
     state_of,
 )
 
 # -- what the order is drawn from ------------------------------------------------------------------
 _MOST_BYTES = 1 << 20  # the state of a generator has some thousand
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Which samples make which batch.
+
+    Attributes:
+        batch_size: samples in a batch; None where a batch sampler says, or there are no batches.
+        drop_last: a last batch that is not full is left out.
+        sampler: gives indices; None where samples come by themselves.
+        batch_sampler: gives lists of indices, or None.
+    """
+
+    batch_size: int | None
+    drop_last: bool
+    sampler: Any
+    batch_sampler: Any
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are gathered."""
+        return self.batch_sampler is not None or self.batch_size is not None
+
+    @property
+    def chosen_by_user(self) -> bool:
+        """Whether a batch sampler was given."""
+        return self.batch_sampler is not None and self.batch_size is None
+
+    @property
+    def indices(self) -> Iterable[Any]:
+        """What gives the indices of each batch."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler  # type: ignore[no-any-return]
 
 
 def _packed(state: Any) -> str:
@@ -194,15 +226,11 @@ class StatefulIndices(Iterator[Any]):
         self._sampler = sampler
         self._count = count
         self._states = {count: state_of(sampler)}
-        self._indices = iter(indices)
-        self._again = indices if retry else None
+        begun = iter(indices)
+        self._indices = read_anew(indices, begun) if retry else begun
 
     def __next__(self) -> Any:
-        again, self._again = self._again, None
-        item = next(self._indices, self) if again is not None else next(self._indices)
-        if item is self and again is not None:
-            self._indices = iter(again)
-            item = next(self._indices)
+        item = next(self._indices)
         self._states[self._count + 1] = state_of(self._sampler)
         self._count += 1
         return item
@@ -524,20 +552,6 @@ class EpochProgress:
 
 
 # -- the newest epoch, and the one that is to go on ------------------------------------------------
-class EpochSeed(NamedTuple):
-    """The seed of the items of an epoch that workers make.
-
-    Attributes:
-        seed: the seed.
-        epoch: number of the epoch among those of this seed.
-        drew: the seed was drawn for this epoch.
-    """
-
-    seed: int
-    epoch: int
-    drew: bool = False
-
-
 @final
 class LoaderState:
     """Where a loader stands: the newest of its epochs, and the one that is to go on.
@@ -561,7 +575,7 @@ class LoaderState:
         self._reads = reads
         self._in_order = in_order
         self._once: bool | None = None  # the seed is drawn once, where a state says whether
-        self._kept: EpochSeed | None = None  # the next epoch's seed, where it is drawn once for all
+        self._kept: tuple[int, int] | None = None  # a seed for all epochs; the next one's number
 
     # -- the next epoch -------------------------------------------------------------------
     def loaded(self) -> Position | None:
@@ -594,19 +608,19 @@ class LoaderState:
         """
         now = sources.now if loaded is None or not loaded.begun else {}
         indices = self._indices(sources, loaded)
-        seed = self._seed_of(draw, loaded, stays=stays)
+        seed, number, drew = self._seed_of(draw, loaded, stays=stays)
         once = stays if self._once is None else self._once
         if stays or self._once:
-            self._kept = EpochSeed(seed.seed, seed.epoch + 1)
+            self._kept = seed, number + 1
         position = loaded
         if position is None or not position.begun:
             position = Position(
                 **now,
                 begun=True,
-                seed=seed.seed,
-                drew=seed.drew,
+                seed=seed,
+                drew=drew,
                 stays=once,
-                epoch=seed.epoch,
+                epoch=number,
                 dataset=None if loaded is None else loaded.dataset,
                 iterator=None if loaded is None else loaded.iterator,
             )
@@ -631,20 +645,20 @@ class LoaderState:
 
     def _seed_of(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool
-    ) -> EpochSeed:
-        """Return the seed of the epoch that begins at a place."""
+    ) -> tuple[int, int, bool]:
+        """Return `seed`, `epoch` and `drew` of the epoch that begins at a place."""
         if position is not None and position.begun and position.seed is not None:
             if position.drew:
                 draw()
-            return EpochSeed(position.seed, position.epoch, position.drew)
+            return position.seed, position.epoch, position.drew
         kept = self._kept_seed(stays=stays)
         if kept is None:
-            return EpochSeed(draw(), 0, drew=True)
+            return draw(), 0, True
         if self._once is False:
             draw()  # the loader whose state was loaded does so for each epoch
-        return kept._replace(drew=self._once is False)
+        return *kept, self._once is False
 
-    def _kept_seed(self, *, stays: bool) -> EpochSeed | None:
+    def _kept_seed(self, *, stays: bool) -> tuple[int, int] | None:
         """Return the next epoch's seed, where none is drawn for it."""
         return self._kept if stays or self._once else None
 
@@ -682,14 +696,15 @@ class LoaderState:
         return position.written(self.about(sources))
 
     def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
-        kept, sampler = self._kept_seed(stays=stays), sources.stateful
+        seed, number = self._kept_seed(stays=stays) or (None, 0)
+        sampler = sources.stateful
         return Position(
             **sources.now,
             begun=False,
-            seed=None if kept is None else kept.seed,
+            seed=seed,
             drew=False,
             stays=stays if self._once is None else self._once,
-            epoch=0 if kept is None else kept.epoch,
+            epoch=number,
             sampler=None if sampler is None else state_of(sampler),
             dataset=self._state_of_dataset(by_loop=by_loop),
         )
@@ -705,14 +720,6 @@ class LoaderState:
                 return None
             raise
 
-    def read(self, sources: RandomSources, state: Any) -> Position:
-        """Read a state.
-
-        Raises:
-            StateError: it belongs to another loader, or cannot be read.
-        """
-        return read_position(state, sources, self.about(sources))
-
     def load(self, sources: RandomSources, position: Position) -> None:
         """Have the next epoch begin at a place."""
         if position.begun:
@@ -724,7 +731,7 @@ class LoaderState:
         self._kept = None
         fresh = not (position.begun or position.drew)
         if position.stays and fresh and position.seed is not None:
-            self._kept = EpochSeed(position.seed, position.epoch)
+            self._kept = position.seed, position.epoch
 
 
 def _length(dataset: Any) -> int | None:

@@ -105,8 +105,60 @@ class LiveStage:
         return f"{self.stage!r} with {self.workers} workers"
 
 
+class ShownRun(watch.Watched):
+    """What others make of a run, be it of a pipeline or of a loader."""
+
+    @property
+    def title(self) -> str:
+        """The addresses of the stages, in one line."""
+        return " > ".join(self.stages)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.stages)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def diagnose(self) -> Diagnosis:
+        """Name what limits the run, from its last 5 s, and what to try; prints as a sentence."""
+        from ..show.diagnose import diagnose
+
+        return diagnose(self)
+
+    def plot(self) -> Figure:
+        """Draw the history: the rate of each stage over time, knob changes, how full buffers are.
+
+        Returns:
+            A `plotly.graph_objects.Figure`.
+
+        Raises:
+            MissingExtraError: plotly is not installed.
+        """
+        from ..show.figure import figure
+
+        return figure(self)
+
+    def controls(self) -> VBox:
+        """Return sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
+
+        Returns:
+            An `ipywidgets.VBox`; in a notebook, the run itself shows the whole panel.
+
+        Raises:
+            MissingExtraError: ipywidgets is not installed.
+        """
+        from ..jupyter import controls_of
+
+        return controls_of(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from ..show.html import bundle
+
+        return bundle(self)
+
+
 @final
-class Run:
+class Run(ShownRun):
     """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
 
     A run that is collected closes itself. One whose own stages refer to it is not collected: its
@@ -149,11 +201,6 @@ class Run:
 
     # -- what it is -----------------------------------------------------------------------
     @property
-    def title(self) -> str:
-        """The addresses of the stages, in one line."""
-        return " > ".join(self._stages)
-
-    @property
     def stages(self) -> dict[str, Stage]:
         """The stages by address."""
         return dict(self._stages)
@@ -173,14 +220,8 @@ class Run:
         caller = self._machine.caller(address)
         return stage if caller is None else LiveStage(stage, caller)
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._stages)
-
     def __len__(self) -> int:
         return length(self._chain)
-
-    def __bool__(self) -> bool:
-        return True
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "paused" if self.paused else "open"
@@ -522,43 +563,6 @@ class Run:
         self._life.between_waits = function
 
     # -- what others make of it -------------------------------------------------------------
-    def diagnose(self) -> Diagnosis:
-        """Name what limits the run, from its last 5 s, and what to try; prints as a sentence."""
-        from ..show.diagnose import diagnose
-
-        return diagnose(self)
-
-    def plot(self) -> Figure:
-        """Draw the history: the rate of each stage over time, knob changes, how full buffers are.
-
-        Returns:
-            A `plotly.graph_objects.Figure`.
-
-        Raises:
-            MissingExtraError: plotly is not installed.
-        """
-        from ..show.figure import figure
-
-        return figure(self)
-
-    def controls(self) -> VBox:
-        """Return sliders and buttons bound to the knobs, to lay out in a dashboard of your own.
-
-        Returns:
-            An `ipywidgets.VBox`; in a notebook, `run` itself shows the whole panel.
-
-        Raises:
-            MissingExtraError: ipywidgets is not installed.
-        """
-        from ..jupyter import controls_of
-
-        return controls_of(self)
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from ..show.html import bundle
-
-        return bundle(self)
-
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
         """Write the pipeline as a module with the knobs' present values: `Pipeline.export`."""
         from ..export.exporting import export_chain
