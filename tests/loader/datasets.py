@@ -11,19 +11,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 Point = namedtuple("Point", "x y")  # noqa: PYI024  as users write it
 
 
-class Numbers(Dataset):
-    """Gives each index as a tensor."""
-
-    def __init__(self, length=23):
-        self.length = length
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        return torch.tensor(index)
-
-
 class Made(Dataset):
     """Gives what a function makes of an index."""
 
@@ -36,6 +23,13 @@ class Made(Dataset):
 
     def __getitem__(self, index):
         return self.make(index)
+
+
+class Numbers(Made):
+    """Gives each index as a tensor."""
+
+    def __init__(self, length=23):
+        super().__init__(torch.tensor, length)
 
 
 class AtOnce(Numbers):

@@ -89,22 +89,12 @@ class Lists:
         return 5
 
 
-class Wheel:
+class Wheel(Cursor):
     """Gives lists of indices, is its own iterator, and goes back when it is iterated."""
 
-    def __init__(self, length=6):
-        self.length = length
-        self.at = 0
-
-    def __iter__(self):
-        self.at = 0
-        return self
-
     def __next__(self):
-        if self.at >= self.length:
-            raise StopIteration
-        self.at += 1
-        return [self.at, 2 * self.at]
+        index = super().__next__()
+        return [index + 1, 2 * index + 2]
 
     def __len__(self):
         return self.length

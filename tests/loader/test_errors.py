@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import IterableDataset  # noqa: E402
+
 import nbpipe  # noqa: E402
 from tests.executors.processes import marks  # noqa: E402
 from tests.gates import Gate, delivered, drained  # noqa: E402
-from tests.loader.datasets import Failing, Made, Numbers, Stream  # noqa: E402
+from tests.loader.datasets import Failing, Made, Numbers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -73,27 +75,41 @@ def test_stop_iteration_does_not_look_like_the_end(way):
     assert (len(got), isinstance(raised, RuntimeError)) == (2, True)
 
 
-def test_error_of_a_sampler(way):
-    """An exception of the sampler arrives, after the batches that came before it."""
+class Torn:
+    """Gives some numbers, then raises an error that tells how many."""
 
-    class Broken:
-        def __iter__(self):
-            yield 1
-            yield 2
-            raise LookupError("no more")
+    def __init__(self, kind, count):
+        self.kind = kind
+        self.count = count
 
-    got, raised = delivered(nbpipe.DataLoader(Numbers(), 1, sampler=Broken(), **way))
-    assert (len(got), type(raised)) == (2, LookupError)
+    def __iter__(self):
+        yield from range(self.count)
+        raise self.kind(self.count)
 
 
-def test_error_of_collate_fn(way):
-    """An exception of `collate_fn` arrives."""
+class TornStream(Torn, IterableDataset):
+    """An iterable dataset that does so."""
 
-    def collate(samples):
-        raise ArithmeticError(len(samples))
 
-    _, raised = delivered(nbpipe.DataLoader(Numbers(), 3, collate_fn=collate, **way))
-    assert (type(raised), raised.args) == (ArithmeticError, (3,))
+def unfit(samples):
+    """Fail to make a batch, with the number of its samples."""
+    raise ArithmeticError(len(samples))
+
+
+RAISED = {  # what is given, how many batches come before the error, and the error
+    "sampler": ({"sampler": Torn(LookupError, 2)}, 2, LookupError(2)),
+    "sampler at once": ({"sampler": Torn(LookupError, 0)}, 0, LookupError(0)),
+    "collate_fn": ({"collate_fn": unfit, "batch_size": 3}, 0, ArithmeticError(3)),
+    "stream": ({"dataset": TornStream(OSError, 4), "batch_size": 2}, 2, OSError(4)),
+}
+
+
+@pytest.mark.parametrize("what", RAISED)
+def test_error_of_what_was_given(what, way):
+    """An exception of a sampler, `collate_fn` or a stream arrives, behind what came before it."""
+    given, count, error = RAISED[what]
+    got, raised = delivered(nbpipe.DataLoader(**{"dataset": Numbers(), **given, **way}))
+    assert (len(got), type(raised), raised.args) == (count, type(error), error.args)
 
 
 def test_error_of_worker_init_fn(placed):
@@ -104,18 +120,6 @@ def test_error_of_worker_init_fn(placed):
 
     _, raised = delivered(nbpipe.DataLoader(Numbers(), worker_init_fn=init, **placed))
     assert type(raised) is LookupError
-
-
-def test_error_of_a_stream(way):
-    """An exception of an iterable dataset arrives, after the batches that came before it."""
-
-    class Broken(Stream):
-        def __iter__(self):
-            yield from range(4)
-            raise ConnectionError("gone")
-
-    got, raised = delivered(nbpipe.DataLoader(Broken(), 2, **way))
-    assert (len(got), type(raised)) == (2, ConnectionError)
 
 
 def test_samples_that_do_not_fit(way):
@@ -224,15 +228,3 @@ def test_dataset_that_cannot_be_sent():
         list(nbpipe.DataLoader(dataset, num_workers=1))
     got = list(nbpipe.DataLoader(dataset, 4, num_workers=1, workers="thread"))
     assert [batch.tolist() for batch in got] == [[0, 1, 2, 3]]
-
-
-def test_sampler_that_cannot_begin(way):
-    """A sampler that fails at once leaves nothing running."""
-
-    class Broken:
-        def __iter__(self):
-            raise LookupError("no samples")
-            yield
-
-    _, raised = delivered(nbpipe.DataLoader(Numbers(), sampler=Broken(), **way))
-    assert type(raised) is LookupError

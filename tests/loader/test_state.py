@@ -151,7 +151,7 @@ SAMPLERS = {
         "batch_size": 4,
         "generator": torch.Generator().manual_seed(2),
     },
-    "its own iterator": lambda: {"batch_sampler": Wheel()},
+    "its own iterator": lambda: {"batch_sampler": Wheel(6)},
     "not shuffled": lambda: {"batch_size": 4, "drop_last": True},
 }
 

@@ -1,7 +1,4 @@
-"""A loader whose state is saved and loaded by Lightning, by Accelerate, beside torchdata's."""
-
-import logging
-import warnings
+"""A loader whose state is saved and loaded by Accelerate, beside torchdata's."""
 
 import pytest
 
@@ -9,81 +6,9 @@ torch = pytest.importorskip("torch")
 
 from tests.loader.datasets import Numbers  # noqa: E402
 from tests.loader.stateful import numbers, plain  # noqa: E402
-from tests.resume_tools.training import batches, from_page  # noqa: E402
-
-EPOCHS = 3
-SAVES = {"steps": {"every_n_train_steps": 1}, "epochs": {"every_n_epochs": 1}}
+from tests.resume_tools.training import batches, from_page, imported  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
-
-
-def imported(name):
-    """Import a package that warns of what it imports."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(name)
-
-
-@pytest.fixture(scope="module")
-def lightning():
-    """Import Lightning, and let it say less."""
-    found = imported("lightning.pytorch")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    return found
-
-
-def fitted(lightning, way, folder, begins=None, saves="steps"):
-    """Train, save at each step or begin at a checkpoint; give the batches with their epochs."""
-
-    class Network(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-            self.seen = []
-
-        def training_step(self, batch, step):
-            self.seen.append((self.current_epoch, plain(batch)))
-            return self.layer(batch[:, None].float()).mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    saver = lightning.callbacks.ModelCheckpoint(
-        dirpath=folder, save_top_k=-1, filename="{step}", **SAVES[saves]
-    )
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        callbacks=[] if begins else [saver],
-        enable_checkpointing=not begins,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        logger=False,
-        max_epochs=EPOCHS,
-    )
-    network = Network()
-    goes_on = {"ckpt_path": begins, "weights_only": True} if begins else {}
-    trainer.fit(network, datamodule=from_page("data_module")(numbers(**way)), **goes_on)
-    return network.seen
-
-
-@pytest.mark.parametrize("way", [{}, {"num_workers": 2, "workers": "thread"}], ids=["0", "2"])
-def test_lightning(lightning, way, tmp_path):
-    """From a checkpoint behind any step Lightning goes on with the uninterrupted batches."""
-    torch.manual_seed(3)
-    wanted = fitted(lightning, way, tmp_path)
-    got = {}
-    for step in (1, 5, 6, 7, 12, 17):
-        torch.manual_seed(44)
-        got[step] = fitted(lightning, way, None, str(tmp_path / f"step={step}.ckpt"))
-    assert got == {step: wanted[step:] for step in got}
-
-
-def test_lightning_at_the_end_of_an_epoch(lightning, tmp_path):
-    """From the checkpoint that Lightning takes by default the order of the next epochs goes on."""
-    torch.manual_seed(3)
-    wanted = fitted(lightning, {}, tmp_path, saves="epochs")
-    torch.manual_seed(44)
-    assert fitted(lightning, {}, None, str(tmp_path / "step=6.ckpt")) == wanted[6:]
 
 
 def test_skipping_is_refused_aloud():

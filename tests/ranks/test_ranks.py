@@ -6,25 +6,10 @@ from collections import Counter
 import pytest
 
 import nbpipe
+from tests.ranks.jobs import epochs, order, with_number
 
 pytestmark = pytest.mark.torch
 SIZES = [2, 3]
-
-
-def with_number(item, rng):
-    """Pair an item with a random number of its own."""
-    return item, int(rng.integers(2**32))
-
-
-def order(items):
-    """Make the global order that the ranks share."""
-    return nbpipe.source(range(items)).shuffle(seed=1)
-
-
-def alone(pipe, count=2):
-    """Give the items of each epoch in one process."""
-    with pipe.start() as run:
-        return [list(run) for _ in range(count)]
 
 
 def joined(results, epoch):
@@ -38,7 +23,7 @@ def joined(results, epoch):
 def test_shards_hold_everything(ranks, size, items, tail):
     """Together the ranks read what one process reads, with the same random numbers."""
     results = ranks.run("sharded", size, items=items, tail=tail)
-    for epoch, wanted in enumerate(alone(order(items).map(with_number))):
+    for epoch, wanted in enumerate(epochs(order(items).map(with_number))):
         padded = -items % size if tail == "pad" else 0
         got = joined(results, epoch)
         repeated = Counter(item for item, _ in got) - Counter(item for item, _ in wanted)
@@ -63,7 +48,7 @@ def test_shards_of_draws(ranks, size):
     weights = [1, 0, 3, 2, 0, 5, 1]
     results = ranks.run("sampled", size, weights=weights, n=20)
     drawn = nbpipe.source(range(7)).sample(weights, n=20, seed=3).map(with_number)
-    assert [joined(results, epoch) for epoch in range(2)] == list(map(sorted, alone(drawn)))
+    assert [joined(results, epoch) for epoch in range(2)] == list(map(sorted, epochs(drawn)))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -71,7 +56,7 @@ def test_shards_of_draws(ranks, size):
 def test_claims_hold_everything_once(ranks, size, items, chunk):
     """In each epoch every item goes to one rank, with the random numbers it has in one process."""
     results = ranks.run("claimed", size, items=items, chunk=chunk)
-    wanted = alone(order(items).map(with_number))
+    wanted = epochs(order(items).map(with_number))
     assert [joined(results, epoch) for epoch in range(3)] == [
         sorted(epoch) for epoch in (*wanted, wanted[0])
     ]

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
 from tests.gates import HANG_S
 
-from .training import EPOCHS, batches, from_page, loss_of, model_of, some_batches
+from .training import EPOCHS, batches, from_page, imported, loss_of, model_of, some_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,10 +19,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its ow
 
 @pytest.fixture(scope="module")
 def accelerate():
-    """Import Accelerate, which warns of what it imports."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("accelerate")
+    """Import Accelerate."""
+    return imported("accelerate")
 
 
 def trained(accelerate, folder, *, first_epoch=0, resumes=False, leave_at=None, **how):

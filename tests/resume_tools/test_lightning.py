@@ -1,11 +1,23 @@
 """A run as Lightning's loader: resumed from any checkpoint, the batches go on."""
 
+import functools
 import logging
-import warnings
+from contextlib import closing
 
 import pytest
 
-from .training import EPOCHS, batches, from_page, loss_of, model_of, some_batches
+torch = pytest.importorskip("torch")
+
+from .training import (  # noqa: E402
+    EPOCHS,
+    batches,
+    from_page,
+    imported,
+    loader,
+    loss_of,
+    model_of,
+    some_batches,
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # its own
 SAVES = {
@@ -16,10 +28,8 @@ SAVES = {
 
 @pytest.fixture(scope="module")
 def lightning():
-    """Import Lightning, which warns of what it imports, and let it say less."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = pytest.importorskip("lightning.pytorch")
+    """Import Lightning, and let it say less."""
+    found = imported("lightning.pytorch")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     return found
 
@@ -43,15 +53,16 @@ def network(lightning, validates):
                 return None
 
         def configure_optimizers(self):
-            import torch
-
             return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
     return Network()
 
 
-def fitted(lightning, pipe, *, folder=None, saves=None, begins=None, validates=False, steps=None):
-    """Train; give the steps and the weights. Save to `folder`, begin at a checkpoint."""
+def fitted(lightning, given, *, folder=None, saves=None, begins=None, validates=False, steps=None):
+    """Train on a run or a loader; give the steps and the weights. Save, or begin at a checkpoint.
+
+    Torch's own generator stands elsewhere in each training that begins at a checkpoint.
+    """
     if folder is None:
         callbacks, keeps = [], False
     else:
@@ -68,8 +79,9 @@ def fitted(lightning, pipe, *, folder=None, saves=None, begins=None, validates=F
         max_epochs=EPOCHS,
     )
     model = network(lightning, validates)
-    with pipe.start() as run:
-        module = from_page("data_module")(run)
+    torch.manual_seed(44 if begins else 3)
+    with closing(given):
+        module = from_page("data_module")(given)
         if validates:
             module.val_dataloader = batches
         goes_on = {} if begins is None else {"ckpt_path": begins, "weights_only": True}
@@ -77,33 +89,50 @@ def fitted(lightning, pipe, *, folder=None, saves=None, begins=None, validates=F
     return model.seen, [part.tolist() for part in model.parameters()]
 
 
+def saved_in(folder):
+    """List the checkpoints of a training, each with its number of steps."""
+    return [(int(one.stem.partition("step=")[2]), one) for one in sorted(folder.glob("*.ckpt"))]
+
+
 @pytest.mark.parametrize("validates", [False, True], ids=["trains", "validates"])
 @pytest.mark.parametrize("saves", SAVES)
 def test_lightning_resumes(lightning, saves, validates, tmp_path):
     """From each checkpoint, in an epoch and at its end, the rest and the weights are the same."""
-    options = {"validates": validates}
-    whole, weights = fitted(lightning, batches(), folder=tmp_path, saves=SAVES[saves], **options)
-    wrong = []
-    for checkpoint in sorted(tmp_path.glob("*.ckpt")):
-        step = int(checkpoint.stem.partition("step=")[2])
-        rest = fitted(lightning, batches(concurrency=3), begins=checkpoint, **options)
-        if rest != (whole[step:], weights):
-            wrong.append(checkpoint.stem)
+    fit = functools.partial(fitted, lightning, validates=validates)
+    whole, weights = fit(batches().start(), folder=tmp_path, saves=SAVES[saves])
+    wrong = [
+        step
+        for step, checkpoint in saved_in(tmp_path)
+        if fit(batches(concurrency=3).start(), begins=checkpoint) != (whole[step:], weights)
+    ]
+    assert (wrong, len(whole)) == ([], 12)
+
+
+@pytest.mark.parametrize("saves", SAVES)
+@pytest.mark.parametrize("way", [{}, {"num_workers": 2, "workers": "thread"}], ids=["0", "2"])
+def test_lightning_resumes_a_loader(lightning, way, saves, tmp_path):
+    """From each checkpoint a loader goes on, too: with the batches in the order that torch drew."""
+    whole, weights = fitted(lightning, loader(**way), folder=tmp_path, saves=SAVES[saves])
+    wrong = [
+        step
+        for step, checkpoint in saved_in(tmp_path)
+        if fitted(lightning, loader(**way), begins=checkpoint) != (whole[step:], weights)
+    ]
     assert (wrong, len(whole)) == ([], 12)
 
 
 def test_lightning_resumes_without_a_length(lightning, tmp_path):
     """With a number of batches to train on, Lightning takes none ahead, and none is lost."""
-    saves = SAVES["steps"]
-    whole, weights = fitted(lightning, some_batches(), folder=tmp_path, saves=saves, steps=3)
+    fit = functools.partial(fitted, lightning, steps=3)
+    whole, weights = fit(some_batches().start(), folder=tmp_path, saves=SAVES["steps"])
     checkpoint = next(tmp_path.glob("*step=5.ckpt"))
-    rest = fitted(lightning, some_batches(concurrency=3), begins=checkpoint, steps=3)
+    rest = fit(some_batches(concurrency=3).start(), begins=checkpoint)
     assert rest == (whole[5:], weights)
 
 
 def test_lightnings_epochs_are_the_runs(lightning):
     """Lightning's epoch 0 is the run's, although it calls `iter` before it."""
-    seen, _ = fitted(lightning, batches())
+    seen, _ = fitted(lightning, batches().start())
     with batches().start() as run:
         assert [batch for _, _, batch in seen] == [
             batch_BF.tolist() for _ in range(EPOCHS) for batch_BF in run

@@ -1,7 +1,10 @@
 """A training of a few steps, and what the pages on resuming give for it."""
 
 import re
+import warnings
 from pathlib import Path
+
+import pytest
 
 import nbpipe
 
@@ -10,6 +13,13 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ITEMS = 16
 BATCH = 4
 EPOCHS = 3
+
+
+def imported(name):
+    """Import a package that warns of what it imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
 
 
 def from_page(name):
@@ -32,6 +42,14 @@ def batches(**how):
     """Make the pipeline that is trained on, with any knobs."""
     rows = nbpipe.source(range(ITEMS)).shuffle(seed=0).map(as_row, name="row", **how)
     return rows.batch(BATCH)
+
+
+def loader(**how):
+    """Make a loader of such rows, in the order that torch draws."""
+    import torch
+
+    rows = torch.arange(2.0 * ITEMS).reshape(ITEMS, 2) / ITEMS
+    return nbpipe.DataLoader(rows, BATCH, shuffle=True, **how)
 
 
 def some_batches(shard=None, **how):
