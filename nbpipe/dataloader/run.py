@@ -451,7 +451,7 @@ class LoaderRun(ShownRun):
             for knob in stage.knobs.values():
                 if knob not in self._watched:
                     self._watched.add(knob)
-                    knob.watch(_noting(self))
+                    knob.watch(self._events.append)  # knobs may outlive this run
 
     @property
     def knobs(self) -> Mapping[str, Mapping[str, Knob]]:
@@ -741,17 +741,6 @@ class LoaderRun(ShownRun):
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
         """Write the loader's chain as a module: `Pipeline.export`."""
         return self._pipeline.export(path, overwrite=overwrite)
-
-
-def _noting(run: LoaderRun) -> Callable[[KnobChange], None]:
-    reference = weakref.ref(run)  # knobs may outlive it
-
-    def noted(change: KnobChange) -> None:
-        one = reference()
-        if one is not None:
-            one._events.append(change)
-
-    return noted
 
 
 def _added(

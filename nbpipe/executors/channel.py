@@ -28,7 +28,7 @@ from .memory import (
     open_memory,
     size_class,
 )
-from .pickling import Classes, Pickled, dumps_message, loader
+from .pickling import Classes, MessageLoader, Pickled, dumps_message
 
 LOG = logging.getLogger("nbpipe")
 BUDGET_BYTES = 1 << 29
@@ -158,7 +158,7 @@ class Channel:
         (head, buffers), defines = self._receive(copy=self.copy if copy is None else copy)
         try:
             if defines:
-                return loader(head, buffers, self._classes).load()
+                return MessageLoader(head, buffers, self._classes).load()
             return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
         finally:
             del head, buffers  # a traceback would keep them

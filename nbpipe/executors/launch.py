@@ -518,7 +518,7 @@ def _hold_standard_descriptors() -> None:
 def capture_environment() -> bytes:
     """Return this process's folder, import path, environment variables and command line."""
     noted = {
-        "folder": _folder(),
+        "folder": pickling.working_folder() or None,
         "path": _texts(sys.path),
         "environment": dict(os.environ),
         "arguments": _texts(sys.argv),
@@ -558,13 +558,6 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()  # noqa: PTH109  as text, for JSON
-    except OSError:  # it was deleted
-        return None
 
 
 def _texts(values: Iterable[object]) -> list[str]:

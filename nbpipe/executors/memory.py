@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import io
 import itertools
 import mmap
 import os
@@ -24,7 +23,7 @@ import numpy as np
 
 from ..errors import UnpicklableError
 from . import pickling
-from .pickling import PROTOCOL, Buffers, HeldFile, Pickler
+from .pickling import PROTOCOL, HeldFile, Pickled, Pickler
 
 _ALIGNED = 64  # bytes; a cache line, and what vector instructions ask for
 HEADER_BYTES = _ALIGNED  # the flag, with a line of its own
@@ -447,16 +446,19 @@ class Packer:
 
     def pack(self, value: object) -> tuple[Any, ...]:
         """Return what `unpack` takes."""
-        sink, buffers = io.BytesIO(), Buffers(_MAPPED_FROM_BYTES)
-        pickler = _MappingPickler(sink, buffer_callback=buffers.keep_inside if _CAN_MAP else None)
+        pickled = Pickled(_MAPPED_FROM_BYTES)
+        pickler = _MappingPickler(
+            pickled, buffer_callback=pickled.keep_inside if _CAN_MAP else None
+        )
         pickler.dump(value)
         self._storages = list(pickler.storages.values())
-        if not buffers.kept:
-            return (sink.getvalue(), None)
-        if not self._kept or _spans(buffers.kept) != _spans(self._buffers):
-            self._kept = [*self._kept[-1:], _MappedFile(buffers.kept)]
-            self._buffers = buffers.kept
-        return (sink.getvalue(), self._kept[-1].where)
+        head, buffers = b"".join(pickled.parts), pickled.buffers
+        if not buffers:
+            return (head, None)
+        if not self._kept or _spans(buffers) != _spans(self._buffers):
+            self._kept = [*self._kept[-1:], _MappedFile(buffers)]
+            self._buffers = buffers
+        return (head, self._kept[-1].where)
 
     def release(self) -> None:
         """Let go of the memory: no worker is left that could want it."""
@@ -497,19 +499,14 @@ class _MappedFile:
         starts = [0, *itertools.accumulate(aligned(len(buffer)) for buffer in buffers)]
         spans = [(at, len(buffer)) for at, buffer in zip(starts, buffers, strict=False)]
         self._fd = open_memory(starts[-1])
-        for (at, _), buffer in zip(spans, buffers, strict=True):
-            _write(self._fd, buffer, at)
+        memory = bytes_of(_Mapping(self._fd, starts[-1]))
+        for (at, length), buffer in zip(spans, buffers, strict=True):
+            copy_bytes(memory[at : at + length], buffer)
         self.where = HeldFile.of(self._fd), starts[-1], spans
 
     def __del__(self, close: Callable[[int], object] = os.close) -> None:
         if self._fd >= 0:  # modules may be empty by now, arguments are not
             close(self._fd)
-
-
-def _write(fd: int, buffer: memoryview, at: int) -> None:
-    while buffer:
-        count = os.pwrite(fd, buffer, at)
-        buffer, at = buffer[count:], at + count
 
 
 def _mapped(file: HeldFile, size_bytes: int, spans: Any) -> list[memoryview]:

@@ -12,7 +12,6 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from multiprocessing import context, resource_tracker
 from multiprocessing.reduction import ForkingPickler
@@ -217,7 +216,7 @@ def importable(name: str) -> bool:
     if name.partition(".")[0] in _EVERYWHERE:
         return True
     origin = getattr(sys.modules.get(name), "__file__", None)
-    key = (name, origin, _folder(), *sys.path)
+    key = (name, origin, working_folder(), *sys.path)
     if key not in _importable:
         if not _is_importable(name, origin):
             return False
@@ -225,10 +224,11 @@ def importable(name: str) -> bool:
     return True
 
 
-def _folder() -> str:
+def working_folder() -> str:
+    """Return the folder of this process; nothing where that was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109  as text, and often
-    except OSError:  # it was deleted
+    except OSError:
         return ""
 
 
@@ -275,26 +275,23 @@ def dumps_message(message: object, classes: Classes) -> Pickled:
     Raises:
         Exception: whatever the pickling of an object raised.
     """
-    sink, buffers = _Sink(), Buffers(_SMALL_BYTES)
+    pickled = Pickled()
     try:
-        _ByName(sink, PROTOCOL, buffer_callback=buffers.keep_inside).dump(message)
+        _ByName(pickled, PROTOCOL, buffer_callback=pickled.keep_inside).dump(message)
     except ArgumentTypeError:
         raise
     except Exception:  # cloudpickle says what is wrong, if it is
         return _dumps_by_value(message, classes)
-    if _names_what_is_only_here(sink.parts):
+    if _names_what_is_only_here(pickled.parts):
         return _dumps_by_value(message, classes)
-    return Pickled(sink.parts, buffers.kept)
+    return pickled
 
 
-def loader(head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> pickle.Unpickler:
-    """Return what loads a message with definitions of classes in it."""
-    return _Loader(io.BytesIO(head), buffers, classes)
-
-
-@dataclass(slots=True)
 class Pickled:
-    """A message as bytes.
+    """A message as bytes: takes what a pickler writes, large `bytes` without a copy.
+
+    Args:
+        from_bytes: smaller buffers are left to the pickler.
 
     Attributes:
         parts: the pickle, in pieces.
@@ -302,40 +299,24 @@ class Pickled:
         defines: there are definitions of classes in it.
     """
 
-    parts: _Parts
-    buffers: list[memoryview]
-    defines: bool = False
-
-
-class Buffers:
-    """Collects the memory that is not pickled with the rest.
-
-    Args:
-        from_bytes: smaller buffers are left to the pickler.
-    """
-
-    def __init__(self, from_bytes: int) -> None:
-        self.kept: list[memoryview] = []
+    def __init__(self, from_bytes: int = _SMALL_BYTES) -> None:
+        self.parts: _Parts = []
+        self.buffers: list[memoryview] = []
+        self.defines = False
         self._from_bytes = from_bytes
+
+    def write(self, part: Any) -> None:
+        """Take the next bytes."""
+        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
+        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
 
     def keep_inside(self, buffer: PickleBuffer) -> bool:
         """Take a buffer, unless it is small."""
         raw = buffer.raw()
         if raw.nbytes < self._from_bytes:
             return True
-        self.kept.append(raw)
+        self.buffers.append(raw)
         return False
-
-
-class _Sink:
-    """Collects what a pickler writes, large `bytes` without a copy."""
-
-    def __init__(self) -> None:
-        self.parts: _Parts = []
-
-    def write(self, part: Any) -> None:
-        # A pickler owns the memory behind a memoryview of its own, not behind an object's bytes.
-        self.parts.append(bytes(part) if isinstance(part, memoryview) else _raw(part))
 
 
 def _raw(part: Any) -> bytes | memoryview:
@@ -353,15 +334,15 @@ class _ByName(pickle.Pickler):
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations
     """Sends functions and classes whole where the other process could not import them."""
 
-    def __init__(self, sink: _Sink, classes: Classes, keep_inside: Any) -> None:
-        super().__init__(sink, PROTOCOL, keep_inside)
+    def __init__(self, pickled: Pickled, classes: Classes) -> None:
+        super().__init__(pickled, PROTOCOL, pickled.keep_inside)
+        self.pickled = pickled
         self.classes = classes
-        self.defines = False
 
     def persistent_id(self, value: object) -> _Definition | None:
         """Return the definition of a class that the other process cannot import."""
         definition = self.classes.define(value) if isinstance(value, type) else None
-        self.defines = self.defines or definition is not None
+        self.pickled.defines |= definition is not None
         return definition
 
     @property
@@ -370,19 +351,18 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return _reducers({**others[0], **first} if others else first)
 
 
-class _Loader(pickle.Unpickler):
-    """Finds the classes that a message defines."""
+class MessageLoader(pickle.Unpickler):
+    """Loads a message with definitions of classes in it."""
 
-    def __init__(self, file: io.BytesIO, buffers: Iterable[memoryview], classes: Classes) -> None:
-        super().__init__(file, buffers=buffers)
+    def __init__(self, head: memoryview, buffers: Iterable[memoryview], classes: Classes) -> None:
+        super().__init__(io.BytesIO(head), buffers=buffers)
         self.persistent_load = classes.find  # type: ignore[method-assign]
 
 
 def _dumps_by_value(message: object, classes: Classes) -> Pickled:
-    sink, buffers = _Sink(), Buffers(_SMALL_BYTES)
-    pickler = _ByValue(sink, classes, buffers.keep_inside)
-    pickler.dump(message)
-    return Pickled(sink.parts, buffers.kept, pickler.defines)
+    pickled = Pickled()
+    _ByValue(pickled, classes).dump(message)
+    return pickled
 
 
 def _names_what_is_only_here(parts: _Parts) -> bool:
