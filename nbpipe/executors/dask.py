@@ -13,12 +13,11 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
-    ExecutorBrokenError,
     MissingExtraError,
     StageError,
     UnpicklableError,
@@ -179,6 +178,11 @@ class DaskCaller(FutureCaller):
         link: address of Dask's dashboard, or None.
     """
 
+    ways_out: ClassVar = {
+        ImportError: "install what is missing, and nbpipe, where the scheduler and the workers run",
+        OSError: "keep the client and its cluster open for as long as the run lasts",
+        BaseException: "the logs of the scheduler and the workers may say more",
+    }
     retries_of_deaths = 1  # Dask also gives up an innocent item that waited beside a poisonous one
 
     def __init__(self, spec: DaskExecutor) -> None:
@@ -199,8 +203,7 @@ class DaskCaller(FutureCaller):
             return call.error(WorkerDiedError, f"killed its worker {deaths} times, and is given up")
         if isinstance(error, CancelledError):
             error = ConnectionError(f"the Dask client is {self._client.status}")
-        what = f"was not done: {type(error).__name__}: {error}"
-        return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
+        return super()._failure(call, error)
 
     def prepare(self, program: Program) -> None:
         """Pickle the program now."""
@@ -247,14 +250,6 @@ def _link(client: Client) -> str | None:
         return client.dashboard_link or None
     except Exception:  # a scheduler without a dashboard; a client that is closed
         return None
-
-
-def _way_out(error: BaseException) -> str:
-    if isinstance(error, ImportError):
-        return "install what is missing, and nbpipe, where the scheduler and the workers run"
-    if isinstance(error, OSError):
-        return "keep the client and its cluster open for as long as the run lasts"
-    return "the logs of the scheduler and the workers may say more"
 
 
 # -- The way to the cluster and back: coroutines that live in the event loop of a client -----------

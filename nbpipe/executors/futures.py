@@ -10,11 +10,11 @@ import time
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager
 from pickle import PickleBuffer
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from ..errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
 from .base import Answer, Caller, Job, Program
@@ -34,7 +34,12 @@ class FutureCaller(Caller):
 
     Args:
         name: of what does the work, for messages.
+
+    Attributes:
+        ways_out: what to do where a call was not done, by the kind of error; the first that fits.
     """
+
+    ways_out: ClassVar[Mapping[type[BaseException], str]]
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -53,9 +58,11 @@ class FutureCaller(Caller):
             Exception: no more work is taken.
         """
 
-    @abstractmethod
     def _failure(self, call: PendingCall, error: BaseException) -> StageError:
         """Return what to raise where a call was not done: what happened, and the way out."""
+        what = f"was not done: {type(error).__name__}: {error}".rstrip(": ")
+        way = next(way for kind, way in self.ways_out.items() if isinstance(error, kind))
+        return call.error(ExecutorBrokenError, f"{what}; {way}")
 
     def call(self, job: Job) -> Answer:
         """Have a job done, and wait for it in this thread.
@@ -164,6 +171,15 @@ class ForeignCaller(FutureCaller):
         executor: what does the work; it is never shut down here.
     """
 
+    ways_out: ClassVar = {
+        BrokenExecutor: "make a new executor, or use executor='process', where a worker that dies "
+        "costs its own item at most",
+        CancelledError: "keep the executor open, and its work uncancelled, for as long as the run "
+        "lasts",
+        ImportError: "install what is missing where the executor's workers run",
+        BaseException: "keep the executor open for as long as the run lasts",
+    }
+
     def __init__(self, executor: Executor) -> None:
         super().__init__(type(executor).__name__)
         self._executor = executor
@@ -189,23 +205,6 @@ class ForeignCaller(FutureCaller):
         call.digest = shipped.digest
         spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
         return call.parts(shipped), None if spared and not call.whole else shipped.data
-
-    def _failure(self, call: PendingCall, error: BaseException) -> StageError:
-        what = f"was not done: {type(error).__name__}: {error}".rstrip(": ")
-        return call.error(ExecutorBrokenError, f"{what}; {_way_out(error)}")
-
-
-def _way_out(error: BaseException) -> str:
-    if isinstance(error, BrokenExecutor):
-        return (
-            "make a new executor, or use executor='process', where a worker that dies costs "
-            "its own item at most"
-        )
-    if isinstance(error, CancelledError):
-        return "keep the executor open, and its work uncancelled, for as long as the run lasts"
-    if isinstance(error, ImportError):
-        return "install what is missing where the executor's workers run"
-    return "keep the executor open for as long as the run lasts"
 
 
 @final

@@ -92,22 +92,15 @@ def test_epochs_of_one_loader_side_by_side(way):
 
 
 def test_workers_that_stay():
-    """With `persistent_workers` the processes of the first epoch work in the second."""
-    loader = nbpipe.DataLoader(
-        Workers(200), 4, num_workers=2, collate_fn=list, persistent_workers=True
-    )
-    found = [pids(loader) for _ in range(3)]
-    run = loader.run
-    del loader
-    run.close()
-    assert len(set.union(*found)) <= 2
-
-
-def test_workers_that_do_not_stay():
-    """Without it each epoch has processes of its own."""
-    loader = nbpipe.DataLoader(Workers(), 4, num_workers=2, collate_fn=list)
-    first, second = pids(loader), pids(loader)
-    assert first & second == set()
+    """With `persistent_workers` the first epoch's processes work in all; else each has its own."""
+    how = {"num_workers": 2, "collate_fn": list}
+    loader = nbpipe.DataLoader(Workers(200), 4, persistent_workers=True, **how)
+    stay = [pids(loader) for _ in range(3)]
+    loader.run.close()
+    loader = nbpipe.DataLoader(Workers(), 4, **how)
+    go = [pids(loader) for _ in range(2)]
+    assert len(set.union(*stay)) <= 2
+    assert set.intersection(*go) == set()
 
 
 def test_run_that_was_closed_is_replaced():
@@ -213,13 +206,6 @@ def test_pipeline_is_the_chain():
     got = [batch.tolist() for batch in loader.pipeline]
     assert (got, len(loader.pipeline)) == ([[0, 1], [2, 3], [4, 5]], 3)
     assert [stage.name for stage in loader.pipeline.stages] == ["indices", "fetch"]
-
-
-def test_stats_of_the_run():
-    """The run tells what it did, also after the epoch."""
-    loader = nbpipe.DataLoader(Numbers(), 4, num_workers=2, workers="thread")
-    list(loader)
-    assert loader.run.stats()["fetch"].items_out == 6
 
 
 def test_export_of_the_chain_is_refused(tmp_path):

@@ -160,21 +160,18 @@ def test_datasets_of_every_kind(kind, way):
     assert same(of_nbpipe(dataset, batch_size=4, shuffle=True, **way), wanted)
 
 
-def test_collate_fn_of_ones_own(way):
-    """A `collate_fn` gets the list of samples, also a lambda in a process."""
-    collate = lambda samples: (len(samples), sum(samples))  # noqa: E731
-    wanted = of_torch(Numbers(), batch_size=5, collate_fn=collate)
-    assert same(of_nbpipe(Numbers(), batch_size=5, collate_fn=collate, **way), wanted)
+COLLATES = {
+    "own": lambda samples: (len(samples), sum(samples)),
+    "calls torch's": lambda samples: torch.utils.data.default_collate(samples) * 2,
+}
 
 
-def test_collate_fn_that_calls_torchs(way):
-    """A `collate_fn` may call torch's, which in a worker has ways of its own."""
-
-    def collate(samples):
-        return torch.utils.data.default_collate(samples) * 2
-
-    wanted = of_torch(Numbers(), batch_size=5, collate_fn=collate)
-    assert same(of_nbpipe(Numbers(), batch_size=5, collate_fn=collate, **way), wanted)
+@pytest.mark.parametrize("kind", COLLATES)
+def test_collate_fn_of_ones_own(kind, way):
+    """A `collate_fn` gets the list of samples, and may call torch's; also a lambda in a process."""
+    options = {"batch_size": 5, "collate_fn": COLLATES[kind]}
+    wanted = of_torch(Numbers(), **options)
+    assert same(of_nbpipe(Numbers(), **options, **way), wanted)
 
 
 def test_dataset_of_a_cell(way):
