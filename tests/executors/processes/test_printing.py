@@ -1,11 +1,14 @@
 """What workers print: whole lines in the parent's streams, however much it is."""
 
+import contextlib
+import io
 import sys
+import threading
 
 import pytest
 
 from tests.executors.processes.chain import placed
-from tests.gates import drained
+from tests.gates import HANG_S, drained
 
 LONG_BYTES = 10_000_000
 
@@ -42,24 +45,32 @@ def test_the_end_of_a_line_may_be_missing(capsys):
     assert capsys.readouterr().out == "".join(f"{n};" for n in got)
 
 
-def test_prints_come_while_a_call_runs(capsys, gate, bell):
+def test_prints_come_while_a_call_runs(monkeypatch, gate):
     """A line is shown before the call that printed it has ended."""
+
+    class Sink(io.StringIO):
+        """Say when a whole line has come; `capsys`, read while others write, loses text."""
+
+        def write(self, text):
+            count = super().write(text)
+            if self.getvalue().endswith("\n"):
+                shown.set()
+            return count
 
     def work(n):
         print("begun")
-        bell.ring()
         gate.wait()
         return n
 
+    shown, sink = threading.Event(), Sink()
+    monkeypatch.setattr(sys, "stdout", sink)
     with placed(1, work).start() as run:
         items = iter(run)
-        bell.wait()
-        shown = ""
-        while "begun" not in shown:
-            shown += capsys.readouterr().out
+        assert shown.wait(HANG_S)
+        text = sink.getvalue()
         gate.open()
         got = drained(items)
-    assert (shown, got) == ("begun\n", [0])
+    assert (text, got) == ("begun\n", [0])
 
 
 def test_ten_megabytes(capsys):
@@ -129,8 +140,6 @@ def test_streams_have_what_libraries_ask_for(capsys):
 
 def test_replaced_streams_of_the_parent():
     """Prints follow `sys.stdout` of the parent, as it is when they arrive."""
-    import contextlib
-    import io
 
     def work(n):
         print("line", n)
