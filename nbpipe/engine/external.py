@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from time import monotonic
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from ..base.checks import as_int
 from ..base.format import shortened
 from ..base.seeding import Entry, Path
 from ..errors import ArgumentError, ArgumentTypeError, EpochClosedError
-from ..executors.remote_errors import PackedError, pack_error
 from ..ops.chain import absorbed, index_plan
 from ..ops.cut import Skip
 from ..ops.remaining import Remaining
@@ -30,118 +28,44 @@ _BLOCK = 4096  # numbers of an array that are taken out at once
 
 
 @final
-class NotAnIndex:
-    """Takes the place of an index that was no int; the source refuses it when it comes to it.
-
-    Args:
-        value: what was given.
-    """
-
-    __slots__ = ("text",)
-
-    def __init__(self, value: object) -> None:
-        self.text = shortened(repr(value))
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-@final
-class Broken:
-    """Takes the place of an index: whatever gave them raised; it may cross to another process.
-
-    Args:
-        error: what was raised.
-    """
-
-    __slots__ = ("_packed",)
-
-    def __init__(self, error: BaseException) -> None:
-        self._packed: PackedError = pack_error(error)
-
-    @property
-    def error(self) -> BaseException:
-        """The exception, with its traceback as a note."""
-        return self._packed.unpack()
-
-
-Index: TypeAlias = int | NotAnIndex | Broken
-
-
-class GivenOrder(ABC):
-    """The order of one epoch, as a list of indices that the source is to read."""
-
-    @property
-    @abstractmethod
-    def count(self) -> int | None:
-        """Number of indices; None where it is not known before they are given."""
-
-    @abstractmethod
-    def draw(self) -> Iterator[Index]:
-        """Return the indices one by one; called once, in the thread that reads the source."""
-
-    @property
-    @abstractmethod
-    def inner(self) -> object:
-        """What is to be closed when the epoch is over and nothing draws any more."""
-
-    @abstractmethod
-    def close(self, error: BaseException | None) -> None:
-        """Called when the epoch is over, and what ended it before its time; from any thread."""
-
-
-@final
-class Listed(GivenOrder):
+class Listed:
     """The indices of an iterable, drawn as the source comes to them.
 
     Args:
         indices: an iterable of ints.
+
+    Attributes:
+        inner: what is to be closed when the epoch is over and nothing draws any more: the
+            iterator, where it was made here.
 
     Raises:
         ArgumentTypeError: it cannot be iterated, has no order, or is a generator that was read.
     """
 
     def __init__(self, indices: Iterable[Any]) -> None:
-        self._indices = checked("iterate indices", indices)
-        self._inner: object = None
+        self.indices = checked("iterate indices", indices)
+        self.inner: object = None
 
     @property
     def count(self) -> int | None:
-        """The length of the iterable, where it has one."""
+        """The length of the iterable; None where it has none."""
         try:
-            return len(self._indices)
+            return len(self.indices)
         except (TypeError, NotImplementedError):
             return None
 
-    def draw(self) -> Iterator[Index]:
-        """Iterate."""
-        indices = self._indices
+    def draw(self) -> Iterator[Any]:
+        """Return the indices one by one; called once, in the thread that reads the source."""
+        indices = self.indices
         if is_array(indices):
             return _of_array(indices)
-        numbers = iter(indices)
+        numbers: Iterator[Any] = iter(indices)
         if numbers is not indices:  # else it is the user's own, who may go on with it
-            self._inner = numbers
-        return map(as_index, numbers)
-
-    def draw_lots(self, size: int) -> Iterator[list[Index]]:
-        """Return `size` indices at once where that keeps nobody waiting, else one by one."""
-        ready = is_array(self._indices) or isinstance(self._indices, list | tuple | range)
-        lot: list[Index] = []
-        for index in self.draw():
-            lot.append(index)
-            if not ready or len(lot) == size:
-                yield lot
-                lot = []
-        if lot:
-            yield lot
-
-    @property
-    def inner(self) -> object:
-        """The iterator, where it was made here."""
-        return self._inner
+            self.inner = numbers
+        return numbers
 
     def close(self, error: BaseException | None) -> None:
-        """Leave the iterator to whoever draws from it."""
+        """Called when the epoch is over: the iterator is left to whoever draws from it."""
 
 
 def checked(what: str, indices: Any) -> Any:
@@ -176,34 +100,28 @@ def is_array(indices: object) -> bool:
     return isinstance(indices, np.ndarray) or (tensor is not None and isinstance(indices, tensor))
 
 
-def as_index(value: object) -> Index:
-    """Return an int as it is, or what stands for anything else."""
-    number = as_int(value)
-    return NotAnIndex(value) if number is None else number
-
-
-def lot_of(indices: Any) -> Sequence[Index]:
+def lot_of(indices: Any) -> list[Any]:
     """Return all of some indices.
 
     Raises:
         ArgumentTypeError: they cannot be iterated, or have no order.
     """
     found = checked("load indices", indices)
-    return list(_of_array(found) if is_array(found) else map(as_index, found))
+    return list(_of_array(found) if is_array(found) else found)
 
 
-def _of_array(numbers: Any) -> Iterator[Index]:
+def _of_array(numbers: Any) -> Iterator[Any]:
     """Take the numbers out block by block: one by one costs ten times as much."""
     for start in range(0, len(numbers), _BLOCK):
-        yield from map(as_index, numbers[start : start + _BLOCK].tolist())
+        yield from numbers[start : start + _BLOCK].tolist()
 
 
 def index_error(ordinal: int, index: object, length: int, source: str) -> ArgumentError:
     """Make the error for an index that the source does not have."""
     rule = f"an int in [0, {length - 1}]" if length else "absent"
     return ArgumentError(
-        f"index number {ordinal} of the epoch must be {rule}, got {index!r}: source {source!r} "
-        f"has {length} items, counted from 0"
+        f"index number {ordinal} of the epoch must be {rule}, got {shortened(repr(index))}: source "
+        f"{source!r} has {length} items, counted from 0"
     )
 
 
@@ -214,15 +132,13 @@ _ATTEND_S = 0.05  # a kernel that waits answers its front end at least this ofte
 
 
 @final
-class Feed(GivenOrder):
+class Feed:
     """Loads of indices on their way to the source of one epoch; any thread may push.
 
     Its lock is taken under the scheduler's, so nothing of the scheduler is called under it.
 
     Args:
-        depth: loads that may wait for the source to begin them; None: any number [loads].
-        on_begun: called with the number of loads when the source begins some, with 0 when it
-            wants no more; or None.
+        depth: loads that may wait for the source to begin them [loads].
 
     Attributes:
         wake: called after there is more to draw, or nothing more comes.
@@ -231,31 +147,23 @@ class Feed(GivenOrder):
     count = None
     inner = None
 
-    def __init__(self, depth: int | None, on_begun: Callable[[int], object] | None = None) -> None:
+    def __init__(self, depth: int) -> None:
         self.wake: Callable[[], object] = _nothing
-        self._on_begun = on_begun or _nothing
-        self._send: Callable[[Sequence[Index] | None], object] | None = None
         self._depth = depth
         self._lock = threading.RLock()  # garbage may close it below us: reentrant
         self._changed = threading.Condition(self._lock)
-        self._indices: deque[tuple[Index, int]] = deque()  # with the loads that it begins
+        self._indices: deque[tuple[Any, bool]] = deque()  # and whether a load begins with it
         self._waiting = 0
         self._wanted = True
         self._ended = self._closed = False
         self._error: BaseException | None = None
 
-    def forward(self, send: Callable[[Sequence[Index] | None], object]) -> None:
-        """Have each load, and None for the end, sent away: no source of this process draws them."""
-        self._send = send
-
     # -- pushing --------------------------------------------------------------------------
     def load(
         self,
-        indices: Sequence[Index],
+        indices: Sequence[Any],
         timeout_s: float | None = None,
         between: Callable[[], object] | None = None,
-        *,
-        loads: int = 1,
     ) -> bool:
         """Push a load; wait until fewer than `depth` others wait.
 
@@ -263,7 +171,6 @@ class Feed(GivenOrder):
             indices: all of the load.
             timeout_s: how long to wait at most [s], or None.
             between: called again and again meanwhile, or None.
-            loads: loads that it stands for [loads].
 
         Returns:
             Whether it was taken: False where the time was over.
@@ -272,7 +179,7 @@ class Feed(GivenOrder):
             EpochClosedError: the epoch is over, or its end was announced.
         """
         until_s = None if timeout_s is None else monotonic() + timeout_s
-        while not self._taken(indices, loads, _round_s(until_s, attends=between is not None)):
+        while not self._taken(indices, _round_s(until_s, attends=between is not None)):
             if until_s is not None and monotonic() >= until_s:
                 return False
             if between is not None:
@@ -280,20 +187,22 @@ class Feed(GivenOrder):
         self.wake()
         return True
 
-    def _taken(self, indices: Sequence[Index], loads: int, wait_s: float | None) -> bool:
-        """Take a load, once there is room; say whether there was in time."""
+    def _taken(self, indices: Sequence[Any], wait_s: float | None) -> bool:
+        """Take a load, once there is room; tell whether there was in time."""
         with self._lock:
             if indices and not self._changed.wait_for(self._admits, wait_s):
                 return False
             self._check_open()
             if self._wanted and indices:
-                self._put(indices, loads)
+                first, *others = indices
+                self._indices.extend([(first, True), *((index, False) for index in others)])
+                self._waiting += 1
+                self._changed.notify_all()
             return True
 
     def _admits(self) -> bool:
         """Tell whether there is nothing to wait for."""
-        full = self._depth is not None and self._waiting >= self._depth
-        return not full or not self._wanted or self._ended or self._closed
+        return self._waiting < self._depth or not self._wanted or self.ended
 
     def _check_open(self) -> None:
         if self._closed:
@@ -307,22 +216,12 @@ class Feed(GivenOrder):
                 "another one with run.open_epoch()"
             )
 
-    def _put(self, indices: Sequence[Index], loads: int) -> None:
-        if self._send is None:
-            self._indices.extend([(indices[0], loads), *((index, 0) for index in indices[1:])])
-            self._changed.notify_all()
-        else:
-            self._send(indices)
-        self._waiting += loads
-
     def end(self) -> None:
         """Tell that no more loads come; again does nothing."""
         with self._lock:
-            if self._ended or self._closed:
+            if self.ended:
                 return
             self._ended = True
-            if self._send is not None:
-                self._send(None)
             self._changed.notify_all()
         self.wake()
 
@@ -345,12 +244,7 @@ class Feed(GivenOrder):
         """Whether nothing more comes than what is ready."""
         return self._ended or self._closed
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the source reads on: no stage failed, none has had enough."""
-        return self._wanted
-
-    def draw(self) -> Iterator[Index]:
+    def draw(self) -> Iterator[Any]:
         """Return what was pushed; wait where there is nothing yet, until the end."""
         return iter(self._draw, _END)
 
@@ -359,29 +253,18 @@ class Feed(GivenOrder):
             self._changed.wait_for(lambda: self._indices or self.ended or not self._wanted)
             if not self._indices:
                 return _END
-            index, loads = self._indices.popleft()
-        if loads:
-            self.began(loads)
+            index, begins = self._indices.popleft()
+            if begins:
+                self._waiting -= 1
+                self._changed.notify_all()
         return index
-
-    def began(self, loads: int) -> None:
-        """Called when the source has begun some loads: there is room for others."""
-        with self._lock:
-            self._waiting = max(0, self._waiting - loads)
-            self._changed.notify_all()
-        self._on_begun(loads)
 
     def cut(self) -> None:
         """Called when the source wants no more: what is pushed from now on is dropped."""
         with self._lock:
-            if not self._wanted:
-                return
             self._wanted = False
             self._indices.clear()
             self._changed.notify_all()
-            told = not self._ended
-        if told:
-            self._on_begun(0)
 
 
 def _round_s(until_s: float | None, *, attends: bool) -> float | None:
@@ -395,6 +278,24 @@ def _round_s(until_s: float | None, *, attends: bool) -> float | None:
 
 def _nothing(*_: object) -> None:
     """Tell nobody."""
+
+
+GivenOrder = Listed | Feed  # the order of one epoch: the indices that the source is to read
+
+
+def whole_order(order: GivenOrder) -> Listed:
+    """Return an order with all its indices at hand, to be sent to another process.
+
+    Raises:
+        ArgumentError: nobody knows how many there are.
+    """
+    if order.count is None:
+        raise ArgumentError(
+            "with isolate=True the order of an epoch must be a list of indices, or have another "
+            "length, got one that is only known while it is read; give a list, or start the run "
+            "without isolate"
+        )
+    return Listed(list(order.draw()))
 
 
 # -- A chain whose source reads the indices it is given, in the place of its own order -------------
@@ -451,11 +352,10 @@ class GivenItems:
         """
         return _Reading(self, len(self._items), rest)
 
-    def read(self, ordinal: int, index: Index, length: int) -> Entry:
+    def read(self, ordinal: int, index: Any, length: int) -> Entry:
         """Read one item of a source with `length` items; raises as `entries` does."""
-        if isinstance(index, Broken):
-            raise index.error
-        number = index if isinstance(index, int) else -1
+        found = as_int(index)
+        number = -1 if found is None else found
         self.path = path = (ordinal, number)
         if not 0 <= number < length:
             raise index_error(ordinal, index, length, self._source)

@@ -549,10 +549,12 @@ class Machine(ABC):
     Attributes:
         scheduler: hands the items to the loop.
         limit_bytes: budget for what all buffers hold [bytes], or None.
+        isolated: they run in a process of their own.
     """
 
     scheduler: Scheduler
     limit_bytes: int | None
+    isolated = False
 
     # -- told -----------------------------------------------------------------------------
     @abstractmethod

@@ -15,7 +15,7 @@ from ..base.checks import seconds, whole
 from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
-from ..engine.external import MAX_DEPTH, Feed, GivenOrder, Listed, given_chain
+from ..engine.external import MAX_DEPTH, Feed, GivenOrder, Listed, given_chain, whole_order
 from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, LocalMachine, Machine, Record, knob_watcher
 from ..engine.node import Stages
@@ -352,7 +352,7 @@ class Run(ShownRun):
             indices: ints from 0 to the source's length - 1, as often and in the order that they
                 are wanted: a list, an array, a tensor, a sampler, a generator, which may be
                 endless. They are drawn as the source reads them, `prefetch` items ahead; with
-                `isolate=True` up to 64 more.
+                `isolate=True` they need a length, and are drawn at once.
 
         Returns:
             The iterator of the epoch, as `iter(run)` gives it. An index that is out of range or
@@ -361,7 +361,8 @@ class Run(ShownRun):
         Raises:
             ArgumentTypeError: `indices` cannot be iterated, or the pipeline does not begin with
                 a source that has a length and an index.
-            ArgumentError: a `repeat` behind the head would read the source again.
+            ArgumentError: a `repeat` behind the head would read the source again, or the run is
+                isolated and the indices have no length.
             RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
         """
         return self.begin_epoch(Listed(indices))
@@ -386,8 +387,8 @@ class Run(ShownRun):
         Raises:
             ArgumentTypeError: the pipeline does not begin with a source that has a length and an
                 index.
-            ArgumentError: `depth` is out of range, or a `repeat` behind the head would read the
-                source again.
+            ArgumentError: `depth` is out of range, a `repeat` behind the head would read the
+                source again, or the run is isolated.
             RunClosedError, ConcurrentIterationError, ReentrantRunError: as for `iter(run)`.
         """
         feed = Feed(whole("open_epoch depth", depth, minimum=1, maximum=MAX_DEPTH, unit="loads"))
@@ -405,6 +406,8 @@ class Run(ShownRun):
         if node_state:
             number = self._life.next_epoch
             self._life.following = EpochPlace(number, 0, node_state, given is not None)
+        if given is not None and self._machine.isolated:
+            given = whole_order(given)
         return self._iterator(None, given)
 
     def node_state(self, epoch: int, rest: Remaining) -> Stages | None:

@@ -28,8 +28,6 @@ from tests.strategies import CALL_STEPS, GATHER_STEPS, HANDS, Recipe, mapped
 
 ITEMS = [10 * number for number in range(40)]
 
-isolated = pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
-
 
 def chain(**calls):
     """Make a chain of tens and one stage, "w"."""
@@ -124,10 +122,10 @@ def interrupted_once(wait):
 
 
 @contextlib.contextmanager
-def full(*, isolate=False, depth=2):
+def full(*, depth=2):
     """Give a run whose source waits at a gate, with an epoch in which every place is taken."""
     gate, calls = Gate(), Calls()
-    with nbpipe.source(Gated(ITEMS, gate, calls)).start(isolate=isolate) as run:
+    with nbpipe.source(Gated(ITEMS, gate, calls)).start() as run:
         epoch = run.open_epoch(depth=depth)
         epoch.load([0])
         calls.wait_begun(1)
@@ -140,18 +138,16 @@ def full(*, isolate=False, depth=2):
 
 
 # -- what goes in comes out ---------------------------------------------------------------
-@isolated
-def test_loads_come_out_in_order(isolate):
+def test_loads_come_out_in_order():
     """Items come in the order of the loads, and end after `end`."""
-    with chain().start(isolate=isolate) as run:
+    with chain().start() as run:
         epoch = run.open_epoch()
         pusher = Pusher(epoch, [[3, 1], (4,), np.array([1, 5]), range(9, 6, -1), iter([2, 2])])
         got = drained(epoch)
         assert (got, pusher.wait()) == ([30, 10, 40, 10, 50, 90, 80, 70, 20, 20], None)
 
 
-@isolated
-def test_one_thread_that_loads_and_takes(isolate):
+def test_one_thread_that_loads_and_takes():
     """A driver that stays two loads ahead never waits for itself."""
 
     def drive(epoch):
@@ -164,15 +160,14 @@ def test_one_thread_that_loads_and_takes(isolate):
         yield from epoch
 
     pipe = nbpipe.source(ITEMS).map(lambda item: item, concurrency=3).batch(4, collate=list)
-    with pipe.start(isolate=isolate) as run, run.open_epoch() as epoch:
+    with pipe.start() as run, run.open_epoch() as epoch:
         got = drained(drive(epoch))
     assert got == [ITEMS[at : at + 4] for at in range(0, 40, 4)]
 
 
-@isolated
-def test_a_load_wakes_who_waits_for_it(isolate):
+def test_a_load_wakes_who_waits_for_it():
     """A consumer that waits gets an item as soon as its index was pushed."""
-    with chain().start(isolate=isolate) as run, run.open_epoch() as epoch:
+    with chain().start() as run, run.open_epoch() as epoch:
         got, came = [], threading.Semaphore(0)
 
         def consume():
@@ -262,10 +257,9 @@ def test_random_numbers_do_not_depend_on_the_loads():
     assert found == [found[0]] * 4
 
 
-@isolated
-def test_lengths_are_not_known(isolate):
+def test_lengths_are_not_known():
     """Nobody knows how much will be pushed: there is no total, and no length to hint at."""
-    with chain().start(isolate=isolate) as run:
+    with chain().start() as run:
         epoch = run.open_epoch()
         during = run.status().total, iter(epoch).__length_hint__()
         epoch.close()
@@ -285,11 +279,10 @@ def test_nothing_works_while_nothing_is_loaded():
 
 
 # -- the bound ----------------------------------------------------------------------------
-@isolated
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_depth_bounds_the_loads_that_wait(depth, isolate):
+def test_depth_bounds_the_loads_that_wait(depth):
     """No more than `depth` loads are taken beside the one that the source has begun."""
-    with full(depth=depth, isolate=isolate) as (_, epoch, gate):
+    with full(depth=depth) as (_, epoch, gate):
         refused = [
             epoch.load([39], timeout_s=0),
             finished(lambda: epoch.load([39], timeout_s=0.01)),
@@ -300,10 +293,9 @@ def test_depth_bounds_the_loads_that_wait(depth, isolate):
         assert (refused, drained(epoch)) == ([False, False], ITEMS[: depth + 2])
 
 
-@isolated
-def test_a_load_that_waits_goes_on_when_one_is_begun(isolate):
+def test_a_load_that_waits_goes_on_when_one_is_begun():
     """Room is made when the source begins a load, not when it was consumed."""
-    with full(isolate=isolate) as (_, epoch, gate):
+    with full() as (_, epoch, gate):
         pusher = Pusher(epoch, [[3], [4]])
         waits_in_load(epoch)
         before = pusher.taken
@@ -342,10 +334,9 @@ def test_a_kernel_is_served_while_a_load_waits():
 
 
 # -- errors -------------------------------------------------------------------------------
-@isolated
-def test_a_wrong_index_fails_in_its_place(isolate):
+def test_a_wrong_index_fails_in_its_place():
     """Items before a wrong index come, also of its load; then an error that names it."""
-    with chain().start(isolate=isolate) as run:
+    with chain().start() as run:
         epoch = run.open_epoch()
         epoch.load([3, 1])
         epoch.load([4, 40, 5])
@@ -384,10 +375,9 @@ def failing(item):
     return item
 
 
-@isolated
-def test_after_a_failure_no_load_waits(isolate):
+def test_after_a_failure_no_load_waits():
     """A driver is not held up by a stage that failed: it hears of it where it takes items."""
-    with nbpipe.source(ITEMS).map(failing, name="w").start(isolate=isolate) as run:
+    with nbpipe.source(ITEMS).map(failing, name="w").start() as run:
         epoch = run.open_epoch(depth=1)
         for index in (1, 4, 2, 3, 5, 6, 7, 8, 9, 10):
             assert finished(epoch.load, [index])
@@ -398,10 +388,9 @@ def test_after_a_failure_no_load_waits(isolate):
         assert drained(run.iterate([1])) == [10]
 
 
-@isolated
-def test_after_a_take_has_enough_no_load_waits(isolate):
+def test_after_a_take_has_enough_no_load_waits():
     """What is pushed behind the end of a `take` is dropped."""
-    with chain().take(3).start(isolate=isolate) as run:
+    with chain().take(3).start() as run:
         epoch = run.open_epoch(depth=1)
         pusher = Pusher(epoch, [[n, n] for n in range(20)])
         assert (drained(epoch), type(pusher.wait())) in [
@@ -422,10 +411,9 @@ def test_a_stage_may_not_load_into_its_own_run():
     assert isinstance(error.__cause__, nbpipe.ReentrantRunError)
 
 
-@isolated
-def test_nothing_is_loaded_after_the_end(isolate):
+def test_nothing_is_loaded_after_the_end():
     """After `end`, and after the epoch, a load says so."""
-    with chain().start(isolate=isolate) as run:
+    with chain().start() as run:
         epoch = run.open_epoch()
         epoch.load([1])
         epoch.end()
@@ -485,11 +473,10 @@ LEAVES = {
 }
 
 
-@isolated
 @pytest.mark.parametrize("way", LEAVES)
-def test_leaving_wakes_a_load_that_waits(way, isolate, caplog):
+def test_leaving_wakes_a_load_that_waits(way):
     """However an epoch is left, a load that waits for room says that it is over."""
-    with full(isolate=isolate) as (run, epoch, gate):
+    with full() as (run, epoch, gate):
         pusher = Pusher(epoch, [[5]])
         waits_in_load(epoch)
         LEAVES[way](run, epoch)
@@ -513,10 +500,9 @@ def test_dropping_the_epoch_cancels_it():
         assert (run.status().state, drained(run)) == ("cancelled", ITEMS)
 
 
-@isolated
-def test_a_break_cancels_the_epoch(isolate):
+def test_a_break_cancels_the_epoch():
     """Leaving the `for` loop leaves the epoch, whoever else still holds it."""
-    with chain().start(isolate=isolate) as run:
+    with chain().start() as run:
         epoch = run.open_epoch()
         pusher = Pusher(epoch, [[n % 40] for n in range(1000)])
         for item in epoch:
@@ -539,14 +525,13 @@ def test_next_leaves_the_epoch_open():
         assert got == [*ITEMS[:6], 70, True]
 
 
-@isolated
-def test_a_failing_stage_wakes_a_load_that_waits(isolate):
+def test_a_failing_stage_wakes_a_load_that_waits():
     """A load in another thread does not wait for room that is never made."""
     gate, calls = Gate(), Calls()
     pipe = nbpipe.source(ITEMS, prefetch=1).map(
         stage("thread", gate=lambda _: gate, calls=calls, result=failing), name="w", prefetch=1
     )
-    with pipe.start(isolate=isolate) as run:
+    with pipe.start() as run:
         epoch = run.open_epoch(depth=1)
         pusher = Pusher(epoch, [[4]] * 10, end=False)
         calls.wait_begun(1)
@@ -570,10 +555,9 @@ def test_paused_runs_take_loads():
         assert (taken, begun, drained(epoch)) == ([True, True, False, False], 0, [0, 10])
 
 
-@isolated
-def test_an_interrupt_ends_a_load_that_waits(isolate):
+def test_an_interrupt_ends_a_load_that_waits():
     """The stop button reaches who waits in a load; the epoch can be gone on with."""
-    with full(isolate=isolate) as (_, epoch, gate):
+    with full() as (_, epoch, gate):
         with interrupted_once(lambda: waits_in_load(epoch)), pytest.raises(KeyboardInterrupt):
             epoch.load([5])
         gate.open()
@@ -631,40 +615,17 @@ def test_a_forked_process_loads_nothing():
 
 
 # -- a process of its own -----------------------------------------------------------------
-def test_a_process_that_dies_holds_no_load_up():
-    """When the process of the stages dies, loads do not wait, and the next epoch works."""
-    pipe = nbpipe.source(ITEMS).map(lambda item: os.getpid(), name="pid")
-    with pipe.start(isolate=True) as run:
-        epoch = run.open_epoch(depth=1)
-        epoch.load([1])
-        pid = finished(next, epoch)
-        os.kill(pid, signal.SIGKILL)
-        for index in range(20):
-            finished(epoch.load, [index])
-        _, error = delivered(epoch)
-        again = drained(run.iterate([1, 2]))
-    assert isinstance(error, nbpipe.WorkerDiedError)
-    assert (len(again), pid in again) == (2, False)
-
-
-def test_loads_of_an_old_epoch_do_not_reach_the_next():
-    """What was pushed to an epoch that was left is in no other one."""
+def test_an_isolated_run_opens_no_epoch():
+    """What is pushed while it runs cannot be sent as a whole; the refusal says what to do."""
     with chain().start(isolate=True) as run:
-        for _ in range(10):
-            epoch = run.open_epoch(depth=5)
-            for index in range(5):
-                epoch.load([index])
-            epoch.close()
-        epoch = run.open_epoch()
-        epoch.load([39])
-        epoch.end()
-        assert (drained(epoch), drained(run)) == ([390], ITEMS)
+        with pytest.raises(nbpipe.ArgumentError, match="start the run without isolate"):
+            run.open_epoch()
+        assert (drained(run), run.epoch) == (ITEMS, 0)
 
 
 # -- going on from a state ----------------------------------------------------------------
-@isolated
 @pytest.mark.parametrize("size", [1, 3, 20])
-def test_an_epoch_goes_on_where_it_stood(size, isolate):
+def test_an_epoch_goes_on_where_it_stood(size):
     """The same loads, pushed again from the first, give what had not come yet."""
     order = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
     loads = [order[at : at + size] for at in range(0, len(order), size)]
@@ -677,7 +638,7 @@ def test_an_epoch_goes_on_where_it_stood(size, isolate):
         state = run.state_dict()
         epoch.close()
         pusher.wait()
-    with pipe.start(isolate=isolate) as run:
+    with pipe.start() as run:
         run.load_state_dict(state)
         epoch = run.open_epoch()
         pusher = Pusher(epoch, loads)

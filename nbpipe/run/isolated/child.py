@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import functools
 import logging
 import pickle
 import sys
@@ -17,16 +15,10 @@ from typing import Any, final
 from ...base.seeding import Entry
 from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
-from ...engine.external import MAX_DEPTH, Feed, Index
+from ...engine.external import Listed
 from ...engine.node import Stages
 from ...engine.stats import Row
-from ...errors import (
-    ArgumentTypeError,
-    EpochClosedError,
-    RunClosedError,
-    UnpicklableError,
-    WorkerStartError,
-)
+from ...errors import ArgumentTypeError, RunClosedError, UnpicklableError, WorkerStartError
 from ...executors.channel import Channel
 from ...executors.remote_errors import pack_error
 from ...executors.shipping import load
@@ -52,10 +44,9 @@ def serve(connection: Connection, argument: bytes) -> None:
     sys.stdout, sys.stderr = (LineSender(control, name) for name in ("stdout", "stderr"))
     logging.getLogger().addHandler(LogSender(control))
     loaded = LoadedRun()
-    feeds = Feeds(control)
-    items = ItemServer(loaded, feeds, data)
+    items = ItemServer(loaded, data)
     try:
-        ControlServer(loaded, items, feeds, control).serve()
+        ControlServer(loaded, items, control).serve()
     except (EOFError, OSError):  # the run is gone
         return
     finally:
@@ -108,14 +99,14 @@ class LoadedRun:
             self._changed.notify_all()
 
     def begin(
-        self, number: int, epoch: int, given: Feed | None, node_state: Stages | None
+        self, number: int, epoch: int, given: Sequence[Any] | None, node_state: Stages | None
     ) -> EpochIterator:
         """Start an epoch of the run with this number, once it was built.
 
         Args:
             number: of the run.
             epoch: number of the epoch.
-            given: its order, or None for the pipeline's own.
+            given: the indices of its order, or None for the pipeline's own.
             node_state: where its stages go on.
 
         Raises:
@@ -132,7 +123,7 @@ class LoadedRun:
             if self.run is None:
                 raise RunClosedError("the run was closed")
             self.run.set_epoch(epoch)
-            return self.run.begin_epoch(given, node_state)
+            return self.run.begin_epoch(None if given is None else Listed(given), node_state)
 
     def caches(self) -> Stages:
         """Tell of each cache which epoch made its items."""
@@ -179,13 +170,11 @@ class ItemServer:
 
     Args:
         loaded: gives the run.
-        feeds: give the orders of epochs.
         data: the channel that they go by.
     """
 
-    def __init__(self, loaded: LoadedRun, feeds: Feeds, data: Channel) -> None:
+    def __init__(self, loaded: LoadedRun, data: Channel) -> None:
         self._loaded = loaded
-        self._feeds = feeds
         self._data = data
         self._epoch: EpochIterator | None = None
         self._token = self._ended = 0
@@ -225,16 +214,20 @@ class ItemServer:
             return "error", pack_error(error)
 
     def _begin(
-        self, token: int, program: int, number: int, given: int, node_state: Stages | None
+        self,
+        token: int,
+        program: int,
+        number: int,
+        given: Sequence[Any] | None,
+        node_state: Stages | None,
     ) -> None:
         self._late.clear()
         with self._lock:
             self._token, self._epoch = token, None
         if token <= self._ended:
             return
-        feed = self._feeds.take(given) if given else None
         with self._lock:  # its first calls may begin at once: whoever ends it waits until then
-            self._epoch = epoch = self._loaded.begin(program, number, feed, node_state)
+            self._epoch = epoch = self._loaded.begin(program, number, given, node_state)
             ended = token <= self._ended
         if ended:
             epoch.close()
@@ -290,12 +283,9 @@ class ItemServer:
 class ControlServer:
     """Serves the messages of the parent, one after the other."""
 
-    def __init__(
-        self, loaded: LoadedRun, items: ItemServer, feeds: Feeds, control: Channel
-    ) -> None:
+    def __init__(self, loaded: LoadedRun, items: ItemServer, control: Channel) -> None:
         self._loaded = loaded
         self._items = items
-        self._feeds = feeds
         self._control = control
         self._answers: dict[str, Callable[..., Any]] = {
             "load": loaded.load,
@@ -316,8 +306,6 @@ class ControlServer:
                 self._loaded.turn(*values)
             elif kind == "end":
                 self._items.end(*values)
-            elif kind == "feed":
-                self._feeds.put(*values)
             elif self._answer(*values) == "close":
                 return
 
@@ -362,62 +350,6 @@ class ControlServer:
     def _node_state(self, epoch: int, rest: list[Any]) -> Stages | None:
         run = self._loaded.run
         return None if run is None else run.node_state(epoch, Remaining.read(rest))
-
-
-@final
-class Feeds:
-    """The feeds of this process, by the tickets of the epochs that another one began.
-
-    Args:
-        control: the channel on which it is told what was begun.
-    """
-
-    def __init__(self, control: Channel) -> None:
-        self._control = control
-        self._feeds: dict[int, Feed] = {}
-        self._first = 1  # tickets before it are of epochs that are over
-        self._lock = threading.Lock()
-
-    def put(self, ticket: int, indices: Sequence[Index] | None, loads: int) -> None:
-        """Take indices in that stand for some loads, or the end."""
-        feed = self._of(ticket)
-        if feed is None:
-            return
-        if indices is None:
-            feed.end()
-            return
-        with contextlib.suppress(EpochClosedError):
-            feed.load(indices, loads=loads)
-
-    def take(self, ticket: int) -> Feed | None:
-        """Return the feed of an epoch that begins, and forget those of earlier ones."""
-        feed = self._of(ticket)
-        with self._lock:
-            self._first = max(self._first, ticket)
-            for past in [one for one in self._feeds if one < self._first]:
-                del self._feeds[past]
-        return feed
-
-    def _of(self, ticket: int) -> Feed | None:
-        with self._lock:
-            if ticket < self._first:
-                return None
-            if ticket not in self._feeds:
-                begun = functools.partial(self._begun, ticket)
-                self._feeds[ticket] = Feed(MAX_DEPTH, begun)  # the other end bounds it
-            return self._feeds[ticket]
-
-    def _begun(self, ticket: int, loads: int) -> None:
-        if loads:
-            self._send(ticket, loads)
-            return
-        # it is called under a lock that must not be held for as long as a pipe is full
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
-            _thread.start_new_thread(self._send, (ticket, loads))
-
-    def _send(self, ticket: int, loads: int) -> None:
-        with contextlib.suppress(OSError):  # the run is gone
-            self._control.send(("fed", ticket, loads))
 
 
 @final

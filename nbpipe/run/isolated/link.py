@@ -121,7 +121,6 @@ class Link:
         self._started = Latch()
         self._error: BaseException | None = None
         self._gone = self._closed = False
-        self._on_begun: tuple[int, Callable[[int], object]] | None = None
         self._sender = _daemon(self._send, "nbpipe-isolated-send")
         self._receiver = _daemon(self._receive, "nbpipe-isolated-receive")
         uninterrupted(self._sender.start)
@@ -185,10 +184,6 @@ class Link:
         """Send a message; return at once, also where the process is gone."""
         self._messages.put(message)
 
-    def send_late(self, message: Callable[[], tuple[Any, ...]]) -> None:
-        """Send a message that is made only when its turn has come."""
-        self._messages.put(message)
-
     def ask(self, what: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Any:
         """Send a request, and wait for the answer.
 
@@ -210,18 +205,6 @@ class Link:
         self.send("ask", number, what, *arguments)
         return reply
 
-    def on_begun(self, ticket: int, function: Callable[[int], object]) -> None:
-        """Have a function called when the source over there begins loads of an epoch.
-
-        Args:
-            ticket: of the epoch; the function of the one before is not called any more.
-            function: called with the number of loads; with 0 where no more are wanted.
-        """
-        with self._lock:
-            self._on_begun, gone = (ticket, function), self._gone
-        if gone:
-            function(0)
-
     # -- the two threads ------------------------------------------------------------------
     def _send(self) -> None:
         """Start the process, then send messages, one after the other."""
@@ -237,7 +220,7 @@ class Link:
         assert self._control is not None
         with contextlib.suppress(OSError):  # it is gone: the other thread finds that out
             while (message := self._messages.get()) is not _END:
-                self._control.send(message() if callable(message) else message)
+                self._control.send(message)
         if self._closed:
             self._hang_up()  # it may have started only after it was given up
 
@@ -263,14 +246,8 @@ class Link:
         elif kind == "log":
             name, level, text = values
             logging.getLogger(name).log(level, "%s", text)
-        elif kind == "fed":
-            self._begun(*values)
         else:
             self._answered(kind, *values)
-
-    def _begun(self, ticket: int, loads: int) -> None:
-        if self._on_begun is not None and self._on_begun[0] == ticket:
-            self._on_begun[1](loads)
 
     def _answered(self, kind: str, number: int, value: Any) -> None:
         with self._lock:
@@ -287,9 +264,6 @@ class Link:
         with self._lock:
             self._gone = True
             pending, self._pending = self._pending, {}
-            on_begun = self._on_begun
-        if on_begun is not None:
-            on_begun[1](0)
         for reply in pending.values():
             reply.set(None, NoAnswerError())
         if self._worker is not None and not self._closed:

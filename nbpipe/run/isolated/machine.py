@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import final
 
 from ...base.knobs import Knob
 from ...engine.epoch import Epoch
-from ...engine.external import GivenOrder
+from ...engine.external import GivenOrder, Listed
 from ...engine.failures import KEPT, Failure
 from ...engine.machine import Machine, Record, keep
 from ...engine.node import Stages
@@ -26,7 +25,7 @@ from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
 from .messages import ChildReport, Values, Workers, pickled, seen_s, warn_of_size
-from .source import MOST, IndexSender, RemoteSource
+from .source import MOST, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _ROWS_KEPT = 50_000
@@ -51,6 +50,8 @@ class IsolatedMachine(Machine):
         ArgumentError: a stage has an executor that cannot be used there.
         UnpicklableError: part of a stage cannot be sent.
     """
+
+    isolated = True
 
     def __init__(
         self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
@@ -144,11 +145,8 @@ class IsolatedMachine(Machine):
             if shipped.digest != self._digest:
                 with self._lock:
                     self._load(self._link, shipped)
-        if given is None:
-            return self._source.begin(None), None, node_state
-        link, program = self._current()
-        make_sender = functools.partial(IndexSender, given, link=link, program=program)
-        return self._source.begin(make_sender), None, node_state
+        indices = given.indices if isinstance(given, Listed) else None
+        return self._source.begin(indices), None, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
         """Ask the stages here, then the process for its own."""

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from ...base.knobs import Knob
-from ...engine.external import Broken, Feed, GivenOrder, Index, Listed
 from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
-from ...errors import EpochClosedError
 from .link import Link
 
 MOST = 64  # items that come at once, where they are small and the loop waits for them
 _IN_A_ROW = 4  # answers that say the same, before more come at once
-_AT_ONCE = 256  # indices that are sent at once, where they are there without a wait
-_LOADS_AHEAD = 64  # loads drawn from an iterable and not yet begun over there
 
 
 @final
@@ -50,18 +45,18 @@ class RemoteSource:
         self._epoch = 0
         self._open: RemoteIterator | None = None
         self.node_state: Stages = {}  # where the stages go on over there
-        self._sender: IndexSender | None = None
+        self._given: Sequence[Any] | None = None
         self._ticket = self._cancelled = 0
         self._tokens = itertools.count(1)
 
-    def begin(self, make_sender: Callable[[int], IndexSender] | None) -> int:
+    def begin(self, given: Sequence[Any] | None) -> int:
         """Called when an epoch is about to begin; return its ticket.
 
         Args:
-            make_sender: makes what sends the order of the epoch with a ticket, or None.
+            given: indices that take the place of the source's own order, or None.
         """
         self._ticket += 1
-        self._sender = None if make_sender is None else make_sender(self._ticket)
+        self._given = given
         return self._ticket
 
     def cancel(self, ticket: int) -> None:
@@ -70,9 +65,6 @@ class RemoteSource:
         iterator = self._open
         if iterator is not None and iterator.ticket <= ticket:
             iterator.close()
-        sender = self._sender
-        if sender is not None and sender.ticket <= ticket:
-            sender.close()
 
     def wants(self, ticket: int) -> bool:
         """Tell whether anybody waits for the items of an epoch."""
@@ -84,11 +76,9 @@ class RemoteSource:
 
     def __iter__(self) -> RemoteIterator:
         """Begin the epoch over there."""
-        token, sender = next(self._tokens), self._sender
-        self._open = iterator = RemoteIterator(self, self._ticket, token, self._epoch, sender)
-        if sender is not None:
-            sender.start()
-        return iterator
+        token = next(self._tokens)
+        self._open = RemoteIterator(self, self._ticket, token, self._epoch, self._given)
+        return self._open
 
 
 @final
@@ -100,7 +90,7 @@ class RemoteIterator(Iterator[Any]):
         ticket: of the epoch.
         token: tells this iterator from all others.
         epoch: number of the epoch.
-        sender: sends the order of the epoch over there, or None.
+        given: indices of an order from outside, or None.
     """
 
     def __init__(
@@ -109,17 +99,15 @@ class RemoteIterator(Iterator[Any]):
         ticket: int,
         token: int,
         epoch: int,
-        sender: IndexSender | None,
+        given: Sequence[Any] | None,
     ) -> None:
         self.ticket = ticket
         self._source = source
         self._token = token
         self._epoch = epoch
-        self._sender = sender
+        self._given = given
         self._link: Link | None = None
         self._program = 0
-        if sender is not None:  # its order went there, and nowhere else
-            self._link, self._program = sender.link, sender.program
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
         self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
@@ -177,9 +165,9 @@ class RemoteIterator(Iterator[Any]):
         data = link.ready()
         self._asked = True
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
-            given = 0 if self._sender is None else self.ticket
-            node_state = None if self._begun else self._source.node_state
-            data.send((self._token, most, self._program, self._epoch, given, node_state))
+            given, node_state = self._given, self._source.node_state
+            begin = () if self._begun else (self._program, self._epoch, given, node_state)
+            data.send((self._token, most, *begin))
         if not self._wanted:
             self.close()
 
@@ -205,8 +193,7 @@ class RemoteIterator(Iterator[Any]):
         link, self._link, self._asked = self._link, None, False
         assert link is not None
         error = link.died()
-        again = link.served and not self._begun and self._sender is None
-        if not again or not self._wanted:
+        if not link.served or self._begun or not self._wanted:
             self._over = True
             raise CarriedError(error)
 
@@ -215,78 +202,3 @@ class RemoteIterator(Iterator[Any]):
         link = self._link
         if link is not None and not self._over:
             link.send("end", self._token)
-
-
-@final
-class IndexSender:
-    """Sends the indices of one epoch, and draws them where they come from an iterable.
-
-    Args:
-        order: the indices, in the order that they are to be read.
-        ticket: of the epoch.
-        link: the process that reads the source.
-        program: number of what it runs.
-    """
-
-    def __init__(self, order: GivenOrder, ticket: int, *, link: Link, program: int) -> None:
-        self.ticket = ticket
-        self.link = link
-        self.program = program
-        self._listed = order if isinstance(order, Listed) else None
-        self._drawn: deque[Sequence[Index]] = deque()
-        self.feed = order if isinstance(order, Feed) else Feed(_LOADS_AHEAD)
-        self.feed.forward(self._send)
-        link.on_begun(ticket, self._begun)
-
-    def _send(self, indices: Sequence[Index] | None) -> None:
-        if self._listed is None or indices is None:
-            self.link.send("feed", self.ticket, indices, 1)
-            return
-        self._drawn.append(indices)
-        if len(self._drawn) == 1:  # else it is under way
-            self.link.send_late(self._all_drawn)
-
-    def _all_drawn(self) -> tuple[Any, ...]:
-        """Return what was drawn while other messages were sent, as one."""
-        indices: list[Index] = []
-        loads = 0
-        with contextlib.suppress(IndexError):  # to the end: what comes later is sent anew
-            while True:
-                indices += self._drawn.popleft()
-                loads += 1
-        return "feed", self.ticket, indices, loads
-
-    def _begun(self, loads: int) -> None:
-        if loads:
-            self.feed.began(loads)
-        else:
-            self.feed.cut()
-
-    def start(self) -> None:
-        """Begin to draw, in a thread of its own: whatever gives the indices may be slow."""
-        if self._listed is not None:
-            threading.Thread(
-                target=self._draw, args=(self._listed,), name="nbpipe-indices", daemon=True
-            ).start()
-
-    def _draw(self, listed: Listed) -> None:
-        try:
-            for load in listed.draw_lots(_AT_ONCE):
-                if not self.feed.wanted:
-                    return
-                self.feed.load(load)
-            self.feed.end()
-        except EpochClosedError:
-            return
-        except BaseException as error:  # noqa: BLE001  the source raises it over there
-            with contextlib.suppress(EpochClosedError):
-                self.feed.load([Broken(error)])
-                self.feed.end()
-        finally:
-            close = getattr(listed.inner, "close", None)
-            if close is not None:
-                close()
-
-    def close(self) -> None:
-        """Draw no more: the epoch is over."""
-        self.feed.close(None)
