@@ -7,7 +7,7 @@ from _thread import allocate_lock
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, Protocol, cast, final
+from typing import Any, final
 
 from .base.describe import Description, describe, thumbnail_png
 from .base.format import format_seconds, html_table, text_table
@@ -17,7 +17,7 @@ from .engine.build import Builder
 from .engine.epoch import Epoch
 from .engine.failures import Failure
 from .engine.join import Chooser, PumpNode
-from .engine.map import MapNode, Step
+from .engine.map import MapNode
 from .engine.node import Node
 from .engine.stats import StageRuntime
 from .engine.task import EpochContext, Task
@@ -241,16 +241,6 @@ def _picture(value: Any) -> bytes | None:
 # The nodes are built as for a run. Only, no threads ask them for work: one loop does, which always
 # takes the most downstream work there is and lets no stage hold anything ready. So it does what a
 # run does, and no more of it than the items need.
-class Witness(Protocol):
-    """What is told of the work of the stages."""
-
-    def on_items(self, address: str, entries: Iterable[Entry]) -> None:
-        """Called with what a stage gave, before the next one gets it."""
-
-    def on_failure(self, failure: Failure) -> None:
-        """Called with an item that failed."""
-
-
 class InlineEngine:
     """Works off epoch 0 with seed 0; coroutines run on a loop that it closes again.
 
@@ -258,21 +248,21 @@ class InlineEngine:
 
     Args:
         chain: the stages.
-        witness: sees what they do.
+        table: notes what they do.
 
     Attributes:
         runtimes: counters by address.
     """
 
-    def __init__(self, chain: Chain, witness: Witness) -> None:
+    def __init__(self, chain: Chain, table: _Table) -> None:
         self.runtimes: dict[str, StageRuntime] = {}
-        self._witness = witness
+        self._table = table
         self._loop = EventLoop(self)
         self._answered = allocate_lock()
         self._answered.acquire()
         self._crash: BaseException | None = None
         self._task: Task | None = None
-        self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=witness.on_failure)
+        self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.on_failure)
         Builder(_with_private_caches(chain, {}), self._epoch, self._runtime).build()
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
@@ -312,7 +302,7 @@ class InlineEngine:
                 raise RuntimeError("no stage can go on, and none has ended: please report this")
 
     def _pump(self) -> None:
-        """Make the joins move what they can, and show it to the witness."""
+        """Make the joins move what they can, and note it."""
         epoch = self._epoch
         now_ns = epoch.now_ns = perf_counter_ns()
         moved = True
@@ -323,7 +313,7 @@ class InlineEngine:
                 moved = pump.pump(now_ns) or moved
                 fresh = pump.runtime.counters.items_out - before
                 if fresh:
-                    self._witness.on_items(pump.runtime.address, list(pump.out)[-fresh:])
+                    self._table.on_items(pump.runtime.address, list(pump.out)[-fresh:])
 
     def _take(self) -> Task | None:
         """Choose the most downstream work, but none for a join that waits for another input."""
@@ -343,7 +333,6 @@ class InlineEngine:
 
     def _do(self, task: Task) -> None:
         node = task.node
-        self._watch_fused(node)
         self._task = task
         if node.remote:
             self._loop.submit((task,))
@@ -355,20 +344,9 @@ class InlineEngine:
         for result in task.results:
             _raise_interrupt(result)
         if not _chooses(node):
-            runtime = node.rest_runtimes[-1] if node.rest_runtimes else node.runtime
-            self._witness.on_items(runtime.address, node.made(task))
+            self._table.on_items(node.runtime.address, node.made(task))
         node.settle(task)
         self._task = None
-
-    def _watch_fused(self, node: Node) -> None:
-        if not node.rest or isinstance(node.rest[0], _SeenStep):
-            return
-        above = (node.runtime, *node.rest_runtimes)
-        steps = [
-            _SeenStep(step, place, above[place].address, self._witness)
-            for place, step in enumerate(node.rest)
-        ]
-        node.rest = cast("tuple[Step, ...]", tuple(steps))
 
     # -- what the event loop calls, in its thread
     def advance_loop(self, done: Work) -> Sequence[Work]:
@@ -392,28 +370,6 @@ class InlineEngine:
             epoch.litter.append(self._task.expansion)
         self._loop.close(_CLOSE_S)
         epoch.clear_up("a peek")
-
-
-class _SeenStep:
-    """A fused step that shows what the stage before it gave; the time of that counts for none."""
-
-    gathers = False
-
-    def __init__(self, step: Step, place: int, above: str, witness: Witness) -> None:
-        self._step = step
-        self._place = place
-        self._above = above
-        self._witness = witness
-
-    def apply(self, entry: Entry, task: Task) -> Any:
-        """Note the entry, then do the step."""
-        begun_ns = perf_counter_ns()
-        self._witness.on_items(self._above, (entry,))
-        spent_ns = perf_counter_ns() - begun_ns
-        task.started_ns += spent_ns
-        if task.rows is not None:
-            task.rows[self._place][2] -= spent_ns
-        return self._step.apply(entry, task)
 
 
 def _chooses(node: Node) -> bool:

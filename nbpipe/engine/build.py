@@ -36,7 +36,7 @@ from .join import (
 )
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
-from .regions import Leftovers, RegionNode, Regions, direct_node, node_of
+from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .task import EpochContext
 
@@ -129,7 +129,8 @@ class Part:
         budget = self._budget(runtime, stage)
         previous = self._nodes[-1]
         flat = spec.expands
-        if stage.executor == "inline" and not flat and _takes_fused(previous):
+        fuses = self._builder.regions is not None and stage.executor == "inline" and not flat
+        if fuses and _takes_fused(previous):
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
@@ -174,8 +175,6 @@ class Part:
         if any(stage.spec.max_failures is not None for stage in group):
             node.budget = budgets[-1]
             node.guarded = True
-        if group[0].executor == "device":
-            self._epoch.litter.append(Leftovers(self._epoch))
         self._append(node)
 
     def unbatch(self, stage: Stage, spec: Any) -> None:
@@ -357,8 +356,8 @@ class Builder:
     Args:
         epoch: the epoch to fill.
         runtime_of: gives the run's runtime of a stage for an address, made at first use.
-        regions: gives stages their workers outside the run's threads; None lets them run
-            like those in threads.
+        regions: gives stages their workers outside the run's threads; None, as in a peek, lets
+            each run by itself, like those in threads.
         node_state: where stages stand, by address, for an epoch that goes on in its middle.
     """
 

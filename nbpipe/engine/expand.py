@@ -109,7 +109,7 @@ class SourceOpener(Opener):
             return
         made = self._checked(items()) if _is_maker(items) else items
         is_async = hasattr(made, "__aiter__") and not hasattr(made, "__iter__")
-        expansion.inner = Drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
+        expansion.inner = _drawn(made.__aiter__()) if is_async else self._fresh(iter(made))
         numbers = itertools.count()
         entries = itertools.chain(zip(numbers, expansion.inner, strict=False), self._end(numbers))
         expansion.entries = self._with_passes(_left(self._rest, entries))
@@ -279,36 +279,23 @@ class CallOpener(Opener):
         return None
 
 
-class Drawn(Iterator[Any]):
-    """Draws from an async iterator in a thread, with an event loop of its own.
+def _drawn(values: AsyncIterator[Any]) -> Iterator[Any]:
+    """Draw from an async iterator in a thread, with an event loop of its own.
 
     A plain function may return one: nobody can know before it is called.
     """
+    import asyncio
 
-    def __init__(self, values: AsyncIterator[Any]) -> None:
-        import asyncio
-
-        self._values = values
-        self._loop = asyncio.new_event_loop()
-
-    def __next__(self) -> Any:
-        """Wait for the next item."""
-        if self._loop.is_closed():
-            raise StopIteration
-        try:
-            return self._loop.run_until_complete(anext(self._values))
-        except StopAsyncIteration:
-            self.close()
-            raise StopIteration from None
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the iterator and the loop; again does nothing."""
-        loop, aclose = self._loop, getattr(self._values, "aclose", None)
-        if loop.is_closed():
-            return
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                value = loop.run_until_complete(anext(values))
+            except StopAsyncIteration:
+                return
+            yield value
+    finally:
+        aclose = getattr(values, "aclose", None)
         try:
             if aclose is not None:
                 loop.run_until_complete(aclose())

@@ -22,7 +22,7 @@ from .task import (
     Sized,
     Task,
     chunk_of,
-    kept,
+    keep_result,
     run_plain,
     run_predicate,
     run_steps,
@@ -78,11 +78,6 @@ class Step:
         self.executor = executor
         self.gathers = gathers
         self.context = context
-
-    @property
-    def plain(self) -> bool:
-        """Nothing but a call: the fast loop may run it."""
-        return not self.keeps and not self.wants_rng
 
     def arguments(self, entry: Entry) -> dict[str, Any]:
         """Return the keyword arguments of the call."""
@@ -181,42 +176,27 @@ class AsyncStep(Step):
                 ) from error
         return self.wrap(entry, value)
 
-    @property
-    def plain(self) -> bool:
-        """Nothing but a call without a time limit."""
-        return super().plain and self.timeout_s is None
-
-    async def attempt(self, entry: Entry, task: Task) -> Entry | Failed | None:
-        """Await the function; a failure is retried or becomes a `Failed`."""
-        try:
-            return await self.produce_async(entry)
-        except BaseException as error:
-            return await self.recover_async(entry, error, task)
-
-    async def recover_async(
-        self, entry: Entry, error: BaseException, task: Task
-    ) -> Entry | Failed | None:
-        """Try again as the policy says; give a result, or the failure.
+    async def apply_async(self, entry: Entry, task: Task) -> Entry | Failed | None:
+        """Await the function; a failure is retried or becomes a `Failed`.
 
         Raises:
             CancelledError: the epoch is over.
         """
         import asyncio
 
-        attempts = 1
+        attempts = 0
         while True:
-            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
-                raise error
-            wait_s = self.wait_before_retry_s(attempts, error)
-            if wait_s is None:
-                return self.failure(entry, error, attempts)
-            await asyncio.sleep(wait_s)
-            attempts += 1
-            task.retried += (self.stage,)
             try:
                 return await self.produce_async(entry)
-            except BaseException as again:
-                error = again
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
+                    raise
+                attempts += 1
+                wait_s = self.wait_before_retry_s(attempts, error)
+                if wait_s is None:
+                    return self.failure(entry, error, attempts)
+            await asyncio.sleep(wait_s)
+            task.retried += (self.stage,)
 
 
 def step_of(
@@ -436,28 +416,7 @@ class MapNode(Node):
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""
         step: AsyncStep = self.first  # type: ignore[assignment]
-        entry = task.entry(0)
-        if not step.plain:
-            result = await step.attempt(entry, task)
-        else:
-            try:
-                task.results.append(await step.fn(entry[1]))
-            except BaseException as error:
-                result = await step.recover_async(entry, error, task)
-            else:
-                return
-        task.irregular = type(result) is not tuple
-        task.results.append(result[1] if type(result) is tuple else result or DROPPED)
-
-    def fresh(self, task: Task) -> list[Any]:
-        """Return the results of a task in progress that were not handed on."""
-        if task.flags is None:
-            return super().fresh(task)
-        values = task.chunk.values
-        self.epoch.dropped.append(values)
-        done = kept(values, task.flags)
-        task.irregular = task.irregular or len(done) > sum(flag is True for flag in task.flags)
-        return done[task.published :]
+        keep_result(task, await step.apply_async(task.entry(0), task))
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""

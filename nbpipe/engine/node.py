@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..base.seeding import Entry, Path
 from ..base.tree import size_bytes
@@ -170,41 +169,22 @@ class Children:
 
     def inputs(self, rest: Remaining) -> tuple[Remaining, list[list[Any]]]:
         """Tell which inputs are wanted, and of which of them only some children."""
-        if not self._paths:
-            return self._past, self._written({})
-        low = min(self._paths)
-        size = max(self._paths) - low + 1
-        results = np.array(self._results, np.int64) - low
-        wanted = rest.mask(self._base, len(results))
-        counts = np.bincount(results, minlength=size)
-        gone = np.bincount(results[~wanted], minlength=size)
-        given = np.zeros(size, np.int64)
-        for number, count in self._given.items():
-            given[number - low] = count
-        states = _marked(self._paths, low, size), _marked(self._open, low, size)
-        whole = states[0] & ~states[1] & (gone == counts)
-        part = states[0] & ~whole & ((gone + given > 0) | _marked(self._limits, low, size))
-        gone_in_turn = (~wanted)[np.argsort(results, kind="stable")].tolist()
-        ends = np.cumsum(counts)
-        parts: dict[int, Remaining] = {}
-        for place in np.flatnonzero(part).tolist():
-            mine = gone_in_turn[ends[place] - counts[place] : ends[place]]
-            first = int(given[place])
-            gaps = [(n, n + 1) for n, is_gone in enumerate(mine, first) if is_gone]
-            parts[low + place] = Remaining.of(first, gaps)
-        numbers = np.flatnonzero(whole) + low
-        return _without(self._past, numbers), self._written(parts, set(numbers.tolist()))
-
-    def _written(
-        self, parts: Mapping[int, Remaining], whole: Container[int] = ()
-    ) -> list[list[Any]]:
-        rests = dict(self._known)
-        for number in self._limits:
-            if number in whole:
-                rests.pop(self._paths[number], None)
-        for number, left in parts.items():
-            rests[self._paths[number]] = self._limits.get(number, Remaining()).of_wanted(left)
-        return [[_plain(path), rest.data] for path, rest in rests.items()]
+        wanted: dict[int, list[bool]] = {number: [] for number in self._paths}
+        flags = rest.mask(self._base, len(self._results)).tolist()
+        for number, is_wanted in zip(self._results, flags, strict=True):
+            wanted[number].append(is_wanted)
+        rests, over = dict(self._known), []
+        for number, path in self._paths.items():
+            mine, first = wanted[number], self._given.get(number, 0)
+            limit = self._limits.get(number)
+            if number not in self._open and not any(mine):
+                over.append(number)
+                rests.pop(path, None)
+            elif first or limit is not None or not all(mine):
+                gaps = [(n, n + 1) for n, is_wanted in enumerate(mine, first) if not is_wanted]
+                rests[path] = (limit or Remaining()).of_wanted(Remaining.of(first, gaps))
+        parts = [[_plain(path), left.data] for path, left in rests.items()]
+        return _without(self._past, np.array(over, np.int64)), parts
 
     def forget(self, start: int) -> None:
         """Forget what lies before result `start`."""
@@ -218,12 +198,6 @@ class Children:
             self._limits.pop(number, None)
             self._given.pop(number, None)
         self._past = _without(self._past, np.array(over, np.int64))
-
-
-def _marked(numbers: Iterable[int], low: int, size: int) -> NDArray[np.bool_]:
-    found = np.zeros(size, bool)
-    found[np.fromiter(numbers, np.int64) - low] = True
-    return found
 
 
 def _plain(path: Path) -> int | list[int]:

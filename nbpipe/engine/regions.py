@@ -628,22 +628,6 @@ class Regions:
         return late
 
 
-class Leftovers:
-    """Lets go of batches on a device that nobody takes: an iterator may be kept for long."""
-
-    def __init__(self, epoch: Epoch) -> None:
-        self._epoch = epoch
-
-    def close(self) -> None:
-        """Empty what is left of an epoch that is over."""
-        for node in self._epoch.order:
-            node.out.clear()
-            node.inbox.clear()
-            if isinstance(node, MapNode):
-                node.ready.clear()
-                node.returned.clear()
-
-
 def direct_node(runtime: StageRuntime, epoch: Epoch, stage: Stage) -> MapNode:
     """Return the node of a stage that runs in the asking thread, and leaves nothing in flight."""
     device = device_of(stage)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import itemgetter, truth
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
@@ -297,7 +296,6 @@ class Task(Tally):
         count: number of items, without those taken back.
         results: one result for each item done: a value, DROPPED, or a `Failed`; of nodes that do
             not take item by item, entries in place of values, and None in place of DROPPED.
-        flags: of a predicate, what it said of each item done; `results` come at the end.
         published: number of results already handed on.
         cheap: taken without waking another thread.
         watched: the ticker looks after it.
@@ -321,7 +319,6 @@ class Task(Tally):
     away_ns = 0
     cheap = False
     watched = False
-    flags: list[Any] | None = None
     result_bytes: int | None = None
     expansion: Expansion | None = None
     drawn = 0
@@ -349,7 +346,7 @@ class Task(Tally):
     @property
     def done(self) -> int:
         """Number of results so far."""
-        return len(self.results if self.flags is None else self.flags)
+        return len(self.results)
 
     @property
     def path(self) -> Path | None:
@@ -449,96 +446,56 @@ def run_plain(task: Task) -> None:
     """Call a function of one argument on every item: the loop that must be fast."""
     node: Any = task.node
     out, step = task.results, node.first
+    problem: BaseException | None = None
     try:
         out.extend(map(step.fn, task.items))
     except BaseException as error:
-        _go_on(task, out, error, partial(map, step.fn), itemgetter(1))
+        problem = error
     else:
         if len(out) < task.count and task.lacks(len(out)):
-            _go_on(task, out, StopIteration(), partial(map, step.fn), itemgetter(1))
+            problem = StopIteration()  # it ended the loop without a word
+    if problem is not None:
+        result = step.recover(task.entry(len(out)), problem, task)
+        if keep_result(task, result):
+            run_steps(task)
 
 
 def run_predicate(task: Task) -> None:
     """Ask a predicate of one argument of every item, and keep those for which it holds."""
     node: Any = task.node
-    fn, values = node.first.fn, task.chunk.values
-    flags: list[Any] = []
-    task.flags = flags
-    try:
-        flags.extend(map(truth, map(fn, task.items)))
-    except BaseException as error:
-        _go_on(task, flags, error, lambda items: map(truth, map(fn, items)), bool)
-    else:
-        if len(flags) < task.count and task.lacks(len(flags)):
-            _go_on(task, flags, StopIteration(), lambda items: map(truth, map(fn, items)), bool)
-    if task.irregular or not all(flags):
-        task.irregular = True
-        task.results = kept(values, flags)
-    else:
-        task.results = values[: len(flags)]
-
-
-def kept(values: Sequence[Any], flags: Sequence[Any]) -> list[Any]:
-    """Return the results of a predicate: the items for which it holds, among what has no item."""
-    return [
-        value if flag is True else flag or DROPPED
-        for value, flag in zip(values, flags, strict=False)
-    ]
-
-
-def _go_on(
-    task: Task,
-    out: list[Any],
-    error: BaseException,
-    calls: Callable[[Iterator[Any]], Iterator[Any]],
-    result_of: Callable[[Any], Any],
-) -> None:
-    """Go on behind a call that failed, with a failure in its place.
-
-    Args:
-        task: has the items.
-        out: takes one result for each item.
-        error: of the call; StopIteration where it ended the loop without a word.
-        calls: gives the results of items.
-        result_of: gives the result for what a call gave that was tried again: an entry, or None.
-    """
-    node: Any = task.node
-    step = node.first
-    while True:
-        task.irregular = True  # first: the ticker may take results at any moment
-        result = step.recover(task.entry(len(out)), error, task)
-        if isinstance(result, Failed):
-            out.append(result)
-            if result.fatal:
-                return
-        else:
-            out.append(result_of(result))
+    step, paths, give = node.first, task.paths, task.results.append
+    for number, value in enumerate(task.items):
         try:
-            out.extend(calls(task.items))
-        except BaseException as problem:
-            error = problem
-        else:
-            if len(out) >= task.count or not task.lacks(len(out)):
+            result = value if step.fn(value) else DROPPED
+        except BaseException as error:
+            if not keep_result(task, step.recover((paths[number], value), error, task)):
                 return
-            error = StopIteration()
+            continue
+        if result is DROPPED:
+            task.irregular = True  # first: the ticker may take results at any moment
+        give(result)
 
 
 def run_steps(task: Task) -> None:
-    """Send every item through the steps of its node, one after the other."""
+    """Send every item that is left through the steps of its node, one after the other."""
     node: Any = task.node
-    first, rest = node.first, node.rest
-    give, apply, paths = task.results.append, first.apply, task.paths
-    for number, value in enumerate(task.items):
-        result = apply((paths[number], value), task)
+    first, rest, paths = node.first, node.rest, task.paths
+    for number, value in enumerate(task.items, len(task.results)):
+        result = first.apply((paths[number], value), task)
         if rest and type(result) is tuple:
             result = task.through(result, rest)
-        if type(result) is tuple:
-            give(result[1])
-            continue
-        task.irregular = True  # first: the ticker may take results at any moment
-        give(DROPPED if result is None else result)
-        if result is not None and result.fatal:
+        if not keep_result(task, result):
             return
+
+
+def keep_result(task: Task, result: Entry | Failed | None) -> bool:
+    """Keep the result of an item; tell whether the work goes on."""
+    if type(result) is tuple:
+        task.results.append(result[1])
+        return True
+    task.irregular = True  # first: the ticker may take results at any moment
+    task.results.append(DROPPED if result is None else result)
+    return not (isinstance(result, Failed) and result.fatal)
 
 
 def run_entries(task: Task, apply: Callable[[Entry, Task], Any]) -> None:
