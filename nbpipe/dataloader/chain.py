@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import copy
 import dis
-import functools
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain, count, repeat
+from itertools import chain, repeat
 from types import FunctionType, ModuleType
 from typing import Any, final
 
@@ -28,12 +25,8 @@ from ..ops.stage import addresses, changed
 from ..pipeline import Pipeline
 from ..sources import interleave, source
 
+
 # -- what `get_worker_info()` says -----------------------------------------------------------------
-# torch's `get_worker_info()` knows one worker in each process. Here workers may be threads, so it
-# is taught to look in the calling thread first; code that imported it long ago is taught too.
-_UNKNOWN = object()  # this thread is no worker of ours
-
-
 class WantsWorkersError(BaseException):
     """A dataset that is being read once asked which worker it is: it wants to be split.
 
@@ -41,66 +34,49 @@ class WantsWorkersError(BaseException):
     """
 
 
-class _Thread(threading.local):
-    """What `get_worker_info()` is to say in this thread."""
+@contextmanager
+def _asking_refused(torch_worker: ModuleType) -> Iterator[None]:
+    """Have `get_worker_info()` of this worker process end what asks it.
 
-    info: Any = _UNKNOWN
-    watched = False
-    asked = False
-
-
-THREAD = _Thread()
-
-
-def teach(torch_worker: ModuleType) -> None:
-    """Have `get_worker_info()` of this process look in the calling thread first.
-
-    Its code is replaced, not the name: modules hold the function itself.
+    Its code is replaced for that time, not the name: modules hold the function itself.
 
     Args:
         torch_worker: `torch.utils.data._utils.worker`.
+
+    Raises:
+        WantsWorkersError: it was asked, also where that was caught.
     """
     known: Any = torch_worker
-    if not hasattr(known, "_nbpipe_info"):
-        known._nbpipe_info = lambda: _info(torch_worker)
-        known.get_worker_info.__code__ = _taught.__code__
+    asked: list[bool] = []
 
-
-def _taught() -> Any:
-    return _nbpipe_info()  # type: ignore[name-defined]  # noqa: F821  in torch's own module
-
-
-def _info(torch_worker: Any) -> Any:
-    if THREAD.watched:
-        THREAD.asked = True
+    def refuse() -> None:
+        asked.append(True)
         raise WantsWorkersError
-    return torch_worker._worker_info if THREAD.info is _UNKNOWN else THREAD.info
 
-
-@contextmanager
-def as_worker(info: Any) -> Iterator[None]:
-    """Have `get_worker_info()` return this in the calling thread."""
-    before, THREAD.info = THREAD.info, info
+    known._nbpipe_asked = refuse
+    before, known.get_worker_info.__code__ = known.get_worker_info.__code__, _ask.__code__
     try:
         yield
     finally:
-        THREAD.info = before
+        known.get_worker_info.__code__ = before
+    if asked:
+        raise WantsWorkersError
+
+
+def _ask() -> Any:
+    return _nbpipe_asked()  # type: ignore[name-defined]  # noqa: F821  in torch's own module
 
 
 # -- the workers -----------------------------------------------------------------------------------
 @final
 class LoaderWorkers:
-    """The workers of one loader, as far as they are in this process.
-
-    Where each worker is a process, its number is that of the process; in threads a call takes
-    the lowest number that is free.
+    """What the worker processes of one loader are told; each process has a copy.
 
     Args:
         torch_worker: `torch.utils.data._utils.worker`; with it, torch is loaded in workers.
         seed: of worker 0; the others' follow it.
         count: number of workers, as they are told.
         init: called with its number in each worker before its first item, or None.
-        executor: where the workers are: "process", "thread" or "other".
         fixed: each of them has its part from the beginning, whoever is free.
     """
 
@@ -111,134 +87,58 @@ class LoaderWorkers:
         seed: int,
         count: int,
         init: Callable[[int], object] | None,
-        executor: str,
-        fixed: bool = False,
+        fixed: bool,
     ) -> None:
-        self._torch_worker = torch_worker
+        self._torch_worker: Any = torch_worker
         self._seed = seed
         self._count = count
         self._init = init
-        self._executor = executor
         self._fixed = fixed
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._taken: set[int] = set()
-        self._infos: dict[int, Any] = {}
+        self._begun = False
         self._seeds: Seeds | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process."""
-        own = ("_lock", "_taken", "_infos", "_seeds")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-    @property
-    def are_processes(self) -> bool:
-        """Whether each of them is a process of this machine."""
-        return self._executor == "process"
-
-    @contextmanager
-    def one(self, dataset: object) -> Iterator[None]:
-        """Make this thread one worker, with this dataset, for one call."""
-        with self._lock:
-            free = (number for number in count() if number not in self._taken)
-            number = NUMBER[0] if self.are_processes else next(free)
-            self._taken.add(number)
-        try:
-            with self.at(number, dataset):
-                self.seed_call()
-                yield
-        finally:
-            self._taken.discard(number)
-
-    @contextmanager
-    def at(self, number: int, dataset: object) -> Iterator[None]:
-        """Make this thread the worker of this number."""
-        info = self._infos.get(number)
-        with as_worker(info or self._made(number, dataset)):
-            if info is None:
-                self._started(number)
-            yield
-
-    def dataset_of(self, number: int, dataset: Any) -> Any:
-        """Return a worker's own dataset: it may be told to read a part of it."""
-        info = self._infos.get(number)
-        if info is not None:
-            return info.dataset
-        return dataset if self._executor == "process" else copy.copy(dataset)
-
-    def _made(self, number: int, dataset: object) -> Any:
-        teach(self._torch_worker)
-        kind: Any = self._torch_worker.WorkerInfo
-        known = getattr(kind, "__dataclass_fields__", ())  # older releases have none
-        tells = self._executor == "thread" and "worker_method" in known
-        about = {"worker_method": "thread"} if tells else {}
-        seed = self._seed + number
-        return kind(id=number, num_workers=self._count, seed=seed, dataset=dataset, **about)
-
-    def _started(self, number: int) -> None:
-        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
-        info = THREAD.info
-        alone = self._executor == "process"
-        if alone:
-            known: Any = self._torch_worker
-            known._worker_info = info  # for threads that the dataset starts
-            seed_item(info.seed)
-        if self._init is not None:
-            self._call(self._init, number, alone=alone)
-        self._infos[number] = info
+    def begin(self, number: int, dataset: object) -> None:
+        """Begin a call in this process, the worker of this number, with this dataset."""
         call = worker_info()
-        if alone and call is not None:
-            seed_item(call.seed)  # no item is to depend on its worker
+        if not self._begun:
+            self._begun = True
+            seed = self._seed + number
+            about = {"id": number, "num_workers": self._count, "seed": seed, "dataset": dataset}
+            self._torch_worker._worker_info = self._torch_worker.WorkerInfo(**about)
+            if self._init is not None:
+                seed_item(seed)
+                self._call(self._init, number)
+            if call is not None:
+                seed_item(call.seed)  # no item is to depend on its worker
+        if self._seeds is not None:
+            self._seeds.apply()
 
-    def _call(self, init: Callable[[int], object], number: int, *, alone: bool) -> None:
-        alike = alone and (self._fixed or is_alike(init))
-        if not alike and not (alone and only_seeds(init)):
+    def _call(self, init: Callable[[int], object], number: int) -> None:
+        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
+        if not self._fixed and not is_alike(init):
             init(number)
             return
         seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
-        if number and not alike:
-            self._seed_as_first(init, seeds)
+        with seeds.watched():
             init(number)
-        else:
-            with seeds.watched():
-                init(number)
         self._seeds = seeds
 
-    def _seed_as_first(self, init: Callable[[int], object], seeds: Seeds) -> None:
-        """Call the user's function as the first worker does: its seeds hold in all of them."""
-        info = THREAD.info
-        seed_item(self._seed)
-        with as_worker(self._made(0, info.dataset)), seeds.watched():
-            init(0)
-        seed_item(info.seed)
-
-    def seed_call(self) -> None:
-        """Seed what the user's function seeded, for the call in progress."""
-        if self._seeds is not None:
-            self._seeds.apply()
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Have `get_worker_info()` return None for a while."""
+        known = self._torch_worker
+        info, known._worker_info = known._worker_info, None
+        try:
+            yield
+        finally:
+            known._worker_info = info
 
 
 # -- the seeds that a `worker_init_fn` sets --------------------------------------------------------
 # In torch such a seed begins one stream for each worker. Here samples are drawn by the batch, so
-# that they depend on no worker: the user's seed takes the place of torch's for them. Where it
-# depends on the worker, that of the first one counts in all of them: each worker calls the function
-# as the first one, too, if all that it does is to seed. Where it does more, and any worker may get
-# any batch, its seeds are left out: the batch would depend on who was free.
+# that they depend on no worker: the user's seed takes the place of torch's for them, where it is
+# the same in all workers. Else it is left out: the batch would depend on who was free.
 _ASKS = ("get_worker_info", "initial_seed")  # they tell workers apart
-_MODULES = ("random", "numpy", "torch")
-_WORDS = (  # that seeding looks up in modules and in `get_worker_info()`
-    *("random", "seed", "manual_seed", "manual_seed_all", "initial_seed", "cuda", "mps"),
-    *("utils", "data", "get_worker_info", "id", "num_workers"),
-)
-_COUNTS = (abs, hash, int, max, min, pow, round, sum)
-_PLAIN = (bool, bytes, float, int, str, type(None))
-_WORD = 8  # bytes of the seed, at the beginning of the state of torch's generator
 
 
 def is_alike(init: Callable[[int], object]) -> bool:
@@ -250,56 +150,6 @@ def is_alike(init: Callable[[int], object]) -> bool:
         return False
     used = [step.argval for step in dis.get_instructions(init)]  # one step may use two names
     return not any(name == one or (isinstance(one, tuple) and name in one) for one in used)
-
-
-def only_seeds(value: object, seen: set[object] | None = None) -> bool:
-    """Tell whether all that a `worker_init_fn` does is to seed, as far as its code shows.
-
-    Then it may be called twice. What it uses is looked at likewise; each of `seen` was before.
-    """
-    seen = set() if seen is None else seen
-    if isinstance(value, functools.partial):
-        used = (value.func, *value.args, *value.keywords.values())
-        return isinstance(value.func, FunctionType) and all(only_seeds(one, seen) for one in used)
-    if not isinstance(value, FunctionType):
-        return _is_harmless(value)
-    if value in seen:
-        return True
-    seen.add(value)
-    if str(value.__module__).partition(".")[0] in _MODULES:
-        return value.__name__ in _WORDS
-    return all(_is_seeding(step, value, seen) for step in dis.get_instructions(value))
-
-
-def _is_harmless(value: object) -> bool:
-    """Tell whether a value that is no function of Python may be used by what seeds."""
-    if isinstance(value, ModuleType):
-        return value.__name__.partition(".")[0] in _MODULES
-    if isinstance(value, _PLAIN):
-        return True
-    seeding: tuple[object, ...] = (random.seed, np.random.seed)
-    return any(value is one for one in (*seeding, *_COUNTS))
-
-
-def _is_seeding(step: dis.Instruction, function: FunctionType, seen: set[object]) -> bool:
-    """Tell whether a step of a function looks up only what seeding needs, and stores nothing."""
-    name, kind = step.argval, step.opname
-    if kind.startswith(("STORE_", "DELETE_")):
-        return kind.startswith(("STORE_FAST", "DELETE_FAST"))
-    if kind in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
-        return name in _WORDS
-    if kind == "IMPORT_NAME":
-        return str(name).partition(".")[0] in _MODULES
-    if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
-        known = function.__globals__
-        return only_seeds(known.get(name, getattr(builtins, str(name), known)), seen)
-    if kind in ("LOAD_DEREF", "LOAD_CLOSURE"):
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        cell = dict(cells).get(name)
-        with suppress(ValueError):  # it holds nothing yet
-            return cell is not None and only_seeds(cell.cell_contents, seen)
-        return False
-    return not kind.startswith(("MAKE_", "YIELD_", "LOAD_SUPER", "LOAD_BUILD"))
 
 
 @final
@@ -341,15 +191,7 @@ class Seeds:
             elif name == "numpy":
                 np.random.seed(seed >> 32)  # noqa: NPY002
             else:
-                self._seed_torch(seed, own)
-
-    def _seed_torch(self, seed: int, own: int) -> None:
-        """Seed torch; its `initial_seed()` says what the user set."""
-        torch, generator = self._torch, self._torch.default_generator
-        generator.manual_seed(seed >> 1)
-        state = generator.get_state()
-        state[:_WORD] = torch.tensor([own - (own >> 63 << 64)]).view(torch.uint8)
-        generator.set_state(state)
+                self._torch.manual_seed(seed >> 1)
 
 
 def _number(data: bytes) -> int:
@@ -426,7 +268,7 @@ class MakeBatch(_Sent):
         dataset: with `__getitem__`; where it has `__getitems__`, that gets all indices at once.
             None: samples are given.
         batched: an item is a list of indices; else one index.
-        workers: who does it; None: the caller itself.
+        workers: the processes that do it; None: threads, or the caller itself.
     """
 
     function: Callable[[Any], Any]
@@ -438,20 +280,19 @@ class MakeBatch(_Sent):
     @property
     def mapped(self) -> bool:
         """Whether processes map the large arrays of the dataset."""
-        return self.dataset is not None and self.workers is not None and self.workers.are_processes
+        return self.dataset is not None and self.workers is not None
 
     def __call__(self, given: Any) -> Any:
         """Make one batch."""
-        if self.workers is None:
-            return self.collate(self._samples(given))
-        with self.workers.one(self.dataset):
-            return self.collate(self._samples(given))
+        if self.workers is not None:
+            self.workers.begin(NUMBER[0], self.dataset)
+        return self.collate(self._samples(given), self.workers)
 
-    def collate(self, samples: Any) -> Any:
+    def collate(self, samples: Any, workers: LoaderWorkers | None) -> Any:
         """Make one batch of samples, in a worker that is known already."""
-        if not self.plain:
+        if not self.plain or workers is None:
             return self.function(samples)
-        with as_worker(None):
+        with workers.hidden():
             return self.function(samples)
 
     def _samples(self, given: Any) -> Any:
@@ -499,8 +340,8 @@ class Batches(_Sent):
         dataset: read anew by every iteration.
         size: samples in a list, or None.
         drop_last: leave out a last list that is not full.
-        watch: `torch.utils.data._utils.worker`; end with `WantsWorkersError` where the dataset
-            asks there which worker it is, before its first sample. None: let it ask.
+        watch: `torch.utils.data._utils.worker`, in a process: end with `WantsWorkersError` where
+            the dataset asks there which worker it is, before its first sample. None: let it ask.
         place: where it is read: "caller", in a "thread", which has a copy, or in a "process".
         resumed: where it goes on; None: it is read from its beginning.
         ended: the dataset has come to its end.
@@ -560,21 +401,16 @@ class Batches(_Sent):
         self.ended = True
 
     def _samples(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
-        if self.watch is not None:
-            teach(self.watch)
-        THREAD.watched, THREAD.asked = self.watch is not None, False
-        try:
-            samples = self._iterator = begun_at(dataset, resumed)
-            if resumed is not None and not resumed.had:
-                samples = read_anew(dataset, samples)
-            if self.watch is None:
-                return samples
+        if self.watch is None:
+            return self._begun(dataset, resumed)
+        with _asking_refused(self.watch):
+            samples = self._begun(dataset, resumed)
             first = next(samples, END)
-        finally:
-            THREAD.watched = False
-        if THREAD.asked:  # and took no notice of our exception
-            raise WantsWorkersError
         return iter(()) if first is END else following(samples, first)
+
+    def _begun(self, dataset: Iterable[Any], resumed: Resumed | None) -> Iterator[Any]:
+        samples = self._iterator = begun_at(dataset, resumed)
+        return read_anew(dataset, samples) if resumed is not None and not resumed.had else samples
 
 
 def own_copy(dataset: Any) -> Any:
@@ -684,23 +520,15 @@ class ReadPart(_Sent):
 
     @property
     def mapped(self) -> bool:
-        """Whether processes map the large arrays of the dataset."""
-        return self.workers.are_processes
+        """Whether processes map the large arrays of the dataset: yes."""
+        return True
 
     def __call__(self, number: int) -> Iterator[Any]:
         """Return the batches of the worker of this number."""
-        dataset = self.workers.dataset_of(number, self.dataset)
-        with self.workers.at(number, dataset):
-            self.workers.seed_call()
-            samples = iter(dataset)
-        lists = listed(samples, self.size, drop_last=self.drop_last)
-        while True:
-            with self.workers.at(number, dataset):
-                batch = next(lists, END)
-                if batch is END:
-                    return
-                batch = self.make.collate(batch)
-            yield batch
+        self.workers.begin(number, self.dataset)
+        lists = listed(iter(self.dataset), self.size, drop_last=self.drop_last)
+        while (batch := next(lists, END)) is not END:
+            yield self.make.collate(batch, self.workers)
 
 
 # -- The chain of a `DataLoader`: what gives indices or samples, and what makes batches of them ----
@@ -769,8 +597,6 @@ def split_chain(read: ReadPart, how: Mapping[str, Any]) -> Pipeline:
         how: options of the stage that does so, for all workers together.
     """
     count = how["concurrency"]
-    if not how["ordered"]:
-        return source(range(count), name="readers").flat_map(read, name=READ, **how)
     alone = {**how, "concurrency": 1}
     pipes = [
         source([number], name=READER, prefetch=1).flat_map(read, name=READ, **alone)

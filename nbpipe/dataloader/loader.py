@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import GenericAlias, ModuleType
 from typing import Any, SupportsIndex, final
 
@@ -44,81 +42,62 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 
 
 # -- arguments, by the rules of torch's ------------------------------------------------------------
+_CHECKED_BY_TORCH = (
+    "dataset batch_size shuffle sampler batch_sampler collate_fn drop_last timeout generator "
+    "multiprocessing_context prefetch_factor persistent_workers"
+)
 _FACTOR = 2  # batches held ready for each worker, where not given
-_METHODS = ("forkserver", "spawn")
-_SAMPLERS = ("sampler", "batch_sampler")
 
 
-def chosen_samples(data: Any, dataset: Any, given: dict[str, Any]) -> Samples:
-    """Choose the samplers that were not given.
+def chosen_by_torch(
+    data: Any, given: Mapping[str, Any], *, workers: int
+) -> tuple[Samples, Callable[[Any], Any]]:
+    """Check arguments, those of torch by its own loader, and have that choose the samplers.
 
     Args:
         data: `torch.utils.data`.
-        dataset: what they are to give indices of.
-        given: the arguments of these names.
+        given: the arguments of this loader.
+        workers: how many there are.
+
+    Returns:
+        Which samples make which batch, and what makes it.
 
     Raises:
-        ArgumentError: arguments that exclude one another, or a batch size below 1.
+        ArgumentError: a value out of range, or arguments that exclude one another.
+        ArgumentTypeError: a context of multiprocessing that is none.
     """
-    size, drop_last = given["batch_size"], bool(given["drop_last"])
-    sampler, batch_sampler = given["sampler"], given["batch_sampler"]
-    reads = isinstance(dataset, data.IterableDataset)
-    if size is not None:
-        size = whole("batch_size", size, minimum=1, unit="samples")
-    _refuse_together(given, size, reads=reads)
-    if reads:
-        return Samples(size, drop_last, None, None)
-    if batch_sampler is not None:
-        return Samples(None, drop_last, sampler or data.SequentialSampler(dataset), batch_sampler)
-    if sampler is None:
-        sampler = (
-            data.RandomSampler(dataset, generator=given["generator"])
-            if given["shuffle"]
-            else data.SequentialSampler(dataset)
-        )
-    if size is not None:
-        batch_sampler = data.BatchSampler(sampler, size, drop_last)
-    return Samples(size, drop_last, sampler, batch_sampler)
-
-
-def _refuse_together(given: dict[str, Any], size: int | None, *, reads: bool) -> None:
-    flags = {name: given[name] or None for name in ("shuffle", "drop_last")}  # 0 says no, too
-    words = {"shuffle": flags["shuffle"], **{one: given[one] for one in _SAMPLERS}}
-    if reads:
-        _refuse("an IterableDataset, which gives its samples in its own order", words)
-    if given["sampler"] is not None:
-        _refuse("sampler", {"shuffle": flags["shuffle"]})
-    if given["batch_sampler"] is not None:
-        del words["batch_sampler"]
-        other = None if size == 1 else size or "None"
-        _refuse("batch_sampler", words | {"batch_size": other, "drop_last": flags["drop_last"]})
-    elif size is None:
-        _refuse("batch_size=None, without batches", {"drop_last": flags["drop_last"]})
-
-
-def _refuse(what: str, others: dict[str, Any]) -> None:
-    """Refuse arguments that say something else than `what` that was given."""
-    for name, value in others.items():
-        if value is not None and value is not False:
-            raise ArgumentError(
-                f"{name} must be left out beside {what}, got {name}={value!r}; give one of them"
-            )
-
-
-def _checked_factor(workers: int, factor: object) -> int:
-    """Check `prefetch_factor`.
-
-    Raises:
-        ArgumentError: not an int of at least 1, or there are no workers.
-    """
-    if factor is None:
-        return _FACTOR
-    if not workers:
+    if given["batch_size"] is not None:
+        whole("batch_size", given["batch_size"], minimum=1, unit="samples")
+    for name in ("collate_fn", "worker_init_fn"):
+        if given[name] is not None:
+            function(name, given[name])
+    if given["worker_init_fn"] is not None and given["workers"] != "process":
         raise ArgumentError(
-            f"prefetch_factor must be left out without workers, got {factor!r}; "
-            "set num_workers above 0, or leave it out"
+            "worker_init_fn must be left out where workers are no processes, got "
+            f"workers={given['workers']!r}; prepare the dataset before, or use workers='process'"
         )
-    return _counted("prefetch_factor", factor, minimum=1, unit="batches")
+    if isinstance(given["dataset"], data.IterableDataset) and given["shuffle"]:  # datapipes, too
+        raise ArgumentError(
+            "shuffle must be left out beside an IterableDataset, which gives its samples in its "
+            f"own order, got shuffle={given['shuffle']!r}"
+        )
+    try:
+        options = {name: given[name] for name in _CHECKED_BY_TORCH.split()}
+        found = data.DataLoader(**options, num_workers=min(workers, 1))  # of more it would warn
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+    except TypeError as error:
+        raise ArgumentTypeError(str(error)) from None
+    context = found.multiprocessing_context
+    if context is not None and context.get_start_method() == "fork":
+        raise ArgumentError(
+            "multiprocessing_context must be None, 'forkserver' or 'spawn', got 'fork'; a "
+            "worker is a fresh process, never a copy of a process with threads, which hangs; "
+            "datasets and functions of a notebook are sent to it all the same"
+        )
+    reads = isinstance(given["dataset"], data.IterableDataset)
+    samplers = (None, None) if reads else (found.sampler, found.batch_sampler)
+    return Samples(found.batch_size, bool(found.drop_last), *samplers), found.collate_fn
 
 
 def _counted(what: str, count: object, *, minimum: int, unit: str) -> int:
@@ -129,47 +108,6 @@ def _counted(what: str, count: object, *, minimum: int, unit: str) -> int:
     """
     number = int(count) if isinstance(count, bool) else count
     return whole(what, number, minimum=minimum, unit=unit)
-
-
-def _checked_stay(workers: int, stay: object) -> bool:
-    """Check `persistent_workers`.
-
-    Raises:
-        ArgumentError: there are no workers.
-    """
-    if stay and not workers:
-        raise ArgumentError(
-            "persistent_workers needs num_workers of at least 1, got 0; set it, or leave "
-            "persistent_workers out"
-        )
-    return bool(stay)
-
-
-def _check_context(context: Any, workers: int) -> None:
-    """Check `multiprocessing_context`: workers are never copies of the calling process.
-
-    Raises:
-        ArgumentError: "fork", another word, or there are no workers.
-        ArgumentTypeError: neither a word nor a context.
-    """
-    if context is None:
-        return
-    if not workers:
-        raise ArgumentError(
-            f"multiprocessing_context must be left out without workers, got {context!r}"
-        )
-    if not isinstance(context, str) and not hasattr(context, "get_start_method"):
-        raise ArgumentTypeError(
-            "multiprocessing_context must be None, 'forkserver', 'spawn' or a context of "
-            f"multiprocessing, got {context!r}"
-        )
-    method = context if isinstance(context, str) else context.get_start_method()
-    if method not in _METHODS:
-        raise ArgumentError(
-            f"multiprocessing_context must be None, 'forkserver' or 'spawn', got {method!r}; a "
-            "worker is a fresh process, never a copy of a process with threads, which hangs; "
-            "datasets and functions of a notebook are sent to it all the same"
-        )
 
 
 # -- one epoch, and the run that makes it ----------------------------------------------------------
@@ -320,7 +258,7 @@ class DataLoader:
     Args:
         dataset: with `__getitem__` (and `__getitems__`, where it has one), or an
             `IterableDataset`: read once, unless it asks `get_worker_info()` before its first
-            sample, or a `worker_init_fn` is given: then each worker reads its part.
+            sample, or a `worker_init_fn` is given: then each worker process reads its part.
         batch_size: samples in a batch; None gives samples as they are.
         shuffle: another order in each epoch, that of torch's `RandomSampler`.
         sampler: gives indices.
@@ -330,13 +268,13 @@ class DataLoader:
         pin_memory: copy batches to pinned memory, in a thread.
         drop_last: leave out a last batch that is not full.
         timeout: longest wait for a batch [s]; 0 for as long as it takes.
-        worker_init_fn: called with its number in each worker, before its first batch.
+        worker_init_fn: called with its number in each worker process, before its first batch.
         multiprocessing_context: None, "forkserver" or "spawn".
         generator: `torch.Generator` for the order and the seed; torch's own where not given.
         prefetch_factor: batches held ready for each worker; 2 where not given.
         persistent_workers: keep the workers from epoch to epoch.
         pin_memory_device: takes no effect, as in torch: the current accelerator counts.
-        in_order: False gives batches as they are done.
+        in_order: takes no effect: batches come in order.
         workers: "process", "thread", or an executor as for `Pipeline.map`.
 
     Raises:
@@ -375,48 +313,46 @@ class DataLoader:
         workers: object = "process",
     ) -> None:
         self._torch: Any = _torch()
-        self.dataset = dataset
-        self._samples = chosen_samples(self._torch.utils.data, dataset, locals())
+        given = locals()
+        self.timeout = seconds("timeout", timeout, zero=True)
         self._count = self._checked_count(num_workers)
-        self._factor = _checked_factor(self._count, prefetch_factor)
+        self._factor = self._checked_factor(prefetch_factor)
+        data = self._torch.utils.data
+        self._samples, self.collate_fn = chosen_by_torch(data, given, workers=self._count)
+        self._reads = isinstance(dataset, data.IterableDataset)
+        self.dataset = dataset
         self.generator = generator
-        self.collate_fn = self._collate_of(collate_fn)
         self.pin_memory = bool(pin_memory)
         self.pin_memory_device = pin_memory_device
-        self.timeout = seconds("timeout", timeout, zero=True)
-        self.worker_init_fn = worker_init_fn and function("worker_init_fn", worker_init_fn)
-        _check_context(multiprocessing_context, self._count)
+        self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = multiprocessing_context
-        self.persistent_workers = _checked_stay(self._count, persistent_workers)
+        self.persistent_workers = bool(persistent_workers)
         self.in_order = bool(in_order)
         self.workers = workers
         self._begin()
+
+    def _begin(self) -> None:
+        """Show the samplers that were chosen, and note that nothing was iterated yet."""
+        self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
+        self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
+        self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
+        self._reported: int | None = None  # length of an iterable dataset that was asked for it
+        self._knobs: Mapping[str, Knob] | None = None
+        self._kept: WorkerRun | None = None  # the run that stays
+        self._state = LoaderState(self.dataset, self._samples, reads=self._reads)
+        self._live = LoaderRun(self, in_batches=self._samples.batched)
+        self._build(0, self._indices)
 
     @staticmethod
     def _checked_count(count: object) -> int:
         """Check `num_workers`."""
         return _counted("num_workers", count, minimum=0, unit="calls")
 
-    def _collate_of(self, given: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        if given is not None:
-            return function("collate_fn", given)
-        data = self._torch.utils.data
-        return data.default_collate if self._samples.batched else data.default_convert  # type: ignore[no-any-return]
-
-    def _begin(self) -> None:
-        """Show the samplers that were chosen, and note that nothing was iterated yet."""
-        self.batch_size, self.drop_last = self._samples.batch_size, self._samples.drop_last
-        self.sampler, self.batch_sampler = self._samples.sampler, self._samples.batch_sampler
-        self._reads = isinstance(self.dataset, self._torch.utils.data.IterableDataset)
-        self._splits = self._reads and self.worker_init_fn is not None  # or once it is seen to ask
-        self._reported: int | None = None  # length of an iterable dataset that was asked for it
-        self._knobs: Mapping[str, Knob] | None = None
-        self._kept: WorkerRun | None = None  # the run that stays
-        self._state = LoaderState(
-            self.dataset, self._samples, reads=self._reads, in_order=self.in_order
-        )
-        self._live = LoaderRun(self, in_batches=self._samples.batched)
-        self._build(0, self._indices)
+    @staticmethod
+    def _checked_factor(factor: object) -> int:
+        """Check `prefetch_factor`, which has a default."""
+        factor = _FACTOR if factor is None else factor
+        return _counted("prefetch_factor", factor, minimum=1, unit="batches")
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _FIXED and name in self.__dict__:
@@ -456,7 +392,7 @@ class DataLoader:
 
     @prefetch_factor.setter
     def prefetch_factor(self, factor: int) -> None:
-        self._factor = _counted("prefetch_factor", factor, minimum=1, unit="batches")
+        self._factor = self._checked_factor(factor)
         self._set_prefetch()
 
     def _set_prefetch(self) -> None:
@@ -488,7 +424,7 @@ class DataLoader:
         count, data = self.num_workers, self._torch.utils.data
         size, drop_last = self._samples.batch_size, self._samples.drop_last
         splits = self._splits and count > 0
-        workers = self._workers(seed, fixed=splits) if count else None
+        workers = self._workers(seed, fixed=splits) if self._place == "process" else None
         make = MakeBatch(
             self.collate_fn,
             plain=self.collate_fn in (data.default_collate, data.default_convert),
@@ -496,7 +432,7 @@ class DataLoader:
             batched=self._samples.batched,
             workers=None if splits else workers,
         )
-        how = {"executor": self.workers, "concurrency": count, "ordered": self.in_order}
+        how = {"executor": self.workers, "concurrency": count}
         if splits and workers is not None:
             read = ReadPart(self.dataset, make, size=size, drop_last=drop_last, workers=workers)
             pipe = split_chain(read, how | {"prefetch": self._factor})
@@ -512,10 +448,10 @@ class DataLoader:
 
     @property
     def _place(self) -> str:
-        """Where the workers are: "caller", where there are none, "process", "thread", "other"."""
+        """Where an iterable dataset is read: by the "caller", in a "process" or a "thread"."""
         if not self.num_workers:
             return "caller"
-        return str(self.workers) if self.workers in ("process", "thread") else "other"
+        return "process" if self.workers == "process" else "thread"
 
     def _workers(self, seed: int, *, fixed: bool) -> LoaderWorkers:
         return LoaderWorkers(
@@ -523,20 +459,18 @@ class DataLoader:
             seed=seed,
             count=self.num_workers,
             init=self.worker_init_fn,
-            executor=self._place,
             fixed=fixed,
         )
 
     def _batches(self, position: Position | None) -> Batches:
         """Return what reads an iterable dataset once, from a place on."""
-        place, worker = self._place, self._torch.utils.data._utils.worker
-        threads = place == "thread" or isinstance(self.workers, ThreadPoolExecutor)
+        place = self._place
         return Batches(
             self.dataset,
             size=self._samples.batch_size,
             drop_last=self._samples.drop_last,
-            watch=worker if place in ("process", "thread") else None,
-            place="caller" if place == "caller" else "thread" if threads else "process",
+            watch=self._torch.utils.data._utils.worker if place == "process" else None,
+            place=place,
             resumed=None if position is None else position.resumed,
         )
 
@@ -576,7 +510,7 @@ class DataLoader:
         """Begin an epoch; of a loaded one, its rest."""
         goes_on, workers = loaded is not None and loaded.begun, self.num_workers
         draw, stays = self._drawn_seed, self._stays
-        progress, left = self._state.begin(sources, loaded, draw, stays=stays, by_loop=not workers)
+        progress, left = self._state.begin(sources, loaded, draw, stays=stays)
         if workers:
             free = None if goes_on else self._free_run(progress.position.seed)
             made = free or self._open(progress.position)
@@ -595,7 +529,7 @@ class DataLoader:
             head: Any = self._pipeline.chain[0]
             progress.reading = head.spec.items
             indices = iter(head.spec.items)
-        local = self._live.local_run(indices, progress.position.left, before=progress.delivered)
+        local = self._live.local_run(indices, before=progress.delivered)
         epoch = LoaderEpoch(self, local, progress)
         self._live.began(epoch, local)
         return epoch
@@ -710,8 +644,8 @@ class DataLoader:
             close_run(self._kept.run, _CLOSE_S)
 
     def _check_readers(self, position: Position) -> None:
-        splits = self._splits or (position.parts is not None and self.num_workers > 0)
-        position.check_readers(self.num_workers, splits=splits, in_order=self.in_order)
+        splits = self._splits or (position.parts is not None and self._place == "process")
+        position.check_readers(self.num_workers if self._place == "process" else 0, splits=splits)
         self._splits = splits
 
     def __len__(self) -> int:
@@ -727,20 +661,6 @@ class DataLoader:
         if size is None:
             return count
         return count // size if self.drop_last else -(-count // size)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Send the loader as it was made; its workers stay here."""
-        order: dict[str, Any] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
-        if self._samples.chosen_by_user:
-            order = {"batch_sampler": self.batch_sampler}
-        if not self._reads and "batch_sampler" not in order:
-            order["sampler"] = self.sampler
-        names = (
-            "num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context "
-            "generator prefetch_factor persistent_workers pin_memory_device in_order workers"
-        )
-        others = {name: getattr(self, name) for name in names.split()}
-        return functools.partial(type(self), self.dataset, **order, **others), ()
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return self._live._repr_mimebundle_()

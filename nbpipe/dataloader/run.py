@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import threading
 import weakref
@@ -36,7 +37,6 @@ from ..engine.stats import (
 )
 from ..errors import LengthUnknownError, RunClosedError, StageTimeoutError
 from ..ops.chain import length
-from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
 from ..run.iterator import ATTEND_S
@@ -73,7 +73,6 @@ class LocalRun(Iterator[Any]):
 
     Args:
         items: what the source gives, from the first of the epoch on.
-        rest: the batches that are left of it.
         chain: the stages; those behind the source make the batches.
         before: batches of the epoch that the loop had before.
         total: batches of the epoch, or None.
@@ -90,7 +89,6 @@ class LocalRun(Iterator[Any]):
     def __init__(
         self,
         items: Iterator[Any],
-        rest: Remaining,
         chain: Chain,
         *,
         before: int,
@@ -101,7 +99,7 @@ class LocalRun(Iterator[Any]):
         self.stages = addresses(chain)
         self.outcome = CANCELLED
         self.closed = False
-        self._batches = self._made_of(items, rest)
+        self._batches = self._made_of(items)
         self._at = next(iter(self.stages))  # the stage that is at work
         self._before = self._delivered = before
         self._total = total
@@ -160,15 +158,13 @@ class LocalRun(Iterator[Any]):
             runtime.account(now_ns, READY)
             runtime.active = 1
 
-    def _made_of(self, items: Iterator[Any], rest: Remaining) -> Iterator[Any]:
+    def _made_of(self, items: Iterator[Any]) -> Iterator[Any]:
         source, *behind = self.stages
-        for number, item in enumerate(items):
-            if number in rest:
-                batch = item
-                for self._at in behind:
-                    batch = self.stages[self._at].fn(batch)
-                self._at = source
-                yield batch
+        for batch in itertools.islice(items, self._before, None):
+            for self._at in behind:
+                batch = self.stages[self._at].fn(batch)  # noqa: PLW2901
+            self._at = source
+            yield batch
 
     def _made(self) -> None:
         with self._lock:
@@ -458,16 +454,15 @@ class LoaderRun(ShownRun):
         """The knobs of all chains that there were, by address: tuned values stay."""
         return self._knobs
 
-    def local_run(self, items: Iterator[Any], rest: Remaining, *, before: int) -> LocalRun:
+    def local_run(self, items: Iterator[Any], *, before: int) -> LocalRun:
         """Return what makes an epoch in the calling thread.
 
         Args:
             items: take the place of those of the chain's source.
-            rest: the batches that are left of the epoch.
             before: those that the loop had before.
         """
         chain, total, between = self._pipeline.chain, self._total(), self.between_waits
-        return LocalRun(items, rest, chain, before=before, total=total, between_waits=between)
+        return LocalRun(items, chain, before=before, total=total, between_waits=between)
 
     def began(self, epoch: Any, maker: Run | LocalRun) -> None:
         """Called when an epoch begins.

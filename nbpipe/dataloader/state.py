@@ -9,12 +9,11 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
 from ..base.format import shortened
 from ..errors import StateError
-from ..ops.remaining import Remaining
 from ..run.run import Run
 from .chain import (
     READER,
@@ -245,7 +244,6 @@ class StatefulIndices(Iterator[Any]):
 
 
 # -- a place in the epochs -------------------------------------------------------------------------
-_ALL = Remaining()
 _FORMAT = 1
 _WAY_OUT = "give what loader.state_dict() returned"
 _MOST = 2**62
@@ -263,17 +261,14 @@ class Position:
         torch: that of torch's own then, or None where nothing is drawn from it.
         sampler_epoch: that which `set_epoch` told the sampler, or None.
         seed: of the workers' items; None where none was drawn.
-        drew: that seed was drawn for this epoch.
-        stays: the seed is drawn once for all epochs.
-        epoch: number of the epoch among those of this seed.
+        epoch: number of the epoch among those of this seed, which was drawn for the first.
         delivered: batches of the epoch that the loop has had.
-        rest: those that it has not, as `Remaining.data`.
         sampler: the sampler's own state behind the batches that the loop has had, or None.
         dataset: the iterable dataset's own state, or None.
         iterator: that of the dataset's iterator, where it has another one, or None.
         ended: those are states of an end: the dataset has given all.
-        parts: where the workers are that read a part of it each: how many there are, whether
-            they take turns, where the stages of their run go on; or None.
+        parts: where the workers are that read a part of it each: how many there are, and where
+            the stages of their run go on; or None.
         torch_now: of torch's own generator when the state was taken, in mid-epoch, or None.
     """
 
@@ -282,11 +277,8 @@ class Position:
     torch: str | None
     sampler_epoch: int | None
     seed: int | None
-    drew: bool
-    stays: bool
     epoch: int
     delivered: int = 0
-    rest: list[Any] = field(default_factory=lambda: _ALL.data)
     sampler: Any = None
     dataset: Any = None
     iterator: Any = None
@@ -304,11 +296,6 @@ class Position:
         return {"nbpipe_loader": _FORMAT, **values, "by": self._way, "about": dict(about)}
 
     @property
-    def left(self) -> Remaining:
-        """The batches of the epoch that the loop has not had."""
-        return Remaining.read(self.rest)
-
-    @property
     def _way(self) -> str:
         """How its order goes on, for whoever reads the state."""
         if self.parts is not None:
@@ -317,13 +304,12 @@ class Position:
             return "dataset"
         return "skipping" if self.sampler is None else "sampler"
 
-    def check_readers(self, workers: int, *, splits: bool, in_order: bool) -> None:
-        """Check that the workers here can go on with an iterable dataset.
+    def check_readers(self, workers: int, *, splits: bool) -> None:
+        """Check that the worker processes here can go on with an iterable dataset.
 
         Args:
             workers: how many there are.
             splits: each of them reads a part.
-            in_order: they take turns.
 
         Raises:
             StateError: other workers have read it.
@@ -333,13 +319,12 @@ class Position:
             return
         if parts is None:
             raise self.read_whole()
-        readers, turns, _ = parts
-        if (workers, in_order) != (readers, turns):
+        readers, *_ = parts
+        if workers != readers:
             raise StateError(
-                f"the state is of an epoch whose dataset {readers} workers read in parts, "
-                f"with in_order={turns}; here are {workers}, with in_order={in_order}: "
-                "each has read as far as it came, so set both as they were, or begin the epoch "
-                "again"
+                f"the state is of an epoch whose dataset {readers} worker processes read in parts; "
+                f"here are {workers}: each has read as far as it came, so set num_workers and "
+                "workers as they were, or begin the epoch again"
             )
 
     def read_whole(self) -> StateError:
@@ -359,17 +344,16 @@ class Position:
         """
         if indices is None:
             return None
-        start = self.left.start
         if not isinstance(indices, StatefulIndices):
-            deque(itertools.islice(indices, start), 0)
-        return itertools.chain(itertools.repeat(None, start), indices)
+            deque(itertools.islice(indices, self.delivered), 0)
+        return itertools.chain(itertools.repeat(None, self.delivered), indices)
 
     @property
     def resumed(self) -> Resumed:
         """Where an iterable dataset goes on that is read once."""
         return Resumed(
             epoch=self.epoch,
-            had=self.left.start,
+            had=self.delivered,
             dataset=self.dataset,
             iterator=self.iterator,
             ended=self.ended,
@@ -380,12 +364,13 @@ class Position:
         if not self.epoch and not self.delivered:
             return
         stages: Mapping[str, Any] = {}
+        rest = [self.delivered, []]
         if self.delivered and self.parts is not None:
-            _, _, stages = self.parts
+            *_, stages = self.parts
         elif self.delivered and READER in run.stages:
-            stages = {SAMPLES: {"children": [[0, self.rest]]}}
+            stages = {SAMPLES: {"children": [[0, rest]]}}
         elif self.delivered:
-            stages = {next(iter(run.stages)): {"rest": self.rest, "by": "skipping"}}
+            stages = {next(iter(run.stages)): {"rest": rest, "by": "skipping"}}
         place = {"epoch": self.epoch, "delivered": self.delivered, "stages": dict(stages)}
         run.load_state_dict(run.state_dict() | place)
 
@@ -437,18 +422,14 @@ def _check_about(theirs: Any, ours: Mapping[str, Any]) -> None:
 
 def _rules(one: Position) -> Iterator[tuple[str, bool]]:
     """Return the names of what is written, each with whether it may be what it is."""
-    for name in ("begun", "drew", "stays"):
-        yield name, isinstance(getattr(one, name), bool)
+    yield "begun", isinstance(one.begun, bool)
     for name in ("delivered", "epoch"):
         yield name, _is_number(getattr(one, name), _MOST)
     yield "seed", _is_number(one.seed, _MOST_SEED) or (one.seed is None and not one.begun)
     yield "begun", one.begun or not one.delivered
-    if one.parts is None:
-        yield "rest", one.left.left_out == one.delivered
-    else:
-        readers, turns, stages = one.parts
-        yield "parts", _is_number(readers, _MOST) and isinstance(turns, bool)
-        yield "parts", isinstance(stages, Mapping)
+    if one.parts is not None:
+        readers, *_, stages = one.parts
+        yield "parts", _is_number(readers, _MOST) and isinstance(stages, Mapping)
 
 
 def _is_number(value: object, most: int) -> bool:
@@ -461,7 +442,6 @@ class EpochProgress:
 
     Args:
         position: where it began.
-        in_order: batches come in the order of the samples.
         sampled: knows the sampler's own states, or None.
 
     Attributes:
@@ -474,9 +454,7 @@ class EpochProgress:
         reading: reads an iterable dataset in the calling thread, or None.
     """
 
-    def __init__(
-        self, position: Position, *, in_order: bool, sampled: StatefulIndices | None = None
-    ) -> None:
+    def __init__(self, position: Position, sampled: StatefulIndices | None) -> None:
         self.position = position
         self.run: Run | None = None
         self.readers = 0
@@ -485,12 +463,11 @@ class EpochProgress:
         self.delivered = position.delivered
         self.reading: Batches | None = None
         self._sampled = sampled
-        self._in_order = in_order
 
     def deliver(self) -> int:
         """Called when the loop gets a batch; return the number of all that it has had."""
         self.delivered += 1
-        if self._sampled is not None and self._in_order and not self.position.left.gaps:
+        if self._sampled is not None:
             self._sampled.forget(self.delivered - 2)  # another thread may be taking a state
         return self.delivered
 
@@ -514,37 +491,18 @@ class EpochProgress:
                 dataset=state_of_dataset(by_loop=True),
                 iterator=iterator,
             )
-        asks = run is not None and (self.readers or not self._in_order)
-        stages = run.state_dict()["stages"] if run is not None and asks else None
-        parts = [self.readers, self._in_order, stages] if run is not None and self.readers else None
-        rest = _ALL if parts is not None else self._rest(stages)
+        parts = None
+        if run is not None and self.readers:
+            parts = [self.readers, run.state_dict()["stages"]]
         return replace(
             self.position,
             delivered=self.delivered,
-            rest=rest.data,
-            sampler=self._sampler_at(rest.start),
+            sampler=self._sampler_at(self.delivered),
             dataset=state_of_dataset(by_loop=run is None, had=self.delivered),
             iterator=iterator,
             ended=reading is not None and reading.ended,
             parts=parts,
         )
-
-    def _rest(self, stages: Mapping[str, Any] | None) -> Remaining:
-        """Return the batches that the loop has not had.
-
-        Args:
-            stages: where those of a run stand that gives them as they are done, or None.
-        """
-        position = self.position
-        if stages is None:
-            return position.left.of_wanted(Remaining(self.delivered - position.delivered))
-        if READER not in stages:
-            rests = (Remaining.read(about["rest"]) for about in stages.values())
-            return next(rests, position.left)
-        for _, rest in stages.get(SAMPLES, {}).get("children", ()):
-            return Remaining.read(rest)
-        over = stages[READER]["rest"][0]  # its one item: all that it gave was handed out
-        return Remaining(self.delivered) if over else position.left
 
     def _sampler_at(self, number: int) -> Any:
         """Return the sampler's own state behind so many batches, or None."""
@@ -560,21 +518,18 @@ class LoaderState:
         dataset: of the loader.
         samples: which of its samples make which batch.
         reads: the dataset is iterable.
-        in_order: batches come in the order of the samples.
 
     Attributes:
         pending: the place that was loaded, until a batch of its epoch is asked for; or None.
         progress: of the newest epoch, or None.
     """
 
-    def __init__(self, dataset: Any, samples: Samples, *, reads: bool, in_order: bool) -> None:
+    def __init__(self, dataset: Any, samples: Samples, *, reads: bool) -> None:
         self.pending: Position | None = None
         self.progress: EpochProgress | None = None
         self._dataset = dataset
         self._samples = samples
         self._reads = reads
-        self._in_order = in_order
-        self._once: bool | None = None  # the seed is drawn once, where a state says whether
         self._kept: tuple[int, int] | None = None  # a seed for all epochs; the next one's number
 
     # -- the next epoch -------------------------------------------------------------------
@@ -591,7 +546,6 @@ class LoaderState:
         draw: Callable[[], int],
         *,
         stays: bool,
-        by_loop: bool,
     ) -> tuple[EpochProgress, Iterator[Any] | None]:
         """Begin the next epoch; it is the newest once it is kept in `progress`.
 
@@ -600,7 +554,6 @@ class LoaderState:
             loaded: where it begins, or None.
             draw: draws a seed.
             stays: its workers stay for the next one.
-            by_loop: the calling thread makes the batches.
 
         Returns:
             How far it is, and the indices of its batches: None for each that the loop has had;
@@ -608,9 +561,8 @@ class LoaderState:
         """
         now = sources.now if loaded is None or not loaded.begun else {}
         indices = self._indices(sources, loaded)
-        seed, number, drew = self._seed_of(draw, loaded, stays=stays)
-        once = stays if self._once is None else self._once
-        if stays or self._once:
+        seed, number = self._seed_of(draw, loaded, stays=stays)
+        if stays:
             self._kept = seed, number + 1
         position = loaded
         if position is None or not position.begun:
@@ -618,15 +570,12 @@ class LoaderState:
                 **now,
                 begun=True,
                 seed=seed,
-                drew=drew,
-                stays=once,
                 epoch=number,
                 dataset=None if loaded is None else loaded.dataset,
                 iterator=None if loaded is None else loaded.iterator,
             )
         sampled = indices if isinstance(indices, StatefulIndices) else None
-        progress = EpochProgress(position, in_order=self._in_order or by_loop, sampled=sampled)
-        return progress, position.left_of(indices)
+        return EpochProgress(position, sampled), position.left_of(indices)
 
     def _indices(self, sources: RandomSources, position: Position | None) -> Iterator[Any] | None:
         """Begin to iterate the sampler; load its own state. A dataset loads its own later."""
@@ -634,7 +583,7 @@ class LoaderState:
             checked_state(self._dataset)
         if self._reads:
             return None
-        sampler, start = sources.stateful, 0 if position is None else position.left.start
+        sampler, start = sources.stateful, 0 if position is None else position.delivered
         if sampler is None:
             return following(iter(self._samples.indices))
         goes_on = position is not None and position.sampler is not None
@@ -645,22 +594,13 @@ class LoaderState:
 
     def _seed_of(
         self, draw: Callable[[], int], position: Position | None, *, stays: bool
-    ) -> tuple[int, int, bool]:
-        """Return `seed`, `epoch` and `drew` of the epoch that begins at a place."""
+    ) -> tuple[int, int]:
+        """Return `seed` and `epoch` of the epoch that begins at a place."""
         if position is not None and position.begun and position.seed is not None:
-            if position.drew:
-                draw()
-            return position.seed, position.epoch, position.drew
-        kept = self._kept_seed(stays=stays)
-        if kept is None:
-            return draw(), 0, True
-        if self._once is False:
-            draw()  # the loader whose state was loaded does so for each epoch
-        return *kept, self._once is False
-
-    def _kept_seed(self, *, stays: bool) -> tuple[int, int] | None:
-        """Return the next epoch's seed, where none is drawn for it."""
-        return self._kept if stays or self._once else None
+            if not position.epoch:
+                draw()  # as it was drawn then
+            return position.seed, position.epoch
+        return self._kept if stays and self._kept is not None else (draw(), 0)
 
     # -- states ---------------------------------------------------------------------------
     def about(self, sources: RandomSources) -> dict[str, Any]:
@@ -696,14 +636,12 @@ class LoaderState:
         return position.written(self.about(sources))
 
     def _next(self, sources: RandomSources, *, by_loop: bool, stays: bool) -> Position:
-        seed, number = self._kept_seed(stays=stays) or (None, 0)
+        seed, number = self._kept if stays and self._kept is not None else (None, 0)
         sampler = sources.stateful
         return Position(
             **sources.now,
             begun=False,
             seed=seed,
-            drew=False,
-            stays=stays if self._once is None else self._once,
             epoch=number,
             sampler=None if sampler is None else state_of(sampler),
             dataset=self._state_of_dataset(by_loop=by_loop),
@@ -727,10 +665,8 @@ class LoaderState:
         else:
             sources.restore(position)
         sources.set_torch(position.torch_now or position.torch)
-        self.pending, self.progress, self._once = position, None, position.stays
-        self._kept = None
-        fresh = not (position.begun or position.drew)
-        if position.stays and fresh and position.seed is not None:
+        self.pending, self.progress, self._kept = position, None, None
+        if not position.begun and position.seed is not None:
             self._kept = position.seed, position.epoch
 
 

@@ -112,13 +112,13 @@ def test_error_of_what_was_given(what, way):
     assert (len(got), type(raised), raised.args) == (count, type(error), error.args)
 
 
-def test_error_of_worker_init_fn(placed):
+def test_error_of_worker_init_fn():
     """An exception of `worker_init_fn` arrives."""
 
     def init(worker):
         raise LookupError("no licence")
 
-    _, raised = delivered(nbpipe.DataLoader(Numbers(), worker_init_fn=init, **placed))
+    _, raised = delivered(nbpipe.DataLoader(Numbers(), worker_init_fn=init, num_workers=2))
     assert type(raised) is LookupError
 
 

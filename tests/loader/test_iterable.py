@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
+from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Cursor, Fickle, Parted, Ranged, Sized, Stream, narrow  # noqa: E402
 from tests.loader.same import epochs, same  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+PROCESSES = WAYS["process"]
 SHAPES = [
     {"batch_size": 4},
     {"batch_size": 4, "drop_last": True},
@@ -90,31 +92,23 @@ def parts(length, workers, size):
     return [batches[turn] for turn in range(turns) for batches in made if turn < len(batches)]
 
 
-def test_each_worker_reads_its_part(placed):
-    """A dataset that asks is read by all workers, which take turns; every epoch."""
-    loader = nbpipe.DataLoader(Parted(), 4, **placed)
+@pytest.mark.parametrize(("workers", "readers"), [("process", 1), ("process", 2), ("thread", 1)])
+def test_each_worker_reads_its_part(workers, readers):
+    """A dataset that asks is read by all processes, which take turns; by one thread whole."""
+    loader = nbpipe.DataLoader(Parted(), 4, num_workers=readers, workers=workers)
     got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
-    assert got == [parts(21, 2, 4)] * 2
+    assert got == [parts(21, readers, 4)] * 2
 
 
-def test_parts_without_order(placed):
-    """Without order every sample comes once."""
-    loader = nbpipe.DataLoader(Parted(), 4, in_order=False, **placed)
-    got = sorted(number for batch in loader for number in batch.tolist())
-    assert got == list(range(21))
-
-
-def test_one_worker_reads_all(placed):
-    """A single worker that asks reads everything."""
-    loader = nbpipe.DataLoader(Parted(), 4, **{**placed, "num_workers": 1})
-    assert [batch.tolist() for batch in loader] == parts(21, 1, 4)
-
-
-def test_worker_init_fn_narrows_the_dataset(placed):
-    """`worker_init_fn` may tell each worker's own dataset which part to read."""
+@pytest.mark.parametrize("stays", [False, True])
+def test_worker_init_fn_narrows_the_dataset(stays):
+    """`worker_init_fn` may tell each worker's own dataset which part to read, once for a worker."""
     dataset = Ranged(0, 12)
-    loader = nbpipe.DataLoader(dataset, 3, worker_init_fn=narrow, **placed)
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]
+    how = {"worker_init_fn": narrow, "persistent_workers": stays}
+    loader = nbpipe.DataLoader(dataset, 3, **how, **PROCESSES)
+    got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
+    loader.close()
+    assert got == [[[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]] * 2
     assert (dataset.start, dataset.end) == (0, 12)
 
 
@@ -166,21 +160,9 @@ def test_source_that_was_read_is_not_read_again(placed):
     assert list(loader) == list(range(7))
 
 
-def test_workers_that_stay_read_again(placed):
-    """Workers that stay read their part in each epoch; `worker_init_fn` was called once."""
-    loader = nbpipe.DataLoader(
-        Ranged(0, 12), 3, worker_init_fn=narrow, persistent_workers=True, **placed
-    )
-    got = [[batch.tolist() for batch in epoch] for epoch in epochs(loader)]
-    loader.close()
-    assert got == [[[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]] * 2
-
-
 def test_readers_follow_num_workers():
     """The next epoch has as many readers as there are workers by then; the others have ended."""
-    loader = nbpipe.DataLoader(
-        Parted(), 4, num_workers=2, workers="thread", persistent_workers=True
-    )
+    loader = nbpipe.DataLoader(Parted(), 4, num_workers=2, persistent_workers=True)
     got, readers = [], []
     for count in (2, 3, 3):
         loader.num_workers = count

@@ -131,12 +131,12 @@ def test_dropped_loader_ends_its_workers():
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_loader_read_in_parts_goes_with_its_last_reference(placed, stays):
+def test_loader_read_in_parts_goes_with_its_last_reference(stays):
     """Workers that read parts end with their loader: none waits for the garbage collector."""
     gc.collect()
     gc.disable()
     try:
-        loader = nbpipe.DataLoader(Parted(), 4, **placed, persistent_workers=stays)
+        loader = nbpipe.DataLoader(Parted(), 4, num_workers=2, persistent_workers=stays)
         assert len(list(loader)) == 6
         alive = weakref.ref(loader)
         del loader
@@ -192,7 +192,7 @@ def test_knobs_stay_for_the_next_epoch():
 
 def test_from_inline_to_workers_and_back():
     """A loader without workers gets them for the next epoch, and loses them again."""
-    loader = nbpipe.DataLoader(Workers(), 4, collate_fn=list, workers="thread")
+    loader = nbpipe.DataLoader(Workers(), 4, collate_fn=list)
     found = []
     for count in (0, 2, 0):
         loader.num_workers = count
@@ -215,18 +215,6 @@ def test_export_of_the_chain_is_refused(tmp_path):
         with pytest.raises(nbpipe.ExportError, match="part of a DataLoader"):
             loader.pipeline.export(tmp_path / "loader_module.py")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_completion_order():
-    """With `in_order=False` a slow batch does not hold up the others."""
-    first = Gate()
-    make = stage("plain", gate=lambda n: first if n == 0 else None)
-    loader = nbpipe.DataLoader(Made(make, 6), 1, num_workers=2, workers="thread", in_order=False)
-    epoch = iter(loader)
-    got = [int(next(epoch)) for _ in range(3)]
-    first.open()
-    got += [int(batch) for batch in epoch]
-    assert (got[:3], sorted(got)) == ([1, 2, 3], list(range(6)))
 
 
 def test_length_of_an_epoch():

@@ -26,7 +26,7 @@ LOADERS = {
     "a sampler with a state": lambda: nbpipe.DataLoader(Numbers(), 4, sampler=Walk(23)),
     "a stream": lambda: nbpipe.DataLoader(Stream(), 4),
     "a stream with a state": lambda: nbpipe.DataLoader(Tape(), 4),
-    "a stream in parts": lambda: nbpipe.DataLoader(Parted(), 4, **THREADS),
+    "a stream in parts": lambda: nbpipe.DataLoader(Parted(), 4, **WAYS["process"]),
 }
 
 

@@ -1,10 +1,8 @@
 """Who the workers are: `get_worker_info`, `worker_init_fn`, seeds."""
 
-import functools
 import multiprocessing
 import random
 import re
-import threading
 from multiprocessing.shared_memory import SharedMemory
 
 import pytest
@@ -16,6 +14,7 @@ from torch.utils.data import get_worker_info  # noqa: E402
 
 import nbpipe  # noqa: E402
 from tests.gates import HANG_S  # noqa: E402
+from tests.loader.conftest import WAYS  # noqa: E402
 from tests.loader.datasets import Drawn, Fickle, Made, Numbers, Workers  # noqa: E402
 from tests.loader.same import of_nbpipe, same  # noqa: E402
 
@@ -27,48 +26,32 @@ def rows(loader):
     return [sample for batch in loader for sample in batch]
 
 
-def test_samples_know_their_worker(placed):
+def test_samples_know_their_worker():
     """`get_worker_info` gives number, count and torch's seed in each worker."""
     torch.manual_seed(5)
     base = torch.empty((), dtype=torch.int64).random_().item()
     torch.manual_seed(5)
-    found = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list, **placed))
+    found = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list, num_workers=2))
     assert [row[0] for row in found] == list(range(23))
     assert {row[1] for row in found} <= {0, 1}
     assert {(row[2], row[3] - row[1]) for row in found} == {(2, base)}
 
 
-def test_nobody_is_a_worker_inline(way):
-    """Outside workers `get_worker_info` gives None, whatever was iterated."""
-    list(nbpipe.DataLoader(Workers(), 4, **way))
-    inline = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list))
-    assert (get_worker_info(), {row[1] for row in inline}) == (None, {-1})
+@pytest.mark.parametrize("how", [{}, WAYS["thread"]], ids=["inline", "thread"])
+def test_nobody_is_a_worker_here(how):
+    """Outside worker processes `get_worker_info` gives None, in threads, too."""
+    found = rows(nbpipe.DataLoader(Workers(), 4, collate_fn=list, **how))
+    assert (get_worker_info(), {row[1] for row in found}) == (None, {-1})
 
 
-def test_threads_are_told_apart():
-    """Two threads at work at once are two workers; each knows its dataset."""
-    both = threading.Barrier(2, timeout=HANG_S)
-
-    def make(n):
-        both.wait()
-        info = get_worker_info()
-        return info.id, info.dataset is dataset, getattr(info, "worker_method", "thread")
-
-    dataset = Made(make, 8)
-    loader = nbpipe.DataLoader(dataset, 1, collate_fn=list, num_workers=2, workers="thread")
-    found = rows(loader)
-    assert sorted(found) == sorted([(0, True, "thread"), (1, True, "thread")] * 4)
-
-
-def test_collate_fn_knows_its_worker(placed):
+def test_collate_fn_knows_its_worker():
     """`collate_fn` may ask, too."""
-    loader = nbpipe.DataLoader(
-        Numbers(), 4, collate_fn=lambda _: get_worker_info().num_workers, **placed
-    )
+    count = lambda _: get_worker_info().num_workers  # noqa: E731
+    loader = nbpipe.DataLoader(Numbers(), 4, collate_fn=count, num_workers=2)
     assert set(loader) == {2}
 
 
-def test_worker_init_fn_is_called_once_in_each(placed):
+def test_worker_init_fn_is_called_once_in_each():
     """`worker_init_fn` gets each number once, with the worker's seed and dataset at hand."""
 
     def init(worker):
@@ -79,7 +62,8 @@ def test_worker_init_fn_is_called_once_in_each(placed):
         info = get_worker_info()
         return info.id, info.dataset.calls
 
-    loader = nbpipe.DataLoader(Made(make, 8), 1, collate_fn=list, worker_init_fn=init, **placed)
+    how = {"num_workers": 2, "worker_init_fn": init}
+    loader = nbpipe.DataLoader(Made(make, 8), 1, collate_fn=list, **how)
     assert {calls.count(worker) for worker, calls in rows(loader)} == {1}
 
 
@@ -137,34 +121,20 @@ def test_numpy_and_random_are_seeded():
     assert len(set(drawn[0])) == 12
 
 
-def test_executor_of_ones_own():
-    """Any executor makes batches, and its workers have numbers, too."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as pool:
-        loader = nbpipe.DataLoader(Workers(), 4, collate_fn=list, num_workers=2, workers=pool)
-        found = rows(loader)
-    assert [row[0] for row in found] == list(range(23))
-    assert {row[1] for row in found} <= {0, 1}
-
-
 def seeded(seed, *, worker=False):
     """Give a `worker_init_fn` that sets seeds, which may depend on the worker."""
 
-    def alike(_):
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        random.seed(seed)
+    def seed_all(own):
+        torch.manual_seed(own)
+        np.random.seed(own)  # noqa: NPY002
+        random.seed(own)
 
-    def apart(number):
-        alike(seed + number)
-
-    return apart if worker else alike
+    return (lambda number: seed_all(seed + number)) if worker else lambda _: seed_all(seed)
 
 
 def numbers_drawn(init, base, count, **how):
-    """Give the seed of torch and three numbers for each of 8 samples, with torch's seed."""
-    make = lambda n: (torch.initial_seed(), torch.rand(()), np.random.rand(), random.random())  # noqa: E731, NPY002
+    """Give three numbers for each of 8 samples, with torch's seed."""
+    make = lambda n: (torch.rand(()), np.random.rand(), random.random())  # noqa: E731, NPY002
     torch.manual_seed(base)
     loader = nbpipe.DataLoader(Made(make, 8), None, num_workers=count, worker_init_fn=init, **how)
     got = [[tuple(map(float, sample)) for sample in loader] for _ in range(2)]
@@ -179,64 +149,17 @@ def test_seeds_of_worker_init_fn_hold():
         for seed, base, count in [(12345, 1, 1), (12345, 2, 2), (54321, 1, 2)]
     )
     assert one == two
-    assert {sample[0] for epoch in one for sample in epoch} == {12345.0}
-    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample[1:]]
+    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample]
     assert len(set(values)) == 2 * 8 * 3
 
 
-def by_recipe(number):
-    """Seed as torch's notes on reproducibility do."""
-    seed = torch.initial_seed() % 2**32
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
-
-
-def plainly(number, seed):
-    """Seed by the worker, and say what is seeded."""
-    own = number + seed
-    random.seed(own)
-    np.random.seed(own)  # noqa: NPY002
-    torch.manual_seed(own)
-
-
-WORKERS_SEEDS = {
-    "closure": lambda seed: seeded(seed, worker=True),
-    "partial": lambda seed: functools.partial(plainly, seed=seed),
-}
-
-
-@pytest.mark.parametrize("kind", WORKERS_SEEDS)
-def test_seeds_that_depend_on_the_worker_hold(kind):
-    """Seeds by the worker's number are those of the first one, for any number of workers."""
-    make = WORKERS_SEEDS[kind]
-    found = [numbers_drawn(make(seed), base, count) for seed, base, count in [(7, 1, 1), (7, 2, 2)]]
-    other = numbers_drawn(make(8), 1, 2)
-    assert found[0] == found[1]
-    values = [value for one in (found[0], other) for sample in one[0] for value in sample[1:]]
-    assert len(set(values)) == 2 * 8 * 3
-
-
-def test_seeds_by_torchs_recipe_follow_torchs_seed():
-    """The recipe of torch's notes draws the same in any number of workers, by torch's seed."""
-    one, two, other = (numbers_drawn(by_recipe, *how) for how in [(1, 1), (1, 2), (2, 2)])
+def test_seeds_that_depend_on_the_worker_change_nothing():
+    """Seeds by the worker's number are left out: samples follow torch's, with any workers."""
+    one, two, other = (
+        numbers_drawn(seeded(seed, worker=True), base, count)
+        for seed, base, count in [(7, 1, 1), (8, 1, 2), (7, 2, 2)]
+    )
     assert one == two != other
-
-
-def test_seeds_beside_other_work_change_nothing():
-    """Where the function does more than to seed by the worker, samples follow torch's seed."""
-
-    def opening(seed):
-        def init(number):
-            random.seed(seed + number)
-            get_worker_info().dataset.opened = True
-
-        return init
-
-    found = [
-        numbers_drawn(opening(seed), base, count)
-        for seed, base, count in [(7, 1, 1), (8, 1, 2), (7, 2, 1)]
-    ]
-    assert found[0] == found[1] != found[2]
 
 
 def test_seeds_hold_in_workers_that_read_a_part():
