@@ -243,24 +243,6 @@ def test_a_source_that_cannot_be_pickled_is_named():
             chain.start(isolate=True)
 
 
-def test_large_data_is_named(caplog):
-    """A stage that takes much along is named once."""
-    data = bytes(3_000_000)
-    with nbpipe.source([1]).map(lambda n: len(data) + n, name="f").start(isolate=True) as run:
-        assert drained(run) == [3_000_001]
-    assert "variable" not in caplog.text
-    assert "stage 'f' sends 3 MB" in caplog.text
-
-
-def test_a_large_source_is_named(caplog):
-    """Data in memory that is the source is named as well; it is sent once."""
-    with nbpipe.source([bytes(600_000)] * 2 + [bytes(2_000_000)]).start(isolate=True) as run:
-        assert [len(one) for one in drained(run)] == [600_000, 600_000, 2_000_000]
-    assert "source 'source' is sent to the process of the run, once: a list of 2.6 MB" in (
-        caplog.text
-    )
-
-
 def test_a_changed_function_is_sent_after_a_cell():
     """After a cell was run, the next epoch has the functions as they are then."""
     space = {}

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
-from ...base.seeding import Entry
 from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
 from ...engine.external import Listed
@@ -29,9 +28,10 @@ from ...ops.stage import CONSUMER, Chain, addresses
 from ..iterator import EpochIterator
 from ..run import LiveStage, Run
 from .link import received_connection
-from .messages import ChildReport, Values, Workers, seen_s
+from .messages import ChildReport, Values, Workers
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
+_MOST = 64  # items that are sent at once
 
 Answer = tuple[str, Any]
 
@@ -193,14 +193,14 @@ class ItemServer:
     def _serve(self) -> None:
         try:
             while True:
-                token, most, *begin = self._data.recv()
-                self._send(token, self._answer(token, most, begin))
+                token, *begin = self._data.recv()
+                self._send(token, self._answer(token, begin))
         except (EOFError, OSError):  # the run is gone
             return
         finally:
             self._data.close()  # whatever happens: the loop must not wait for ever
 
-    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Answer:
+    def _answer(self, token: int, begin: Sequence[Any]) -> Answer:
         try:
             if token != self._token:
                 self._begin(token, *begin)
@@ -209,7 +209,7 @@ class ItemServer:
             if token <= self._ended or self._epoch is None:
                 return "over", None
             first = self._epoch.take()
-            return ("over", None) if first is None else ("items", self._with_more(first, most))
+            return ("over", None) if first is None else ("items", self._with_more(first[1]))
         except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
@@ -232,19 +232,19 @@ class ItemServer:
         if ended:
             epoch.close()
 
-    def _with_more(self, first: Entry, most: int) -> tuple[list[Entry], bool]:
-        """Add what else is ready, as long as it is small; tell whether there was still more."""
+    def _with_more(self, first: Any) -> list[Any]:
+        """Add what else is ready, as long as it is small."""
         epoch = self._epoch
         assert epoch is not None
-        entries = [first]
-        room = _SMALL_BYTES - size_bytes(first[1])
-        while room > 0 and epoch.ready and len(entries) < most:
+        items = [first]
+        room = _SMALL_BYTES - size_bytes(first)
+        while room > 0 and epoch.ready and len(items) < _MOST:
             entry = epoch.take()
             if entry is None:
                 break
-            entries.append(entry)
+            items.append(entry[1])
             room -= size_bytes(entry[1])
-        return entries, room > 0 and epoch.ready
+        return items
 
     def _send(self, token: int, answer: Answer) -> None:
         kind, value = answer
@@ -255,14 +255,14 @@ class ItemServer:
         except (EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
-            self._send(token, self._instead(value[0], error))
+            self._send(token, self._instead(value, error))
 
-    def _instead(self, entries: list[Any], error: Exception) -> Answer:
+    def _instead(self, items: list[Any], error: Exception) -> Answer:
         """Take items apart of which one cannot be sent; refuse it where it is the only one."""
-        if len(entries) > 1:
-            first, *rest = entries
-            self._late.extendleft(("items", ([entry], True)) for entry in reversed(rest))
-            return "items", ([first], True)
+        if len(items) > 1:
+            first, *rest = items
+            self._late.extendleft(("items", [item]) for item in reversed(rest))
+            return "items", [first]
         self._late.clear()
         if self._epoch is not None:
             self._epoch.close()
@@ -272,7 +272,7 @@ class ItemServer:
         last = list(self._loaded.run.stages)[-1]
         unsendable = UnpicklableError(
             f"an item of stage {last!r} cannot be sent out of the process of the run: "
-            f"{type(entries[0][1]).__name__} cannot be pickled; hand on plain values, arrays or "
+            f"{type(items[0]).__name__} cannot be pickled; hand on plain values, arrays or "
             "tensors, or start the run without isolate"
         )
         unsendable.__cause__ = error
@@ -293,7 +293,6 @@ class ControlServer:
             "close": loaded.close,
             "report": self._report,
             "history": self._history,
-            "scale": self._scale,
             "node_state": self._node_state,
             "caches": loaded.caches,
         }
@@ -317,17 +316,16 @@ class ControlServer:
         self._control.send(answer)
         return what
 
-    def _report(self, seen: float | None) -> ChildReport | None:
+    def _report(self) -> ChildReport | None:
         run = self._loaded.run
         if run is None:
             return None
         rows = dict(run.stats())
         del rows[CONSUMER]
-        failures = run.failures()
         status = run.status()
         return ChildReport(
             stats=rows,
-            failures=failures if seen_s(failures) != seen else None,
+            failures=run.failures(),
             cpu_cores=status.cpu_cores,
             held_bytes=status.held_bytes,
             workers={
@@ -341,11 +339,6 @@ class ControlServer:
         run = self._loaded.run
         rows = [] if run is None else run.history()
         return [row for row in rows if row["stage"] != CONSUMER]
-
-    def _scale(self, address: str, count: int) -> None:
-        run = self._loaded.run
-        if run is not None:
-            run[address].workers = count
 
     def _node_state(self, epoch: int, rest: list[Any]) -> Stages | None:
         run = self._loaded.run

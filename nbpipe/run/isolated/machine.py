@@ -10,7 +10,6 @@ from itertools import groupby
 from time import monotonic, perf_counter_ns
 from typing import final
 
-from ...base.knobs import Knob
 from ...engine.epoch import Epoch
 from ...engine.external import GivenOrder, Listed
 from ...engine.failures import KEPT, Failure
@@ -18,17 +17,17 @@ from ...engine.machine import Machine, Record, keep
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
+from ...errors import ArgumentError
 from ...executors.base import Answer, Caller, Job
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
 from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
-from .messages import ChildReport, Values, Workers, pickled, seen_s, warn_of_size
-from .source import MOST, RemoteSource
+from .messages import ChildReport, Values, Workers, pickled
+from .source import RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
-_ROWS_KEPT = 50_000
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
 _FRESH_S = 0.5  # what was asked so short a time ago need not be asked again
 
@@ -63,7 +62,6 @@ class IsolatedMachine(Machine):
         self._chain, after = chain[:count], chain[count:]  # a batch stays where it was copied to
         self._after = frozenset(addresses(after))
         shipped = pickled(self._chain)
-        warn_of_size(self._chain, shipped)
         self._knobs = {
             (address, name): knob
             for address, stage in addresses(self._chain).items()
@@ -72,12 +70,10 @@ class IsolatedMachine(Machine):
         self._blank = _report_before(self._chain, seed=seed, memory_bytes=memory_bytes)
         self._report = self._blank
         self._title = " > ".join(addresses(chain))
-        ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
-        self._source = RemoteSource(self._current, record.consumer, ready, self._new_report)
-        source = Stage(Source(self._source), name=HIDDEN, shared={"prefetch": ready})
-        self.scheduler = scheduler = Scheduler((source, *after), seed=seed, memory_bytes=None)
-        keep(scheduler, record)
-        ready.watch(lambda _: scheduler.refresh())
+        self._source = RemoteSource(self._current, self._new_report)
+        source = Stage(Source(self._source), name=HIDDEN, prefetch=8)
+        self.scheduler = Scheduler((source, *after), seed=seed, memory_bytes=None)
+        keep(self.scheduler, record)
         self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
@@ -86,7 +82,6 @@ class IsolatedMachine(Machine):
         self._request: tuple[float, Reply] | None = None
         self._reported_s = 0.0
         self._rows: list[Row] = []
-        self._rows_before: list[Row] = []  # of processes that died
         self._link = self._linked(shipped)
 
     # -- the process ----------------------------------------------------------------------
@@ -114,8 +109,7 @@ class IsolatedMachine(Machine):
         with self._lock:
             old = self._link
             if old.gone and not self._closed:
-                self._record.failures.extend(self._report.failures or ())
-                self._rows_before = [*self._rows_before, *self._rows][-_ROWS_KEPT:]
+                self._record.failures.extend(self._report.failures)
                 self._report, self._rows = self._blank, []
                 self._link = self._linked(pickled(self._chain))
             link, program = self._link, self._program
@@ -221,7 +215,7 @@ class IsolatedMachine(Machine):
             left_s = max(0.0, since_s + ANSWER_S - monotonic())
             found: ChildReport | None = request.wait(left_s)
             if found is not None:
-                self._report, self._reported_s = found.following(self._report), monotonic()
+                self._report, self._reported_s = found, monotonic()
         return self._report
 
     def _pending(self) -> tuple[float, Reply]:
@@ -229,7 +223,7 @@ class IsolatedMachine(Machine):
         known = self._request
         if known is not None and not known[1].arrived and monotonic() - known[0] > _FRESH_S:
             return known
-        request = self._link.request("report", seen_s(self._report.failures))
+        request = self._link.request("report")
         self._request = pending = monotonic(), request
         return pending
 
@@ -245,7 +239,7 @@ class IsolatedMachine(Machine):
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last failed items."""
-        there = self._new_report().failures or ()
+        there = self._new_report().failures
         here = (one for one in tuple(self._record.failures) if one.stage != HIDDEN)
         return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
 
@@ -258,11 +252,6 @@ class IsolatedMachine(Machine):
     def workers(self, address: str) -> Workers:
         """Tell what workers a stage has now."""
         return self._new_report().workers[address] if self._link.is_open else Workers()
-
-    def scale(self, address: str, count: int) -> None:
-        """Ask for so many workers; raises as the stage's own caller does."""
-        with contextlib.suppress(NoAnswerError):
-            self._link.ask("scale", address, count)
 
     @property
     def cpu_cores(self) -> float | None:
@@ -281,7 +270,7 @@ class IsolatedMachine(Machine):
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = _shifted(self._link.ask("history") or [], ours)
-        return _merged([*self._rows_before, *self._rows], ours)
+        return _merged(self._rows, ours)
 
 
 @final
@@ -297,8 +286,11 @@ class RemoteCaller(Caller):
         raise TypeError("these workers are given their work in another process")
 
     def scale(self, workers: int) -> None:
-        """Ask for this many workers, where that can be asked."""
-        self._machine.scale(self._address, workers)
+        """Refuse it: only a cluster that this process knows could be asked."""
+        raise ArgumentError(
+            "workers of an isolated run follow the stage's concurrency, or are asked for at their "
+            f"cluster, got workers = {workers}"
+        )
 
     @property
     def link(self) -> str | None:  # type: ignore[override]
