@@ -1,4 +1,4 @@
-"""Digests of what the items of a chain depend on: functions, options, sources.
+"""Digests of what the items of a chain depend on, functions, options, sources; and of states.
 
 Two digests are equal in every process where the values are; a digest does not see what a
 function reads from files, from objects that other modules hold, or over the network.
@@ -10,11 +10,14 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import json
+from collections.abc import Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
+from ..errors import StateError
 from .describe import summarize
 
 _DEPTH = 8  # levels of functions, their values, and the values in those
@@ -46,6 +49,24 @@ def source_digest(items: Any) -> str:
         length = None
     first = list(items[:_ITEMS]) if isinstance(items, list | tuple | range) else None
     return value_digest((type(items).__qualname__, length, first))
+
+
+def seal(state: Mapping[str, Any]) -> str:
+    """Digest a state of JSON-ready values, but for what it says of itself."""
+    words = {name: value for name, value in state.items() if name != "seal"}
+    text = json.dumps(words, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def check_seal(state: Mapping[str, Any], way_out: str) -> None:
+    """Check that a state is as it was written; one without a seal is taken as it is.
+
+    Raises:
+        StateError: somebody changed it.
+    """
+    given = state.get("seal")
+    if given is not None and given != seal(state):
+        raise StateError(f"the state is not as it was written; {way_out}")
 
 
 class _Feeder:

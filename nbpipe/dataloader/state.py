@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
+from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
 from ..run.run import Run
@@ -138,7 +139,7 @@ class RandomSources:
         Raises:
             StateError: something else stands there, or there are other generators.
         """
-        texts, text, epoch = position.generators, position.torch, position.sampler_epoch
+        texts, text = position.generators, position.torch
         if len(texts) != len(self._generators):
             raise StateError(
                 f"the state has {len(texts)} generators that were given, this loader has "
@@ -149,8 +150,6 @@ class RandomSources:
                 "the state is of a loader that draws its order from another generator; give "
                 "generator= and samplers as they were, or begin the epoch again"
             )
-        if epoch is not None and type(epoch) is not int:
-            raise StateError(f"the epoch of a sampler must be an int, got {shortened(repr(epoch))}")
         for one, state in zip(self._generators, texts, strict=True):
             self._unpacked(state, one)
         for own in (text, position.torch_now):
@@ -246,8 +245,6 @@ class StatefulIndices(Iterator[Any]):
 # -- a place in the epochs -------------------------------------------------------------------------
 _FORMAT = 1
 _WAY_OUT = "give what loader.state_dict() returned"
-_MOST = 2**62
-_MOST_SEED = 2**63
 
 
 @final
@@ -293,7 +290,8 @@ class Position:
             about: what must be the same where the epoch goes on.
         """
         values = {name: getattr(self, name) for name in _NAMES}
-        return {"nbpipe_loader": _FORMAT, **values, "by": self._way, "about": dict(about)}
+        state = {"nbpipe_loader": _FORMAT, **values, "by": self._way, "about": dict(about)}
+        return state | {"seal": seal(_plain(state))}
 
     @property
     def _way(self) -> str:
@@ -372,10 +370,16 @@ class Position:
         elif self.delivered:
             stages = {next(iter(run.stages)): {"rest": rest, "by": "skipping"}}
         place = {"epoch": self.epoch, "delivered": self.delivered, "stages": dict(stages)}
-        run.load_state_dict(run.state_dict() | place)
+        run.load_state_dict(run.state_dict() | place | {"seal": None})
 
 
 _NAMES = tuple(one.name for one in fields(Position))
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state without what is the user's: what can be digested."""
+    theirs = ("sampler", "dataset", "iterator")
+    return {name: value for name, value in state.items() if name not in theirs}
 
 
 def read_position(data: Any, sources: RandomSources, about: Mapping[str, Any]) -> Position:
@@ -394,14 +398,9 @@ def read_position(data: Any, sources: RandomSources, about: Mapping[str, Any]) -
             "written by another version of nbpipe: begin the epoch again"
         )
     try:
+        check_seal(_plain(data), _WAY_OUT)
         _check_about(data["about"], about)
         position = Position(**{name: data[name] for name in _NAMES if name in data})
-        for name, right in _rules(position):
-            if not right:
-                raise StateError(
-                    f"{name!r} of a loader's state is not what was written, got "
-                    f"{shortened(repr(data[name]))}; {_WAY_OUT}"
-                )
         sources.check(position)
     except (TypeError, ValueError, LookupError) as error:
         if isinstance(error, StateError):
@@ -418,22 +417,6 @@ def _check_about(theirs: Any, ours: Mapping[str, Any]) -> None:
                 f"the state is of a loader whose {name} is {there!r}, here it is {here!r}; make "
                 "the loader as it was, or begin the epoch again"
             )
-
-
-def _rules(one: Position) -> Iterator[tuple[str, bool]]:
-    """Return the names of what is written, each with whether it may be what it is."""
-    yield "begun", isinstance(one.begun, bool)
-    for name in ("delivered", "epoch"):
-        yield name, _is_number(getattr(one, name), _MOST)
-    yield "seed", _is_number(one.seed, _MOST_SEED) or (one.seed is None and not one.begun)
-    yield "begun", one.begun or not one.delivered
-    if one.parts is not None:
-        readers, *_, stages = one.parts
-        yield "parts", _is_number(readers, _MOST) and isinstance(stages, Mapping)
-
-
-def _is_number(value: object, most: int) -> bool:
-    return type(value) is int and 0 <= value < most
 
 
 @final

@@ -10,7 +10,7 @@ from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Made, Recording
 from ..ops.chain import absorbed
 from ..ops.join import ConcatJoin, GoesOn
-from ..ops.remaining import Dropping, Remaining, check_below
+from ..ops.remaining import Dropping, Remaining
 from ..ops.stage import Chain, Fold, Operation, Stage, address_book, regions_of
 from .expand import (
     CallOpener,
@@ -277,8 +277,6 @@ class Part:
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
         number = node_state.get("pass", 0)
-        if spec.times is not None:
-            check_below(runtime.address, "pass", (number,), spec.times)
         self._nodes.extend(build(number)[::-1])
         self._batched = any(s.spec.unit == "batches" for s in above)
         mover = RepeatMover(spec.times, build, builder.look_again, node_state)

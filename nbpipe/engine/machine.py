@@ -21,7 +21,7 @@ from ..errors import (
     WorkerStartError,
 )
 from ..executors.base import Caller
-from ..ops.checkpoint import EpochPlace, caches, unreadable
+from ..ops.checkpoint import EpochPlace, caches
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain
 from .epoch import LOG, Epoch
@@ -344,8 +344,6 @@ class Life:
             threads.restore_switch_interval(self)
             if isinstance(error, WorkerStartError):  # nothing has begun
                 self.next_epoch, self.following = place.epoch, before
-            if place.node_state and isinstance(error, TypeError | ValueError | LookupError):
-                raise unreadable(error) from error
             raise
         return epoch
 

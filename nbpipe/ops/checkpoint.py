@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from ..base.digest import check_seal, seal
 from ..base.format import shortened
 from ..errors import StateError
 from .chain import absorbed, index_plan
-from .remaining import Remaining, Run, are_inside, check_node_states, check_ranks
+from .remaining import Remaining, Run, are_inside
 from .stage import Chain, Stage, addresses
 
 _BUFFER = {"again", "slots", "drawn", "over"}  # what a buffer held is read again like all else
@@ -239,10 +240,6 @@ State = dict[str, Any]
 NodeStates = dict[str, dict[str, Any]]
 
 
-_KINDS = {"epoch": int, "delivered": int, "given": bool} | dict.fromkeys(
-    ("stages", "lengths", "ranks"), dict
-)
-
 _WAY_OUT = "give what run.state_dict() returned for this pipeline"
 
 
@@ -285,7 +282,7 @@ def caches(chain: Chain) -> NodeStates:
 
 def written(chain: Chain, seed: int, place: EpochPlace) -> State:
     """Return the state of a run at a place."""
-    return {
+    state = {
         "nbpipe": FORMAT,
         "epoch": place.epoch,
         "delivered": place.delivered,
@@ -296,6 +293,7 @@ def written(chain: Chain, seed: int, place: EpochPlace) -> State:
         "ranks": _ranks(chain),
         "stages": place.node_state or {},
     }
+    return state | {"seal": seal(state)}
 
 
 def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
@@ -308,7 +306,10 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
     if not several:
         raise StateError(f"load_state_dict needs at least one state, got {states!r}; {_WAY_OUT}")
     for state in several:
-        _check(chain, seed, state)
+        try:
+            _check(chain, seed, state)
+        except (TypeError, LookupError, AttributeError) as error:
+            raise _unreadable(error) from error
     ours = _ranks(chain)
     same = next((state for state in several if state["ranks"] == ours), None)
     first = min(several, key=lambda state: state["epoch"])
@@ -324,10 +325,7 @@ def read(chain: Chain, seed: int, states: Any) -> EpochPlace:
     return EpochPlace(same["epoch"], delivered, node_state, same["given"])
 
 
-def unreadable(error: Exception) -> StateError:
-    """Return the error for a state in which something else stands than was written."""
-    if isinstance(error, StateError):
-        return error
+def _unreadable(error: Exception) -> StateError:
     return StateError(
         f"the state cannot be read ({type(error).__name__}: {shortened(str(error))}); {_WAY_OUT}"
     )
@@ -344,19 +342,8 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
             f"a state must be of format {FORMAT}, got {state['nbpipe']!r}; it was written by "
             "another version of nbpipe: begin the epoch again"
         )
-    wrong = [name for name, kind in _KINDS.items() if type(state.get(name)) is not kind]
-    wrong += [name for name in ("epoch", "delivered") if not wrong and state[name] < 0]
-    if wrong:
-        raise StateError(f"a state must hold {wrong[0]!r}, got {state.get(wrong[0])!r}; {_WAY_OUT}")
-    _check_chain([_outline(stage) for stage in chain], state.get("chain"))
-    unknown = sorted(set(map(str, state["stages"])) - set(addresses(chain)))
-    if unknown:
-        raise StateError(
-            "a state must tell of stages that the pipeline has, got "
-            f"{shortened(repr(unknown[0]))}; {_WAY_OUT}"
-        )
-    check_node_states(state["stages"])
-    check_ranks(state["ranks"])
+    check_seal(state, _WAY_OUT)
+    _check_chain([_outline(stage) for stage in chain], state["chain"])
     if state.get("seed") != seed:
         raise StateError(
             f"the state is of a run with seed {state.get('seed')!r}, this run has {seed!r}; "
@@ -374,13 +361,8 @@ def _check(chain: Chain, seed: int, state: Any) -> None:
 def _check_chain(ours: list[Any], theirs: Any) -> None:
     if ours == theirs:
         return
-    try:
-        lines = zip(_summary(ours), _summary(theirs), strict=False)
-        here, there = next(pair for pair in lines if pair[0][0] != pair[1][0])
-    except (TypeError, ValueError, AttributeError, StopIteration, RecursionError):
-        raise StateError(
-            f"a state must hold its chain, got {shortened(repr(theirs))}; {_WAY_OUT}"
-        ) from None
+    lines = zip(_summary(ours), _summary(theirs), strict=False)
+    here, there = next(pair for pair in lines if pair[0][0] != pair[1][0])
     which = 0 if here[0] and there[0] else 1  # where one ends, their sizes differ
     raise StateError(
         f"the state is of a pipeline with {there[which]}, this one has {here[which]}; {_WAY_OUT}, "

@@ -21,7 +21,7 @@ from ..base.checks import as_float
 from ..base.seeding import Entry
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .plan import IndexPlan
-from .remaining import Remaining, check_below
+from .remaining import Remaining
 from .source import Source
 from .stage import Chain, Operation, Runs, Stage
 
@@ -65,7 +65,6 @@ class Concat(Operation):
     def join(self, goes_on: GoesOn) -> tuple[Join, Container[int]]:
         """Return what joins the inputs, and the numbers of those that are open at first."""
         first = goes_on.node_state.get("first", 0)
-        check_below(goes_on.address, "first", (first,), goes_on.inputs)
         return ConcatJoin(first=first), range(first, first + 2)
 
 
@@ -415,7 +414,6 @@ class DrawingJoin(Join):
     def __init__(self, goes_on: GoesOn) -> None:
         super().__init__()
         again = goes_on.node_state.get("again", ())
-        check_below(goes_on.address, "again", again, goes_on.inputs)
         self.draws = ChoiceLog(goes_on.inputs)
         self.again = deque(again)
 
@@ -476,7 +474,6 @@ class MixJoin(DrawingJoin):
         super().__init__(goes_on)
         node_state = goes_on.node_state
         left = node_state.get("open", range(len(weights)))
-        check_below(goes_on.address, "open", left or (len(weights),), len(weights))
         self._weights = {number: weights[number] for number in left}
         self._rng = rng
         self._drawn: int = node_state.get("draws", 0)
@@ -546,8 +543,6 @@ class InterleaveJoin(DrawingJoin):
         self._following: int = node_state.get("following", len(self._open))
         self._count = count
         self._turn: int = node_state.get("turn", 0)
-        check_below(goes_on.address, "open", self._open, count)
-        check_below(goes_on.address, "turn", (self._turn,), len(self._open) or 1)
 
     @property
     def at_first(self) -> set[int]:

@@ -15,7 +15,7 @@ from ..base.seeding import Entry, Path, order_generator
 from ..errors import ArgumentError
 from .chain import append_plain, default_prefetch, index_plan, not_indexed
 from .plan import IndexPlan
-from .remaining import NodeState, Remaining, check_below
+from .remaining import NodeState, Remaining
 from .stage import Chain, Fold, Operation, given
 
 _AT_ONCE = 2**20  # draws
@@ -104,8 +104,6 @@ class Shuffling:
         self._size = size
         again = node_state.get("again", [])
         self._slots: list[int] = list(node_state.get("slots", range(size)))  # numbers of the inputs
-        for word, numbers in (("again", again), ("slots", self._slots)):
-            check_below("shuffle", word, numbers, len({*again, *self._slots}))
         self._known: deque[int] = deque(again)  # those of the results, from number `_first` on
         self._first = self._pushed = 0
         self._needed = len({*again, *self._slots})  # before the first draw

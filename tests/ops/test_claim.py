@@ -390,7 +390,7 @@ def test_states_of_some_ranks_only():
     """What the other ranks had would come again, so it is refused."""
     _, states = interrupted((5, 5))
     for number, state in enumerate(states):
-        state["ranks"] = {"claim": [number, 3]}
+        state |= {"ranks": {"claim": [number, 3]}, "seal": None}
     with rank_of(LocalStore()).start() as run:
         with pytest.raises(StateError, match=r"must be of all ranks .* got .*\[0, 3\], \[1, 3\]"):
             run.load_state_dict(states)

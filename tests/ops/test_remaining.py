@@ -1,11 +1,9 @@
 """Which items are still wanted: the arithmetic agrees with plain sets of numbers."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.errors import StateError
 from nbpipe.ops.remaining import Remaining
 
 END = 60  # beyond what any example leaves out
@@ -94,14 +92,3 @@ def test_data_can_be_read(rest):
     """Lists of numbers and back."""
     assert Remaining.read(rest.data) == rest
     assert rest.left_out == END - len(wanted(rest))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [None, 3, [], [1], [1, 2], ["1", []], [-1, []], [0, [[1]]], [0, [[2, None]]], [True, []]],
-)
-def test_other_data_is_refused(data):
-    """The message shows what stands there and what to give."""
-    with pytest.raises(StateError, match=r"must be \[start.*run\.state_dict"):
-        Remaining.read(data)
-    assert issubclass(StateError, ValueError)

@@ -175,7 +175,9 @@ def test_it_waits_for_nothing():
         state = finished(run.state_dict)
         gate.open()
         items.close()
-    assert rest_of(nbpipe.source(range(9)), {**state, "chain": _chain()}) == list(range(1, 9))
+    assert rest_of(nbpipe.source(range(9)), {**state, "chain": _chain(), "seal": None}) == list(
+        range(1, 9)
+    )
 
 
 def _chain():

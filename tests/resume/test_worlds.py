@@ -184,7 +184,7 @@ def test_states_of_different_worlds_or_epochs_are_refused():
     """States that do not belong together are refused."""
     _, two = begun("plain", 2, "pad", [3, 3])
     _, three = begun("plain", 3, "pad", [3, 3, 3])
-    later = [{**state, "epoch": 1} for state in two]
+    later = [{**state, "epoch": 1, "seal": None} for state in two]
     for given in ([two[0], three[1]], [two[0], later[1]]):
         with rank_of("plain", 0, 1, "pad").start() as run, pytest.raises(StateError) as caught:
             run.load_state_dict(given)
