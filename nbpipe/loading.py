@@ -6,11 +6,9 @@ import inspect
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -24,29 +22,14 @@ from .show.exported import note_export
 
 _BUILD = "build_pipeline"
 _WAY_OUT = 'write one with pipe.export("loader.py")'
-_NAMED = 8  # names of a module in a message
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_NOTHING = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A module that was loaded, the name it has, and the bytes that it was made of."""
-
-    name: str
-    module: ModuleType
-    content: bytes
-
-
-_loaded: dict[Path, _Loaded] = {}
-_lock = threading.RLock()  # a module may load another one
 
 
 def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
     """Build the pipeline of a module that `pipe.export` wrote.
 
-    The file is run as a module of its own, once, and again after it was edited; its neighbours
-    can be imported meanwhile. Its functions reach worker processes from any folder.
+    The file is run as a module of its own, each time; its neighbours can be imported meanwhile.
+    Its functions reach worker processes from any folder.
 
     Args:
         path: the file, as "loader.py".
@@ -75,7 +58,7 @@ def load(path: str | os.PathLike[str], /, **changes: Any) -> Pipeline:
     file = _file(path)
     module = _module(file)
     build = _builder(file, module)
-    parameters = _parameters(file, build)
+    parameters = inspect.signature(build).parameters
     _check_changes(file, parameters, changes)
     pipe = build(**changes)
     if not isinstance(pipe, Pipeline):
@@ -101,9 +84,6 @@ def _file(path: object) -> Path:
 
 def _instead(file: Path) -> str:
     """Tell what is wrong with a path, and what to give in its place."""
-    if file.name and not file.suffix and file.with_name(f"{file.name}.py").is_file():
-        by_name = f", or import it: from {file} import {_BUILD}" if file.name == str(file) else ""
-        return f"; give its path, load({f'{file}.py'!r}){by_name}"
     if file.is_dir():
         return f", a folder; give the file, as load({str(file / 'loader.py')!r})"
     if file.exists():
@@ -113,47 +93,35 @@ def _instead(file: Path) -> str:
 
 
 # -- its module ---------------------------------------------------------------------------
-class _Source(SourceFileLoader):
-    """Runs bytes that were read; bytecode is told from its source by size and seconds alone."""
-
-    def __init__(self, name: str, path: str, data: bytes) -> None:
-        super().__init__(name, path)
-        self._data = data
+class _Loader(SourceFileLoader):
+    """Runs a file as it is now: bytecode is told from its source by size and seconds alone."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the bytes."""
-        return self.source_to_code(self._data, self.path)
+        """Compile the file."""
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module(file: Path) -> ModuleType:
-    """Return the module of a file: the one there is, unless the file changed since."""
-    with _lock:
-        data = file.read_bytes()
-        content = blake2b(data, digest_size=16).digest() + _asset(file)
-        known = _loaded.get(file)
-        if known is not None and known.content == content:
-            if sys.modules.setdefault(known.name, known.module) is known.module:
-                return known.module
-            known = None
-        name = _name(file, known)
-        module = _executed(name, file, data)
-        _loaded[file] = _Loaded(name, module, content)
-        return module
-
-
-def _asset(file: Path) -> bytes:
-    """Return what changes with the arrays beside a file."""
+    """Run a file as a module; what was known by its name before stays if that fails."""
+    name = _name(file)
+    spec = spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+    assert spec is not None
+    module = module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
     try:
-        status = file.with_suffix(".npz").stat()
-    except OSError:
-        return b""
-    return f"{status.st_size},{status.st_mtime_ns}".encode()
+        _run(module, str(file.parent))
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if before is not None:
+            sys.modules[name] = before
+        error.add_note(f"nbpipe was loading {str(file)!r}")
+        raise
+    return module
 
 
-def _name(file: Path, known: _Loaded | None) -> str:
+def _name(file: Path) -> str:
     """Name a module by its file, or differently where that is another module's name."""
-    if known is not None and sys.modules.get(known.name, known.module) is known.module:
-        return known.name
     stem = re.sub(r"\W", "_", file.stem)
     if stem.isidentifier() and _is_free(stem, file):
         return stem
@@ -162,35 +130,15 @@ def _name(file: Path, known: _Loaded | None) -> str:
 
 def _is_free(name: str, file: Path) -> bool:
     """Tell whether a name means no module but this file, also where it is imported later."""
+    known = getattr(sys.modules.get(name), "__spec__", None)
+    if known is not None and isinstance(known.loader, _Loader) and known.origin == str(file):
+        return True
     if name in sys.modules or name in sys.stdlib_module_names:
         return False
     found = PathFinder.find_spec(name)
     return found is None or (
         found.origin is not None and Path(found.origin).resolve() == file.resolve()
     )
-
-
-def _executed(name: str, file: Path, data: bytes) -> ModuleType:
-    """Run a file as a module; what was known by its name before stays if that fails."""
-    module = module_from_spec(_spec(name, file, data))
-    before = sys.modules.get(name, _NOTHING)
-    sys.modules[name] = module
-    try:
-        _run(module, str(file.parent))
-    except BaseException as error:
-        if before is _NOTHING:
-            sys.modules.pop(name, None)
-        else:
-            sys.modules[name] = before  # type: ignore[assignment]
-        error.add_note(f"nbpipe was loading {str(file)!r}")
-        raise
-    return sys.modules.get(name, module)
-
-
-def _spec(name: str, file: Path, data: bytes) -> ModuleSpec:
-    spec = spec_from_file_location(name, file, loader=_Source(name, str(file), data))
-    assert spec is not None
-    return spec
 
 
 def _run(module: ModuleType, folder: str) -> None:
@@ -212,26 +160,10 @@ def _builder(file: Path, module: ModuleType) -> Callable[..., object]:
     build: Callable[..., object] | None = getattr(module, _BUILD, None)
     if callable(build):
         return build
-    names = [name for name, value in vars(module).items() if _is_own(name, value, module)]
-    has = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
     raise ArgumentError(
-        f"load path must be a module with a function {_BUILD!r}, got {str(file)!r}, which has "
-        f"{has or 'no functions'}{near_match(_BUILD, names)}; {_WAY_OUT}"
+        f"load path must be a module with a function {_BUILD!r}, got {str(file)!r}, which has none"
+        f"{near_match(_BUILD, vars(module))}; {_WAY_OUT}"
     )
-
-
-def _is_own(name: str, value: object, module: ModuleType) -> bool:
-    ours = getattr(value, "__module__", None) == module.__name__
-    return ours and callable(value) and not name.startswith("__")
-
-
-def _parameters(file: Path, build: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(build).parameters
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"{_BUILD} of {str(file)!r} must be a function, got {type(build).__name__} ({error})"
-        ) from error
 
 
 def _check_changes(
