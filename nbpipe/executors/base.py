@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..errors import ArgumentError
-
 
 class Work(Protocol):
     """A piece of work: what an executor sees of a task.
@@ -164,16 +162,6 @@ class Caller(ABC):
 
     def cancel(self) -> None:
         """Called when an epoch is over: nothing of it is wanted any more."""
-
-    def scale(self, workers: int) -> None:
-        """Ask for this many workers, where that can be asked.
-
-        Raises:
-            ArgumentError: these workers follow the stage's concurrency.
-        """
-        raise ArgumentError(
-            f"these workers follow the stage's concurrency: set that, not workers = {workers}"
-        )
 
     @property
     def pids(self) -> tuple[int, ...]:

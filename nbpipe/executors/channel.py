@@ -9,8 +9,7 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, final
 
@@ -38,20 +37,16 @@ _SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
 _GONE = "the other end of the channel is gone, or this one broke off in a message"
 _LOOK_MESSAGES = 32  # how often that is looked at
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
-_CLOSE = 2  # times what a message needs: the next ones may be as large as the largest
-_FORGET = 0.99  # what remains of the largest size with each message
 _RETRY_MESSAGES = 64  # after no memory was to be had
 _warned: set[str] = set()
 
 _Piece = bytes | bytearray | memoryview
+_Body = tuple[memoryview, list[memoryview]]  # a pickle, and its buffers
 _JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
-_MOST_PIECES = 512  # of one system call; the limit is 1024
 
 _PIPED, _SHARED, _OPENED, _DROPPED = range(1, 5)  # a block that was read begins with no zero
 _BLOCK_BYTES = 1024
-# kind, whether classes are defined in it, number of buffers, number of a slab, and a size: of
-# the pickled head, or of the slab [bytes]
-_PREFIX = struct.Struct("<B?xxIqq")
+_PREFIX = struct.Struct("<B?xxIqqq")  # a `_Header`
 _ROOM_BYTES = _BLOCK_BYTES - _PREFIX.size
 _SIZE_BYTES = 8
 
@@ -121,15 +116,21 @@ class Channel:
             OSError: the other end is gone, or the channel was closed.
             Exception: whatever the pickling raised; nothing was sent then.
         """
-        pickled = dumps_message(message, self._classes)
+        pieces, header = _pieces_of(dumps_message(message, self._classes))
         with self._sending:
             if self._broken_out:
                 raise BrokenPipeError(_GONE)
-            slab = self._share(pickled)
+            slab = self._share(pieces, header.size_bytes)
             try:
                 if self._ring.opened or self._ring.dropped:
                     self._tell()
-                self._wire.write(_piped(pickled) if slab is None else (_shared(pickled, slab),))
+                if slab is not None:
+                    block = header._replace(kind=_SHARED, number=slab.number).block()
+                    self._wire.write((block,))
+                elif header.size_bytes <= _ROOM_BYTES:
+                    self._wire.write((header.block(*pieces),))
+                else:
+                    self._wire.write((header.block(), *pieces))
             except BaseException:
                 self._broken_out = True  # what comes next would be taken for the rest
                 self._wire.hang_up()
@@ -180,17 +181,17 @@ class Channel:
 
     # -- sending --------------------------------------------------------------------------
 
-    def _share(self, pickled: Pickled) -> Slab | None:
+    def _share(self, pieces: Sequence[_Piece], size_bytes: int) -> Slab | None:
         """Write a message to shared memory; None: it is small, or there is none for it."""
-        head_bytes = sum(map(len, pickled.parts))
-        sizes = [len(buffer) for buffer in pickled.buffers]
-        if not self._ring.budget_bytes or head_bytes + sum(sizes) < _SHARED_FROM_BYTES:
+        if not self._ring.budget_bytes or size_bytes < _SHARED_FROM_BYTES:
             return None
-        starts = _starts_in_slab(head_bytes, sizes)
-        slab = self._ring.take(starts[-1])
+        slab = self._ring.take(HEADER_BYTES + size_bytes)
         if slab is not None:
             try:
-                _fill_slab(slab.memory, pickled, starts)
+                at = HEADER_BYTES
+                for piece in pieces:
+                    copy_bytes(slab.memory[at : at + len(piece)], piece)
+                    at += len(piece)
             except BaseException:
                 slab.flag[0] = 0
                 raise
@@ -215,10 +216,10 @@ class Channel:
             block = bytearray(_BLOCK_BYTES)
             try:
                 while True:
-                    self._wire.fill((block,))
+                    self._wire.fill(block)
                     header = _Header(*_PREFIX.unpack_from(block))
                     if header.kind == _PIPED:
-                        return _read_piped(block, header, self._wire.fill), header.defines
+                        return _read(self._piped(block, header), header), header.defines
                     if header.kind == _SHARED:
                         return self._read_shared(header, copy=copy), header.defines
                     self._hear(header)
@@ -230,6 +231,14 @@ class Channel:
                     self._broken_in = True
                     self._wire.hang_up()
                 raise
+
+    def _piped(self, block: bytearray, header: _Header) -> memoryview:
+        """Return a message in the pipe: it is in the block, or follows it."""
+        if header.size_bytes <= _ROOM_BYTES:
+            return memoryview(block)[_PREFIX.size :]
+        message = empty(header.size_bytes)
+        self._wire.fill(message)
+        return message
 
     def _hear(self, header: _Header) -> None:
         """Note that the other end has a new slab, or one less."""
@@ -253,15 +262,15 @@ class Channel:
                 "a message in shared memory is lost: this process could not map it; "
                 "its limit of open files or of memory is reached"
             )
-        head, buffers = _read_slab(bytes_of(Lease(slab)), header)
-        return _Body(head, list(map(self._blocks.copy, buffers)) if copy else buffers)
+        head, buffers = _read(bytes_of(Lease(slab))[HEADER_BYTES:], header)
+        return head, list(map(self._blocks.copy, buffers)) if copy else buffers
 
 
 class _LostError(OSError):
     """A message cannot be read; the next one can."""
 
 
-# -- The slabs that one end writes: sizes learned from the messages --------------------------------
+# -- The slabs that one end writes -----------------------------------------------------------------
 @final
 class Ring:
     """Slabs of one writer, within a budget.
@@ -282,44 +291,30 @@ class Ring:
         self._kept: dict[int, int] = {}
         self._number = 0
         self._messages = 0
-        self._largest = 0.0
         self._retry = 0
-        self._latest: Slab | None = None  # whose memory is warm
 
     @property
     def held_bytes(self) -> int:
         """What its slabs take together [bytes]."""
         return sum(slab.size_bytes for slab in self._slabs)
 
-    @property
-    def _busy_bytes(self) -> int:
-        return sum(slab.size_bytes for slab in self._slabs if slab.flag[0])
-
     def take(self, need_bytes: int) -> Slab | None:
         """Return a slab for a message, flagged as in use; None where there is no memory for it."""
         self._messages += 1
-        self._largest = max(need_bytes, self._largest * _FORGET)
         if self._messages % _LOOK_MESSAGES == 0:
             self._drop_idle()
-        best = self._latest
-        if best is None or best.flag[0] or not need_bytes <= best.size_bytes <= _ROOMY * need_bytes:
-            best = self._latest = self._find(need_bytes)
+        free = [slab for slab in self._free() if slab.size_bytes >= need_bytes]
+        best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
+        fits = self.held_bytes + size_class(need_bytes) <= self.budget_bytes
+        if best is None or (fits and best.size_bytes > _ROOMY * need_bytes):
+            best = self._open(need_bytes) or best
         if best is not None:
             best.used = self._messages
             best.flag[0] = 1
         return best
 
-    def _find(self, need_bytes: int) -> Slab | None:
-        fitting = [slab for slab in self._slabs if slab.size_bytes >= need_bytes]
-        free = [slab for slab in fitting if not slab.flag[0]]
-        best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
-        if best is None:
-            return self._open(need_bytes)
-        size_bytes = size_class(need_bytes)
-        if best.size_bytes <= _ROOMY * size_bytes:
-            return best
-        fits = self.held_bytes + 2 * size_bytes <= self.budget_bytes
-        return self._open(need_bytes) if fits else best
+    def _free(self) -> list[Slab]:
+        return [slab for slab in self._slabs if not slab.flag[0]]
 
     def forget(self) -> None:
         """Let go of everything."""
@@ -330,7 +325,6 @@ class Ring:
         self.opened.clear()
         self._kept.clear()
         self._slabs.clear()
-        self._latest = None
 
     def sent(self) -> None:
         """Called when the other end has been told what was opened and dropped."""
@@ -343,10 +337,7 @@ class Ring:
         self.dropped.clear()
 
     def _open(self, need_bytes: int) -> Slab | None:
-        near = self._largest <= _CLOSE * need_bytes
-        size_bytes = size_class(int(self._largest) if near else need_bytes)
-        if self._busy_bytes + size_bytes > self.budget_bytes:
-            size_bytes = size_class(need_bytes)
+        size_bytes = size_class(need_bytes)
         if self._messages < self._retry or not self._make_room(size_bytes):
             return None
         try:
@@ -376,7 +367,7 @@ class Ring:
 
     def _make_room(self, size_bytes: int) -> bool:
         """Drop free slabs, those unused for longest first, until another one fits."""
-        busy_bytes = self._busy_bytes
+        busy_bytes = self.held_bytes - sum(slab.size_bytes for slab in self._free())
         if busy_bytes + size_bytes > self.budget_bytes:
             _warn_once(
                 "budget",
@@ -387,8 +378,7 @@ class Ring:
                 "items smaller",
             )
             return False
-        free = [slab for slab in self._slabs if not slab.flag[0]]
-        for slab in sorted(free, key=lambda slab: slab.used):
+        for slab in sorted(self._free(), key=lambda slab: slab.used):
             if self.held_bytes + size_bytes <= self.budget_bytes:
                 break
             self._drop(slab)
@@ -396,13 +386,11 @@ class Ring:
 
     def _drop_idle(self) -> None:
         since = self._messages - IDLE_MESSAGES
-        for slab in [s for s in self._slabs if s.used < since and not s.flag[0]]:
+        for slab in [slab for slab in self._free() if slab.used < since]:
             self._drop(slab)
 
     def _drop(self, slab: Slab) -> None:
         self._slabs.remove(slab)
-        if self._latest is slab:
-            self._latest = None
         self.dropped.append(slab.number)
         with contextlib.suppress(KeyError):
             os.close(self._kept.pop(slab.number))
@@ -416,94 +404,57 @@ def _warn_once(kind: str, text: str) -> None:
 
 
 # -- How a message lies on the wire and in a slab --------------------------------------------------
-# A frame begins with a block of fixed size, which one call reads. It holds what comes in it, and
-# then the table of sizes and the pickled head of a piped message, as far as they fit; the rest and
-# the buffers follow. Everything of a shared message but its block lies in a slab.
+# A frame begins with a block of fixed size, which one call reads: a header, and a piped message as
+# far as that fits; else it follows. A shared message lies in its slab, in the same way.
 class _Header(NamedTuple):
-    """What the first bytes of a block say."""
+    """What the first bytes of a block say.
+
+    Attributes:
+        kind: of a message, or of a notice about a slab.
+        defines: classes are defined in the message.
+        buffers: how many the message has.
+        number: of the slab.
+        head_bytes: size of the pickle [bytes].
+        size_bytes: size of the message, or of the slab [bytes].
+    """
 
     kind: int
     defines: bool = False
     buffers: int = 0
     number: int = 0
+    head_bytes: int = 0
     size_bytes: int = 0
 
-    def block(self) -> bytes:
-        """Return a block that says this, and nothing else."""
-        return _PREFIX.pack(*self).ljust(_BLOCK_BYTES, b"\0")
+    def block(self, *pieces: _Piece) -> bytes:
+        """Return a block that says this, and holds these."""
+        return b"".join((_PREFIX.pack(*self), *pieces)).ljust(_BLOCK_BYTES, b"\0")
 
 
-class _Body(NamedTuple):
-    """A message that was read: its pickled head, and its buffers."""
+def _pieces_of(pickled: Pickled) -> tuple[list[_Piece], _Header]:
+    """Return a message piece by piece, and its header as one that is piped.
 
-    head: memoryview
-    buffers: list[memoryview]
-
-
-# -- in the pipe --------------------------------------------------------------------------
-def _piped(pickled: Pickled) -> list[_Piece]:
-    """Return the pieces of a message that goes through the pipe."""
+    First come the sizes of its buffers, then its pickle, then each buffer at a cache line.
+    """
     sizes = [len(buffer) for buffer in pickled.buffers]
-    head_bytes = sum(map(len, pickled.parts))
-    prefix = _PREFIX.pack(_PIPED, pickled.defines, len(sizes), 0, head_bytes)
     table = struct.pack(f"<{len(sizes)}q", *sizes)
-    if len(table) + head_bytes > _ROOM_BYTES:
-        return [prefix, table, *pickled.parts, *pickled.buffers]
-    block = b"".join((prefix, table, *pickled.parts))
-    return [block.ljust(_BLOCK_BYTES, b"\0"), *pickled.buffers]
-
-
-def _read_piped(block: bytearray, header: _Header, fill: Callable[[Sequence[Any]], None]) -> _Body:
-    """Read what follows a block, by `fill`, straight to where it is to stay."""
-    body = memoryview(block)[_PREFIX.size :]
-    table_bytes = header.buffers * _SIZE_BYTES
-    if table_bytes > _ROOM_BYTES:
-        missing = bytearray(table_bytes - _ROOM_BYTES)
-        fill((missing,))
-        body = memoryview(bytes(body) + missing)
-    buffers = [empty(size) for size in struct.unpack_from(f"<{header.buffers}q", body)]
-    head, rest = body[table_bytes : table_bytes + header.size_bytes], buffers
-    if len(head) < header.size_bytes:
-        start, head = head, empty(header.size_bytes)
-        head[: len(start)] = start
-        rest = [head[len(start) :], *buffers]
-    if rest:
-        fill(rest)
-    return _Body(head, buffers)
-
-
-# -- in a slab ----------------------------------------------------------------------------
-def _shared(pickled: Pickled, slab: Slab) -> bytes:
-    """Return the block of a message that lies in a slab."""
     head_bytes = sum(map(len, pickled.parts))
-    count = len(pickled.buffers)
-    return _Header(_SHARED, pickled.defines, count, slab.number, head_bytes).block()
+    pieces: list[_Piece] = [table, *pickled.parts]
+    at = len(table) + head_bytes
+    for buffer in pickled.buffers:
+        pieces += (bytes(aligned(at) - at), buffer)
+        at = aligned(at) + len(buffer)
+    return pieces, _Header(_PIPED, pickled.defines, len(sizes), 0, head_bytes, at)
 
 
-def _starts_in_slab(head_bytes: int, sizes: Sequence[int]) -> list[int]:
-    """Return where in a slab the head begins, then each buffer, and where the last one ends."""
-    lengths = (HEADER_BYTES + len(sizes) * _SIZE_BYTES, head_bytes, *sizes)
-    return list(accumulate(map(aligned, lengths)))
-
-
-def _fill_slab(memory: memoryview, pickled: Pickled, starts: Sequence[int]) -> None:
-    """Copy a message to a slab."""
-    sizes = [len(buffer) for buffer in pickled.buffers]
-    struct.pack_into(f"<{len(sizes)}q", memory, HEADER_BYTES, *sizes)
-    at = starts[0]
-    for part in pickled.parts:
-        copy_bytes(memory[at : at + len(part)], part)
-        at += len(part)
-    for start, buffer in zip(starts[1:], pickled.buffers, strict=False):
-        copy_bytes(memory[start : start + len(buffer)], buffer)
-
-
-def _read_slab(memory: memoryview, header: _Header) -> _Body:
-    """Return views of a message in a slab."""
-    sizes = struct.unpack_from(f"<{header.buffers}q", memory, HEADER_BYTES)
-    at, *starts, _ = _starts_in_slab(header.size_bytes, sizes)
-    buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    return _Body(memory[at : at + header.size_bytes], buffers)
+def _read(message: memoryview, header: _Header) -> _Body:
+    """Return views of the pickle and the buffers of a message."""
+    begins = header.buffers * _SIZE_BYTES
+    at = begins + header.head_bytes
+    head, buffers = message[begins:at], []
+    for size in struct.unpack_from(f"<{header.buffers}q", message):
+        buffers.append(message[aligned(at) : aligned(at) + size])
+        at = aligned(at) + size
+    return head, buffers
 
 
 # -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------
@@ -515,7 +466,7 @@ class _Wire:
         self._connection = connection
 
     def write(self, pieces: Sequence[_Piece]) -> None:
-        """Write all pieces, in one call where they fit.
+        """Write all pieces, few bytes in one call.
 
         Raises:
             OSError: the other end is gone.
@@ -523,23 +474,24 @@ class _Wire:
         fd = self._connection.fileno()
         if sum(map(len, pieces)) <= _JOINED_BYTES:
             pieces = (b"".join(pieces),)
-        count = os.writev(fd, pieces[:_MOST_PIECES])
-        while rest := _rest(pieces, count):
-            pieces, count = rest, os.writev(fd, rest[:_MOST_PIECES])
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
 
-    def fill(self, views: Sequence[Any]) -> None:
-        """Read until each of these writable buffers is full; the last one is not empty.
+    def fill(self, buffer: bytearray | memoryview) -> None:
+        """Read until a writable buffer is full.
 
         Raises:
             EOFError: the other end is gone.
         """
         fd = self._connection.fileno()
-        rest: Sequence[Any] = views
+        rest = memoryview(buffer)
         while rest:
-            count = os.readv(fd, rest[:_MOST_PIECES])
+            count = os.readv(fd, (rest,))
             if not count:
                 raise EOFError("the other end of the channel is gone")
-            rest = _rest(rest, count)
+            rest = rest[count:]
 
     def poll(self, timeout_s: float | None) -> bool:
         """Wait until something can be read, or the other end is gone."""
@@ -572,12 +524,3 @@ class _Wire:
             yield sock
         finally:
             sock.detach()
-
-
-def _rest(pieces: Sequence[_Piece], count: int) -> list[_Piece]:
-    """Leave out the first `count` bytes of some buffers."""
-    for number, piece in enumerate(pieces):
-        if count < len(piece):
-            return [memoryview(piece)[count:], *pieces[number + 1 :]]
-        count -= len(piece)
-    return []

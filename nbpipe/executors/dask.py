@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import math
 import signal
 import sys
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
@@ -37,10 +38,8 @@ _FIRST_LOOK_S = 0.5
 _PROCESS = uuid.uuid4().hex
 
 _Result = TypeVar("_Result")
-# What was done once for each client: the plugin registered, the topic of begun calls.
+# The plugin, as it was registered once for each client.
 _plugins: weakref.WeakKeyDictionary[Client, asyncio.Future[Any]] = weakref.WeakKeyDictionary()
-_topics: weakref.WeakKeyDictionary[Client, str] = weakref.WeakKeyDictionary()
-_timed: weakref.WeakValueDictionary[str, PendingCall] = weakref.WeakValueDictionary()
 # Clients of this process that were made for an executor of another one, by the cluster's address.
 _connections: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 
@@ -56,9 +55,6 @@ class DaskExecutor:
         client: a `distributed.Client`; it is never closed here.
         scatter: put what the function captures on the workers once, instead of sending it with
             every call; "auto" does so from 300 kB on.
-        scale: `run["decode"].workers = n` may change the size of the client's cluster.
-        resources: what each call needs of a worker, as in `Client.submit`.
-        priority: of the calls among other work of the cluster, as in `Client.submit`.
 
     Raises:
         ArgumentError: an option that cannot be accepted.
@@ -69,39 +65,20 @@ class DaskExecutor:
     client: Client
     _: KW_ONLY
     scatter: bool | Literal["auto"] = "auto"
-    scale: bool = False
-    resources: Mapping[str, float] | None = None
-    priority: int = 0
 
     def __post_init__(self) -> None:
         _check_client(self.client)
         if self.scatter not in (True, False, "auto"):
             raise ArgumentError(f"scatter must be True, False or 'auto', got {self.scatter!r}")
-        if not isinstance(self.scale, bool):
-            raise ArgumentTypeError(f"scale must be True or False, got {self.scale!r}")
-        if not isinstance(self.priority, int):
-            raise ArgumentTypeError(f"priority must be an int, got {self.priority!r}")
-        if not isinstance(self.resources, Mapping | None):
-            raise ArgumentTypeError(
-                f"resources must be a mapping of names to amounts, got {self.resources!r}; "
-                "for instance {'GPU': 1}"
-            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave for another process of this machine, which connects to the cluster by itself."""
-        about = {"scatter": self.scatter, "resources": self.resources, "priority": self.priority}
-        return _connected, (self.address, self.client.security, about)
+        return _connected, (self.address, self.client.security, self.scatter)
 
     @property
     def address(self) -> str:
         """Address of the scheduler."""
         return str(self.client.scheduler.address)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of `Client.submit`."""
-        resources = None if self.resources is None else dict(self.resources)
-        return {"resources": resources, "priority": self.priority}
 
     @property
     def scatter_from_bytes(self) -> float:
@@ -128,12 +105,12 @@ def dask_executor_of(value: object) -> DaskExecutor | None:
     return None
 
 
-def _connected(address: str, security: Any, about: dict[str, Any]) -> DaskExecutor:
+def _connected(address: str, security: Any, scatter: Any) -> DaskExecutor:
     client = _connections.get(address)
     if client is None or client.status != "running":
         client = _distributed().Client(address, security=security, set_as_default=False)
         _connections[address] = client
-    return DaskExecutor(client, **about)
+    return DaskExecutor(client, scatter=scatter)
 
 
 def _check_client(client: object) -> None:
@@ -187,15 +164,16 @@ class DaskCaller(FutureCaller):
 
     def __init__(self, spec: DaskExecutor) -> None:
         super().__init__("dask")
-        self._spec = spec
         self._client = spec.client
         self._sender = _Sender(spec)
         self._view = _ClusterView(spec.client)
         self.link = _link(spec.client)
 
     def _submit(self, call: PendingCall) -> Future[Payload]:
-        shipped = self._shipper.of(call.job.program)
-        return _on_loop(self._client, self._sender.run(call, shipped, call.parts(shipped)))
+        program = call.job.program
+        shipped = self._shipper.of(program)
+        call.begin(program.calls(call.job.entries))
+        return _on_loop(self._client, self._sender.run(program.label, shipped, call.parts(shipped)))
 
     def _failure(self, call: PendingCall, error: BaseException) -> StageError:
         if type(error).__name__ == "KilledWorker":
@@ -212,26 +190,6 @@ class DaskCaller(FutureCaller):
     def cancel(self) -> None:
         """Drop the tasks in progress; a call that has begun goes on in its worker, unheard."""
         self.abandon()
-
-    def scale(self, workers: int) -> None:
-        """Ask the client's cluster for this many workers.
-
-        Raises:
-            ArgumentError: that was not allowed, or the cluster cannot be scaled from here.
-        """
-        if not self._spec.scale:
-            raise ArgumentError(
-                f"the size of a Dask cluster must be set where it was made, got workers={workers}; "
-                "to set it here, use executor=nbpipe.DaskExecutor(client, scale=True)"
-            )
-        try:
-            self._client.cluster.scale(workers)
-        except (AttributeError, NotImplementedError) as error:
-            raise ArgumentError(
-                f"the Dask client must know a cluster with scale() for workers={workers}, "
-                f"got {self._client.cluster!r}; make the client from its cluster: Client(cluster)"
-            ) from error
-        self._view.expire()
 
     @property
     def workers(self) -> int:
@@ -279,7 +237,7 @@ class _Sender:
         self._client = spec.client
         self._scattered: tuple[str, asyncio.Task[Any]] | None = None
 
-    async def run(self, call: PendingCall, program: Shipped, parts: tuple[Any, ...]) -> Payload:
+    async def run(self, label: str, program: Shipped, parts: tuple[Any, ...]) -> Payload:
         """Have a call done.
 
         Raises:
@@ -294,7 +252,7 @@ class _Sender:
             if client.status != "running":
                 break
             try:
-                return await self._attempt(call, program, parts)
+                return await self._attempt(label, program, parts)
             except CancelledError as error:
                 reason = error
                 self._scattered = None
@@ -306,19 +264,14 @@ class _Sender:
             raise ConnectionError(f"Dask cancelled the task {_TRIES} times: {reason}")
         raise ConnectionError(f"the Dask client is {client.status}")
 
-    async def _attempt(
-        self, call: PendingCall, program: Shipped, parts: tuple[Any, ...]
-    ) -> Payload:
-        name = call.job.program.label  # as Dask's own pages show it
-        data = await self._on_workers(name, program)
+    async def _attempt(self, label: str, program: Shipped, parts: tuple[Any, ...]) -> Payload:
+        data = await self._on_workers(label, program)
         task = self._client.submit(
             run_task,
             parts,
             data,
-            None if call.job.timeout_s is None else _listened(self._client, call),
-            key=f"{name}-{uuid.uuid4().hex}",
+            key=f"{label}-{uuid.uuid4().hex}",  # as Dask's own pages show it
             pure=False,  # equal items may have different results
-            **self._spec.options,
         )
         answer = await _fetched(task)
         if isinstance(answer, UnpicklableError):
@@ -380,53 +333,25 @@ async def _registered(client: Client) -> None:
     await asyncio.shield(done)
 
 
-def _listened(client: Client, call: PendingCall) -> tuple[str, str]:
-    """Return the topic that begun calls are told on, and what this one is called there."""
-    topic = _topics.get(client)
-    if topic is None:
-        topic = _topics[client] = f"nbpipe-begun-{client.id}"
-        client.subscribe_topic(topic, _begun)
-    name = uuid.uuid4().hex
-    _timed[name] = call
-    return topic, name
-
-
-def _begun(event: tuple[float, str]) -> None:
-    call = _timed.get(event[1])
-    if call is not None:
-        call.begin()
-
-
 class _ClusterView:
     """What the scheduler says about its workers; asked at most once a second, waited for once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._workers: dict[str, Any] = {}
-        self._asked_s = -float("inf")
-        self._looked = False
+        self._asked_s = -math.inf
 
     def workers(self) -> dict[str, Any]:
         """Return what is known of each worker, by its address."""
         if self._client.status != "running":
             return {}
-        if time.monotonic() - self._asked_s >= _FRESH_S:
-            self._ask()
+        first, now_s = self._asked_s < 0, time.monotonic()
+        if now_s - self._asked_s >= _FRESH_S:
+            self._asked_s = now_s
+            with suppress(OSError, TimeoutError, CancelledError):  # what is known stays
+                answer = _on_loop(self._client, self._look())
+                answer.exception(_FIRST_LOOK_S if first else 0)
         return self._workers
-
-    def expire(self) -> None:
-        """Ask again when it is wanted next."""
-        self._asked_s = -float("inf")
-
-    def _ask(self) -> None:
-        self._asked_s = time.monotonic()
-        try:
-            answer = _on_loop(self._client, self._look())
-            if not self._looked:
-                answer.exception(_FIRST_LOOK_S)
-        except (OSError, TimeoutError, CancelledError):
-            return  # what is known stays; ConnectionError is an OSError
-        self._looked = True
 
     async def _look(self) -> None:
         identity = await self._client.scheduler.identity()
@@ -434,27 +359,12 @@ class _ClusterView:
 
 
 # -- What runs on the workers of the cluster -------------------------------------------------------
-def run_task(
-    parts: tuple[Any, ...], data: bytes, tell: tuple[str, str] | None
-) -> Payload | UnpicklableError | None:
-    """Do the work of one task.
-
-    Args:
-        parts: what `PendingCall.parts` gave.
-        data: the program.
-        tell: a topic, and what to say there when a call of a function begins.
-    """
-    begun = None if tell is None else functools.partial(_tell, *tell)
+def run_task(parts: tuple[Any, ...], data: bytes) -> Payload | UnpicklableError:
+    """Do the work of one task: what `PendingCall.parts` gave, and the program."""
     try:
-        return run_shipped(parts, data, begun)
+        return run_shipped(parts, data)
     except UnpicklableError as error:  # returned: what is raised, Dask also writes to its log
         return error
-
-
-def _tell(topic: str, call: str, _: int) -> None:
-    from distributed import get_worker
-
-    get_worker().log_event(topic, call)
 
 
 def _interrupt_plugin() -> Any:

@@ -261,18 +261,7 @@ class _StreamDevice(Device):
 
 @final
 class _DirectDevice(Device):
-    """A device without streams: a batch is there when the call returns. The host is one.
-
-    What lies on a device with streams is copied back to the host on the stream on which it was
-    made, to pinned memory, and the reader waits for it.
-    """
-
-    def fetch(self, value: Any) -> Any:
-        """Copy what came from elsewhere, or begin to copy it back."""
-        self._holdings.sweep()
-        if self.name == "cpu" and isinstance(value, InFlight):
-            return self._returned(value)
-        return super().fetch(value)
+    """A device without streams: a batch is there when the call returns. The host is one."""
 
     def copy(self, value: Any) -> Any:
         """Copy a batch; what is there already passes."""
@@ -282,28 +271,6 @@ class _DirectDevice(Device):
         tensor = _as_tensor(leaf)
         there = str(getattr(tensor, "device", "")) == self.name
         return tensor if there else tensor.to(self.name)
-
-    def _returned(self, flight: InFlight) -> InFlight:
-        marks = {mark.device: mark for mark in flight.marks}
-        sources: list[Any] = []
-        after: list[Mark] = []
-
-        def move(leaf: Any) -> Any:
-            for device, mark in marks.items():
-                if mark.backend.device_of(leaf) == device:
-                    sources.append(leaf)
-                    with mark.backend.active(device, mark.stream):
-                        return mark.backend.copy_back(leaf)
-            return self._copied(leaf)
-
-        try:
-            batch = _moved(flight.batch, move)
-        finally:
-            after += [Mark(mark.backend, name, mark.stream) for name, mark in marks.items()]
-            for mark in after:
-                self._holdings.hold(mark.event, sources)
-            flight.holdings.opened(flight)
-        return InFlight(batch, tuple(after), self._holdings, arrives=True)
 
 
 # -- The thread of a device ------------------------------------------------------------------------
@@ -398,31 +365,19 @@ class InFlight:
         batch: nested tensors.
         marks: one for each device that still works on it; at least one.
         holdings: count it.
-        arrives: it is on its way to the host, where nobody but the thread can wait for it.
     """
 
-    __slots__ = ("__weakref__", "arrives", "batch", "holdings", "marks")
+    __slots__ = ("__weakref__", "batch", "holdings", "marks")
 
-    def __init__(
-        self,
-        batch: Any,
-        marks: tuple[Mark, ...],
-        holdings: Holdings,
-        *,
-        arrives: bool = False,
-    ) -> None:
+    def __init__(self, batch: Any, marks: tuple[Mark, ...], holdings: Holdings) -> None:
         self.batch = batch
         self.marks = marks
         self.holdings = holdings
-        self.arrives = arrives
         holdings.add(self)
 
     def open(self) -> Any:
         """Return the batch to this thread: what it does with it now comes after the events."""
-        if self.arrives:
-            self.wait()
-        else:
-            self._join()
+        self._join()
         self.holdings.opened(self)
         return self.batch
 
@@ -598,11 +553,8 @@ def _is_movable(value: Any) -> bool:
 def _is_numeric(value: Any) -> bool:
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         return False
-    return value.dtype.kind in _NUMERIC and value.dtype.itemsize <= _most_bytes(value.dtype.kind)
-
-
-def _most_bytes(kind: str) -> int:
-    return 16 if kind == "c" else 8  # longdouble has no tensors
+    most_bytes = 16 if value.dtype.kind == "c" else 8  # longdouble has no tensors
+    return value.dtype.kind in _NUMERIC and value.dtype.itemsize <= most_bytes
 
 
 def _as_tensor(leaf: Any) -> Any:
@@ -739,11 +691,3 @@ class Backend:
             return leaf.to(device, non_blocking=True)
         except TypeError:  # not every `to` knows it
             return leaf.to(device)
-
-    def copy_back(self, leaf: Any) -> Any:
-        """Begin to copy to pinned memory; a tensor of a class of its own is waited for."""
-        torch = self._torch
-        if not self._is_plain(leaf):
-            return leaf.to("cpu")
-        target = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
-        return target.copy_(leaf, non_blocking=True)

@@ -24,8 +24,6 @@ from .remote_errors import PackedError, pack_error
 from .shipping import Shipped, Shipper, load
 
 _KEPT_PROGRAMS = 4
-# A program up to this size travels with every call; a larger one to who has not got it.
-_SMALL_BYTES = 32_768
 
 
 # -- Callers: whatever gives futures, and any executor of the user's -------------------------------
@@ -85,16 +83,12 @@ class FutureCaller(Caller):
 
     def _answer(self, call: PendingCall) -> Answer:
         done = self._wait_for(call)
-        if done is None:  # this worker has not got the program yet
-            again = PendingCall(call.job, self._name, expands=call.expands, whole=True)
-            done = self._wait_for(again)
-        assert done is not None
         if isinstance(done, Answer):
             return done
         *results, rest = done.open()
         return Answer(results, *rest)
 
-    def _wait_for(self, call: PendingCall) -> Answer | Payload | None:
+    def _wait_for(self, call: PendingCall) -> Answer | Payload:
         with self._counted(call):
             try:
                 future = self._submit(call)
@@ -111,7 +105,7 @@ class FutureCaller(Caller):
                 future.cancel()  # no harm where it is done
             reason = CancelledError() if future.cancelled() else future.exception()
             if reason is None:
-                done: Answer | Payload | None = future.result()
+                done: Answer | Payload = future.result()
                 return done
             if isinstance(reason, UnpicklableError):
                 raise call.problem or reason
@@ -183,7 +177,6 @@ class ForeignCaller(FutureCaller):
     def __init__(self, executor: Executor) -> None:
         super().__init__(type(executor).__name__)
         self._executor = executor
-        self._seen = ""  # digest of the program that some worker has
 
     @property
     def workers(self) -> int:
@@ -192,19 +185,7 @@ class ForeignCaller(FutureCaller):
         return workers if isinstance(workers, int) else 0
 
     def _submit(self, call: PendingCall) -> Future[Any]:
-        return self._executor.submit(_SentJob(call, self._parts))
-
-    def _wait_for(self, call: PendingCall) -> Answer | Payload | None:
-        done = super()._wait_for(call)
-        self._seen = call.digest
-        return done
-
-    def _parts(self, call: PendingCall) -> tuple[Any, ...]:
-        """Return what `run_shipped` takes; a large program goes along where it may be missing."""
-        shipped = self._shipper.of(call.job.program)
-        call.digest = shipped.digest
-        spared = shipped.digest == self._seen and shipped.size_bytes > _SMALL_BYTES
-        return call.parts(shipped), None if spared and not call.whole else shipped.data
+        return self._executor.submit(_SentJob(call, self._shipper))
 
 
 @final
@@ -214,9 +195,9 @@ class _SentJob:
     Whether an executor has its work done in this process need not be asked: it shows.
     """
 
-    def __init__(self, call: PendingCall, parts: Callable[[PendingCall], tuple[Any, ...]]) -> None:
+    def __init__(self, call: PendingCall, shipper: Shipper) -> None:
         self._call = call
-        self._parts = parts
+        self._shipper = shipper
 
     def __call__(self) -> Answer:
         """Do the job in this process."""
@@ -228,12 +209,13 @@ class _SentJob:
         """Leave for another process: the time of the call counts from now."""
         call = self._call
         try:
-            parts = self._parts(call)
+            shipped = self._shipper.of(call.job.program)
+            parts = call.parts(shipped)
         except UnpicklableError as error:
             call.problem = error
             raise
         call.begin(call.job.program.calls(call.job.entries))
-        return functools.partial, (run_shipped, *parts)
+        return functools.partial, (run_shipped, parts, shipped.data)
 
 
 class PendingCall:
@@ -243,19 +225,13 @@ class PendingCall:
         job: what is to be done.
         executor: name of what does it, for messages.
         expands: the function gives many items for the job's one.
-        whole: the program goes along in any case: a worker had not got it.
-        digest: of the program, once it was pickled with the job.
         problem: what kept the job from being pickled; executors report that in their own ways.
     """
 
-    def __init__(
-        self, job: Job, executor: str, *, expands: bool = False, whole: bool = False
-    ) -> None:
+    def __init__(self, job: Job, executor: str, *, expands: bool = False) -> None:
         self.job = job
         self.executor = executor
         self.expands = expands
-        self.whole = whole
-        self.digest = ""
         self.problem: UnpicklableError | None = None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -416,17 +392,15 @@ class Programs:
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
 
-    def get(self, digest: str, data: bytes | None) -> Program | None:
-        """Return the program; None: it is not here, and `data` was not given."""
-        with self._lock:  # two threads that need the same large program load it once
-            program = self._loaded.get(digest)
-            if program is None and data is not None:
-                program = self._loaded[digest] = load(data)
-            if program is not None:
-                self._loaded.move_to_end(digest)
+    def get(self, digest: str, data: bytes) -> Program:
+        """Return the program; it is loaded once, also where two threads need it."""
+        with self._lock:
+            if digest not in self._loaded:
+                self._loaded[digest] = load(data)
+            self._loaded.move_to_end(digest)
             while len(self._loaded) > self._kept:
                 self._loaded.popitem(last=False)
-        return program
+            return self._loaded[digest]
 
     def ready(self, program: Program) -> Program:
         """Return a copy for one job: a program keeps its state; the first calls `worker_init`."""
@@ -440,29 +414,22 @@ class Programs:
 PROGRAMS = Programs()
 
 
-def run_shipped(
-    parts: tuple[Any, ...], data: bytes | None, begun: Callable[[int], object] | None = None
-) -> Payload | None:
+def run_shipped(parts: tuple[Any, ...], data: bytes) -> Payload:
     """Do the work of a shipped program in this process; called on workers.
 
     Args:
         parts: what `PendingCall.parts` gave.
-        data: the program, as far as it has to be sent.
-        begun: called before each call of a function.
+        data: the program.
 
     Returns:
-        Results, and what else the answer holds; None where the program is not here and `data`
-        was not given.
+        Results, and what else the answer holds.
 
     Raises:
         UnpicklableError: a result cannot be sent back.
     """
     digest, entries, epoch, expands = parts
     program = PROGRAMS.get(digest, data)
-    if program is None:
-        return None
-    given = entries.open()
-    answer = _run(PROGRAMS.ready(program), given, epoch, begun, expands=expands)
+    answer = _run(PROGRAMS.ready(program), entries.open(), epoch, None, expands=expands)
     rest = (answer.tally, answer.retried)
     return packed((*answer.results, rest), program.label, "result")
 

@@ -27,7 +27,7 @@ from weakref import WeakSet
 from ..base.seeding import seed_item
 from ..base.threads import THREAD_VARIABLES, ExitCall, hold_library_threads
 from ..errors import ArgumentError, WorkerStartError
-from . import pickling
+from .pickling import share_tracker, tracker, working_folder
 
 METHOD_VARIABLE = "NBPIPE_START_METHOD"
 # The exit code of a worker that outlived its fork server, which alone is told.
@@ -69,7 +69,7 @@ def launch(entry: str, argument: bytes) -> Worker:
         )
     start = _start_method()
     key = bytes(current_process().authkey)
-    order = pickle.dumps((entry, argument, capture_environment(), key, pickling.tracker()))
+    order = pickle.dumps((entry, argument, capture_environment(), key, tracker()))
     try:
         _hold_standard_descriptors()
         worker = start()
@@ -518,7 +518,7 @@ def _hold_standard_descriptors() -> None:
 def capture_environment() -> bytes:
     """Return this process's folder, import path, environment variables and command line."""
     noted = {
-        "folder": pickling.working_folder() or None,
+        "folder": working_folder() or None,
         "path": _texts(sys.path),
         "environment": dict(os.environ),
         "arguments": _texts(sys.argv),
@@ -732,10 +732,10 @@ def _run(connection: Any) -> int:
         order = pickle.loads(connection.recv_bytes())  # noqa: S301  it is our parent's
     except (EOFError, OSError):  # it does not want this worker any more
         return 0
-    entry, argument, captured, key, tracker = order
+    entry, argument, captured, key, held = order
     apply_environment(captured)
     current_process().authkey = key  # what a manager of multiprocessing shares is open to us
-    pickling.share_tracker(tracker)
+    share_tracker(held)
     hold_library_threads()
     seed_item(int.from_bytes(os.urandom(8)))  # a fork would draw as its siblings
     code: object = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import mmap
 import os
@@ -15,9 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from os import getpid
-from pathlib import Path
 from typing import Any, cast, final
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -42,9 +39,6 @@ _FAILED = ctypes.c_void_p(-1).value
 _FLAGS = 0 if not _POSIX else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 _MAPPED_FROM_BYTES = 1 << 20  # smaller arrays go along with the rest
 _CAN_MAP: bool = sys.platform == "linux" and hasattr(os, "memfd_create")
-_DELETED = " (deleted)"
-_FIELDS = 6  # of a line of /proc/<pid>/maps: span, rights, offset, device, inode, path
-_open_storages: WeakValueDictionary[int, np.ndarray[Any, Any]] = WeakValueDictionary()  # by address
 
 
 # -- Private memory that is used again: fresh pages cost more than the copy that fills them --------
@@ -281,7 +275,7 @@ def _fill(fd: int, size_bytes: int) -> None:
 # What `tensor.share_memory_()` or `torch.from_file(shared=True)` made goes to a worker as the place
 # where it is found: the file that the memory belongs to, which has a name or is held open by this
 # process. Nothing is counted and nothing is named for it, so nothing is left behind, however a
-# worker ends. Where the system does not tell (it is not Linux), torch's own names are used.
+# worker ends. Where files cannot be found so (it is not Linux), torch's own names are used.
 def is_shared(value: Any) -> bool:
     """Tell whether a tensor, or a storage of torch, lies in memory that processes share."""
     torch: Any = sys.modules.get("torch")
@@ -289,9 +283,7 @@ def is_shared(value: Any) -> bool:
         return False
     try:
         storage = value.untyped_storage() if isinstance(value, torch.Tensor) else value
-        if storage.device.type != "cpu" or not storage.nbytes():
-            return False
-        return bool(storage.is_shared()) or storage.data_ptr() in _open_storages
+        return storage.device.type == "cpu" and bool(storage.nbytes()) and storage.is_shared()
     except (AttributeError, NotImplementedError, RuntimeError):  # sparse, or without memory
         return False
 
@@ -317,34 +309,19 @@ class SharingPickler(Pickler):
         super().__init__(file, protocol, buffer_callback)
         self.storages: dict[int, Any] = {}
         self._by_place = by_place
-        self._places = _Places()
-
-    def dump(self, obj: object) -> None:
-        """Pickle an object; with it what multiprocessing shares, as its own processes get it."""
-        with pickling.starting() if self._by_place else contextlib.nullcontext():
-            super().dump(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled."""
-        shared = pickling.reduced(obj) if self._by_place else None
-        if shared is not None:
-            return shared
-        storage = _storage_of(obj)
+        storage = _storage_of(obj) if self._by_place else None
         if storage is None or not is_shared(storage):
             return super().reducer_override(obj)
         storage = self.storages.setdefault(storage.data_ptr(), storage)
-        reduced = self._reduced(storage) if self._by_place else None
-        if reduced is None:
+        place = _place_of(storage)
+        if place is None:
             return super().reducer_override(obj)
         if type(storage) is type(obj):
-            return reduced
+            return place
         return _typed, (storage, obj.dtype)  # one object for all views: it is sent once
-
-    def _reduced(self, storage: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        if sys.platform != "linux":
-            return _named, (type(storage), *storage._share_filename_cpu_())
-        place = self._places.of(storage)
-        return None if place is None else (_at, (type(storage), *place, storage.nbytes()))
 
 
 def _storage_of(obj: Any) -> Any:
@@ -354,66 +331,34 @@ def _storage_of(obj: Any) -> Any:
     return getattr(obj, "_untyped_storage", obj) if isinstance(obj, kinds) else None
 
 
-class _Places:
-    """What this process has mapped and opened, read once."""
+def _place_of(storage: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return how a shared storage is opened elsewhere; None: what is written to it stays here.
 
-    @functools.cached_property
-    def _mapped(self) -> list[tuple[int, int, int, int, str]]:
-        found = []
-        for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
-            fields = line.split(None, _FIELDS - 1)
-            if len(fields) == _FIELDS and fields[1].endswith("s"):  # written for all to see
-                first, last = (int(number, 16) for number in fields[0].split("-"))
-                found.append((first, last, int(fields[2], 16), int(fields[4]), fields[5]))
-        return found
-
-    @functools.cached_property
-    def _files(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for entry in os.scandir("/proc/self/fd"):
-            try:
-                found[os.readlink(entry.path)] = int(entry.name)  # noqa: PTH115
-            except OSError:  # closed meanwhile, as the one that lists them
-                continue
-        return found
-
-    def of(self, storage: Any) -> tuple[HeldFile, int] | None:
-        """Return the file of a storage, and where in it that begins [bytes].
-
-        None: what is written to it stays here.
-
-        Raises:
-            UnpicklableError: no other process can open it.
-        """
-        address = storage.data_ptr()
-        for first, last, offset, inode, path in self._mapped:
-            if first <= address < last:
-                return self._file(path, inode), address - first + offset
+    Raises:
+        UnpicklableError: no other process can open it.
+    """
+    if sys.platform != "linux":
+        return _named, (type(storage), *storage._share_filename_cpu_())
+    path = storage.filename
+    if path is not None:
+        try:
+            return _at, (type(storage), HeldFile.of(path), storage.nbytes())
+        except OSError as error:
+            raise UnpicklableError(f"a file of shared memory must be there: {error}") from error
+    number, size_bytes = storage._share_fd_cpu_()
+    if number < 0:
         return None
-
-    def _file(self, path: str, inode: int) -> HeldFile:
-        if not path.endswith(_DELETED):
-            return HeldFile(path, os.O_RDWR, Path(path).stat().st_dev, inode)
-        number = self._files.get(path)
-        if number is None or os.fstat(number).st_ino != inode:
-            raise UnpicklableError(f"a file of shared memory must be there, or open, got {path!r}")
-        return HeldFile.of(number)
+    return _at, (type(storage), HeldFile.of_descriptor(number), size_bytes)
 
 
 # -- in the other process -----------------------------------------------------------------
-def _at(kind: Any, file: HeldFile, start_bytes: int, size_bytes: int) -> Any:
+def _at(kind: Any, file: HeldFile, size_bytes: int) -> Any:
     """Open a storage by its place."""
-    torch: Any = sys.modules["torch"]  # loaded: the pickle names the kind of storage
     own = file.open("a tensor in shared memory")
     try:
-        whole = kind._new_shared_fd_cpu(own, start_bytes + size_bytes)
+        return kind._new_shared_fd_cpu(own, size_bytes)
     finally:
         os.close(own)
-    if not start_bytes:
-        return whole
-    part = torch.empty(0, dtype=torch.uint8).set_(whole).numpy()[start_bytes:]
-    _open_storages[part.ctypes.data] = part
-    return torch.from_numpy(part).untyped_storage()
 
 
 def _named(kind: Any, manager: bytes, name: bytes, size_bytes: int) -> Any:
@@ -502,7 +447,7 @@ class _MappedFile:
         memory = bytes_of(_Mapping(self._fd, starts[-1]))
         for (at, length), buffer in zip(spans, buffers, strict=True):
             copy_bytes(memory[at : at + length], buffer)
-        self.where = HeldFile.of(self._fd), starts[-1], spans
+        self.where = HeldFile.of_descriptor(self._fd), starts[-1], spans
 
     def __del__(self, close: Callable[[int], object] = os.close) -> None:
         if self._fd >= 0:  # modules may be empty by now, arguments are not

@@ -8,13 +8,11 @@ import functools
 import io
 import os
 import pickle
-import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
-from multiprocessing import context, resource_tracker
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import resource_tracker
 from pickle import PickleBuffer
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast, final
@@ -42,7 +40,6 @@ _SMALL_BYTES = 2048  # buffers below this are pickled with the rest
 _MAIN = b"__main__"
 _FRAME_BYTES = 1 << 16  # a pickler writes what is longer apart from its frames
 _FRAME_STARTS = (b"\x80", b"\x95")
-_MODULES = tuple(f"multiprocessing.{name}" for name in ("connection", "heap", "sharedctypes"))
 
 _Parts = list[bytes | memoryview]
 _Reduced = str | tuple[Any, ...]
@@ -524,50 +521,46 @@ def _is_sent_whole(kind: type) -> bool:
     return kind.__module__ in {"__main__", *by_value} or not _stands_in_its_module(kind)
 
 
-# -- Files that a process holds open: how a `Value`, a `Lock` or a `Queue` goes to a worker --------
-# It goes as to a process that multiprocessing itself starts afresh. A semaphore, and shared memory,
-# is found by its name. A file or a pipe is found through this process, which holds it open for as
-# long as the object lives: nothing is sent beside the pickle, so that any number of workers can
-# read it.
+# -- Files that a process holds open ---------------------------------------------------------------
+# A file without a name is found through this process, which holds it open for as long as the object
+# lives: nothing is sent beside the pickle, so that any number of workers can read it.
 class HeldFile(NamedTuple):
-    """A file, or an end of a pipe, that a process of this machine holds open or that has a name.
+    """A file that a process of this machine holds open, or that has a name.
 
     Attributes:
         path: of the file; of one without a name that of the descriptor.
-        access: for reading, writing or both, as `os.open` takes it.
         device: where the file lies.
         inode: number of the file there: another one may have taken its place.
     """
 
     path: str
-    access: int
     device: int
     inode: int
 
     @classmethod
-    def of(cls, number: int) -> HeldFile:
-        """Return where others find a descriptor of this process.
+    def of(cls, path: str) -> HeldFile:
+        """Return what another process opens.
 
         Raises:
-            PicklingError: others cannot open it: it is a socket, or this system shows no files.
+            OSError: there is no such file.
         """
-        found = os.fstat(number)
-        if sys.platform != "linux" or stat.S_ISSOCK(found.st_mode):
-            raise pickle.PicklingError("no other process can open what it holds")
-        import fcntl
+        found = os.stat(path)  # noqa: PTH116
+        return cls(path, found.st_dev, found.st_ino)
 
-        access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
-        return cls(f"/proc/{os.getpid()}/fd/{number}", access, found.st_dev, found.st_ino)
+    @classmethod
+    def of_descriptor(cls, number: int) -> HeldFile:
+        """Return where others find a descriptor of this process; Linux only."""
+        return cls.of(f"/proc/{os.getpid()}/fd/{number}")
 
     def open(self, what: str) -> int:
-        """Open it in this process.
+        """Open it in this process, to read and to write.
 
         Raises:
             UnpicklableError: `what` is gone where it came from.
         """
         reason = "another file has taken its place"
         try:
-            own = os.open(self.path, self.access | os.O_CLOEXEC)
+            own = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             found = os.fstat(own)
             if (found.st_dev, found.st_ino) == (self.device, self.inode):
                 return own
@@ -579,46 +572,6 @@ class HeldFile(NamedTuple):
             f"{self.path}: {reason}; keep it for as long as workers run"
         )
 
-    def detach(self) -> int:
-        """Open it where multiprocessing builds its object again, which calls this."""
-        return self.open("an object of multiprocessing")
-
-
-@final
-class _Started:
-    """Stands for the process that is being started, as multiprocessing asks for it."""
-
-    def duplicate_for_child(self, number: int) -> int:
-        """Return the handle that the process will know."""
-        return number
-
-    def DupFd(self, number: int) -> HeldFile:  # noqa: N802  multiprocessing's name
-        """Return what is sent for a descriptor."""
-        return HeldFile.of(number)
-
-
-@contextlib.contextmanager
-def starting() -> Iterator[None]:
-    """Let the objects of multiprocessing be pickled in this thread, for a worker."""
-    known: Any = context
-    before = known.get_spawning_popen()
-    known.set_spawning_popen(_Started())
-    try:
-        yield
-    finally:
-        known.set_spawning_popen(before)
-
-
-def reduced(value: Any) -> tuple[Any, ...] | None:
-    """Return how multiprocessing pickles a part of its objects; None for all else."""
-    known: Any = ForkingPickler
-    reduce: Callable[[Any], tuple[Any, ...]] | None = known._extra_reducers.get(type(value))
-    if reduce is None or reduce.__module__ not in _MODULES:
-        return None
-    if reduce.__module__.endswith("sharedctypes") and not hasattr(value, "_wrapper"):
-        return None  # it lies in no shared memory
-    return reduce(value)
-
 
 def tracker() -> HeldFile | None:
     """Return where the process is told of shared memory that takes it away in the end.
@@ -627,12 +580,11 @@ def tracker() -> HeldFile | None:
     """
     known: Any = resource_tracker
     number = known._resource_tracker._fd
-    if number is None:
+    if number is None or sys.platform != "linux":
         return None
-    try:
-        return HeldFile.of(number)
-    except (OSError, pickle.PicklingError):
-        return None
+    with contextlib.suppress(OSError):  # it has ended
+        return HeldFile.of_descriptor(number)
+    return None
 
 
 def share_tracker(handle: HeldFile | None) -> None:
@@ -643,4 +595,4 @@ def share_tracker(handle: HeldFile | None) -> None:
     known: Any = resource_tracker
     if handle is not None and known._resource_tracker._fd is None:
         with contextlib.suppress(UnpicklableError):  # it has ended meanwhile
-            known._resource_tracker._fd = handle.detach()
+            known._resource_tracker._fd = handle.open("the tracker of shared memory")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import logging
 import pickle
 import sys
@@ -15,14 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice, takewhile
-from types import (
-    AsyncGeneratorType,
-    CoroutineType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    ModuleType,
-)
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,41 +51,28 @@ _CONTAINERS = (list, tuple, set, frozenset)
 _LOOKED_INTO = ("builtins", "collections", "types")
 _ALIVE = ("Pipeline", "Run")
 _INSIDE = ("attribute", "item", "state")
-_STATE = 2  # place of the state in what `__reduce_ex__` gives
 
 _OTHERWISE = "create it inside the function, or per worker with worker_init"
 _CONNECTION = "open it per worker with worker_init; a connection cannot be shared by processes"
 _GPU = "capture tensor.cpu(), and let to_device() move batches"
 _SHARED = "share a copy of it: tensor.clone().share_memory_()"
-_RUN = "let the function take what it needs as values: a pipeline lives in the process it runs in"
 _NOTEBOOK = "a worker has no notebook: take what the function needs out of it before"
-_FRESH = "multiprocessing.get_context('spawn')"
-_PROCESSES = tuple(f"multiprocessing.{name}." for name in ("context", "managers", "pool"))
 _WAYS_OUT = {  # by module and class; the first that fits
     "_io.": "open it inside the function, or per worker with worker_init",
-    "generator": "a generator lives in one process: make it inside the function, or use a list",
-    "coroutine": "create it inside the function, and await it there",
-    "async_generator": "a generator lives in one process: make it inside the function",
+    "builtins.generator": "make it inside the function, or use a list: it lives in one process",
     "_thread.": f"{_OTHERWISE}; between processes it would guard nothing",
-    "threading.Thread": "start it per worker with worker_init",
     "threading.": f"{_OTHERWISE}; between processes it would guard nothing",
-    **dict.fromkeys(_PROCESSES, _OTHERWISE),
-    "multiprocessing.connection.": f"use {_FRESH}.Queue(): a worker cannot open a socket",
-    "concurrent.futures.": "start it per worker with worker_init",
+    "multiprocessing.": "make it with manager = multiprocessing.Manager(): manager.Value('i', 0), "
+    "manager.Lock() or manager.Queue() can be shared",
     "socket.": _CONNECTION,
-    "_socket.": _CONNECTION,
-    "ssl.": _CONNECTION,
     "logging.": "use logging.getLogger(name) in the function, and set handlers in worker_init",
     "IPython.": _NOTEBOOK,
     "ipykernel.": _NOTEBOOK,
-    f"{_OWN}.": _RUN,
+    f"{_OWN}.": "let the function take what it needs as values: a pipeline lives in its process",
 }
-_SHARED_BY = tuple(f"multiprocessing.{name}." for name in ("sharedctypes", "synchronize", "queues"))
-_ARRAYS = ("SynchronizedArray", "SynchronizedString")
 _CONNECTIONS = ("Connection", "Engine", "Session", "Client", "Cursor", "Redis")
 
 _warned: set[tuple[str, tuple[_Captured, ...]]] = set()
-_copied: set[str] = set()
 
 
 # -- Programs as bytes -----------------------------------------------------------------------------
@@ -136,8 +115,6 @@ def ship(value: object, *, stage: str, afar: bool = False) -> Shipped:
     except Exception as error:
         raise _refusal(value, stage, error) from error
     storages = tuple(picklers[-1].storages.values())
-    if storages and afar:
-        _warn_of_copies(stage)
     return Shipped(blake2b(data, digest_size=16).hexdigest(), data, len(data), storages)
 
 
@@ -148,17 +125,6 @@ def load(data: bytes) -> Any:
         Exception: whatever the unpickling raises: a module is missing there, say.
     """
     return pickle.loads(data)  # noqa: S301  of the process that started this one
-
-
-def _warn_of_copies(stage: str) -> None:
-    """Tell once that what is written to shared memory elsewhere is not seen here."""
-    if stage not in _copied:
-        _copied.add(stage)
-        LOG.warning(
-            "stage %r captures tensors in shared memory, which its executor's workers get as "
-            "copies: what they write to them is not seen here; executor='process' shares them",
-            stage,
-        )
 
 
 def _refusal(value: object, stage: str, error: Exception) -> UnpicklableError:
@@ -272,7 +238,7 @@ def _data_parts(value: object, seen: dict[int, object], depth: int) -> Iterator[
         seen[id(part.value)] = part.value
         if depth < _DEPTH and (part.kind == "object" or isinstance(part.value, _CODE)):
             yield from _data_parts(part.value, seen, depth + 1)
-        elif part.kind not in ("key", "annotation") and not isinstance(part.value, ModuleType):
+        elif not isinstance(part.value, ModuleType):
             yield part
 
 
@@ -331,9 +297,6 @@ def _find_culprit(program: object, error: BaseException) -> _Culprit:
     function = owners[ours] if ours < len(owners) else owners[-1]
     starts = any(part.name.strip("_") in ("inits", "worker_init") for part in trail[:ours])
     trail = trail[ours:]
-    if isinstance(error.__cause__, RecursionError):  # it goes on like this
-        while len(trail) > 1 and trail[-1].kind in _INSIDE:
-            trail.pop()
     role = "worker_init" if starts else "function"
     return _Culprit(stage, trail, function, role, _error(owners[-1]) or error)
 
@@ -418,7 +381,6 @@ def _step(part: _Part) -> str:
         "closure": f"uses the variable {name!r} ({kind}) of the function around it",
         "default": f"has a default for {name!r} ({kind})",
         "argument": f"was given the argument {name!r} ({kind})",
-        "annotation": f"has an annotation for {name!r} ({kind})",
         "object": f"is the method {name!r} of an object ({kind})",
         "function": f"wraps {name!r} ({kind})",
     }
@@ -444,32 +406,13 @@ def _reason(error: BaseException) -> str:
 
 def _way_out(value: object) -> str:
     """Tell what to do about a value that cannot be pickled."""
-    kind = type(value)
-    if isinstance(value, io.IOBase):
-        return _WAYS_OUT["_io."]
-    if isinstance(value, GeneratorType | CoroutineType | AsyncGeneratorType):
-        return _WAYS_OUT[kind.__name__]
     if getattr(value, "is_cuda", False) is True:
         return _GPU
     if is_shared(value):
         return _SHARED
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if name.startswith(_SHARED_BY):
-        return _made_afresh(kind.__name__)
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
     known = next((way for start, way in _WAYS_OUT.items() if name.startswith(start)), None)
-    if known is None and name.endswith(_CONNECTIONS):
-        return _CONNECTION
-    return known or _OTHERWISE
-
-
-def _made_afresh(kind: str) -> str:
-    """Tell how to make an object of multiprocessing that fresh processes can share."""
-    value = "Value" if kind.startswith("Synchronized") else kind
-    maker = "Array" if kind in _ARRAYS else value
-    return (
-        f"make it with {_FRESH}.{maker}(...): this one is of the context 'fork', for forks alone, "
-        f"as multiprocessing.{maker}(...) is where that is the default (Linux)"
-    )
+    return known or (_CONNECTION if name.endswith(_CONNECTIONS) else _OTHERWISE)
 
 
 # -- Parts of a function, an object or a container -------------------------------------------------
@@ -503,10 +446,12 @@ def _parts_of(value: Any) -> Iterator[_Part]:
     elif type(value) is CACHED:
         if not by_reference(value):
             yield _Part("function", _name(value), value.__wrapped__)
-    elif isinstance(value, ModuleType):
-        yield from _attributes(vars(value))
+    elif type(value) is dict:
+        yield from _pairs(value.items())
+    elif type(value) in _CONTAINERS:
+        yield from _items(value)
     else:
-        yield from _parts_of_data(value)
+        yield from _parts_of_object(value)
 
 
 def _parts_of_code(value: FunctionType | type) -> Iterator[_Part]:
@@ -524,7 +469,6 @@ def _parts_of_code(value: FunctionType | type) -> Iterator[_Part]:
             continue
     yield from _defaults(value)
     yield from _attributes(vars(value))
-    yield from (_Part("annotation", *pair) for pair in value.__annotations__.items())
 
 
 def _defaults(function: FunctionType) -> Iterator[_Part]:
@@ -541,19 +485,8 @@ def _attributes(values: Any) -> Iterator[_Part]:
             yield _Part("attribute", str(name), value)
 
 
-def _parts_of_data(value: Any) -> Iterator[_Part]:
-    if type(value) is dict:
-        yield from _pairs(value.items())
-    elif type(value) in _CONTAINERS:
-        yield from _items(value)
-    else:
-        yield from _parts_of_object(value)
-
-
 def _pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterator[_Part]:
-    for key, value in islice(pairs, _MOST_ITEMS):
-        yield _Part("item", _shown(key), value)
-        yield _Part("key", _shown(key), key)
+    yield from (_Part("item", _shown(key), value) for key, value in islice(pairs, _MOST_ITEMS))
 
 
 def _items(values: Iterable[Any]) -> Iterator[_Part]:
@@ -570,23 +503,17 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
         return
     if not isinstance(reduced, tuple):
         return
-    state, items, pairs = (*reduced[_STATE:], None, None, None)[:3]
+    arguments, state, items, pairs = (*reduced[1:], None, None, None)[:4]
     if isinstance(state, list) and dataclasses.is_dataclass(value):  # one with slots
         state = dict(zip((field.name for field in dataclasses.fields(value)), state, strict=False))
-    yield from _parts_of_state(state)
-    yield from (_Part("argument", str(at), part) for at, part in enumerate(reduced[1]))
-    yield from _items(items or ())
-    yield from _pairs(pairs or ())
-
-
-def _parts_of_state(state: Any) -> Iterator[_Part]:
-    """Return attributes; those of slots stand in a second dict."""
-    halves = state if isinstance(state, tuple) else (state,)
-    for half in halves:
+    for half in state if isinstance(state, tuple) else (state,):  # slots stand in a second dict
         if isinstance(half, dict):
             yield from _attributes(half)
         elif half is not None:
             yield _Part("state", "", half)
+    yield from (_Part("argument", str(at), part) for at, part in enumerate(arguments))
+    yield from _items(items or ())
+    yield from _pairs(pairs or ())
 
 
 def _name(value: Any) -> str:

@@ -61,17 +61,8 @@ class LiveStage:
 
     @property
     def workers(self) -> int:
-        """Workers there are; setting it asks a cluster for so many, where it may be scaled.
-
-        Raises:
-            ArgumentError: on setting: not an int of at least 1, or these workers follow the
-                stage's concurrency, or scaling the cluster was not allowed.
-        """
+        """Workers there are."""
         return int(self._caller.workers)
-
-    @workers.setter
-    def workers(self, count: int) -> None:
-        self._caller.scale(whole(f"{self.stage.name} workers", count, minimum=1, unit="workers"))
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -93,10 +84,7 @@ class LiveStage:
         return getattr(self.stage, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "workers":
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.stage, name, value)
+        setattr(self.stage, name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.stage)})

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import nbpipe
-from nbpipe.executors.dask import DaskExecutor
 from tests.executors.clusters import (
     cluster,
     distributed,
@@ -207,17 +206,16 @@ def test_item_that_kills_every_worker_is_skipped():
 
 def test_cluster_is_scaled_in_mid_epoch(client):
     """Workers come and go while items do; none is lost or comes twice."""
-    placed = DaskExecutor(client, scale=True)
     chain = nbpipe.source(range(8, 308)).map(
-        fail_on_seven, executor=placed, concurrency=8, name="m"
+        fail_on_seven, executor=client, concurrency=8, name="m"
     )
     with chain.start() as run:
         items = iter(run)
         first = [next(items) for _ in range(10)]
-        run["m"].workers = 4
+        client.cluster.scale(4)
         client.wait_for_workers(4)
         middle = [next(items) for _ in range(50)]
-        run["m"].workers = 1
+        client.cluster.scale(1)
         rest = drained(items)
     assert first + middle + rest == [2 * n for n in range(8, 308)]
 

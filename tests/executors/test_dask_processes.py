@@ -37,17 +37,17 @@ def at_gate(bell, gate):
     return work
 
 
-def caller_of(client, **options):
-    """Give a caller with these options."""
-    return DaskCaller(DaskExecutor(client, **options))
+def caller_of(client):
+    """Give a caller."""
+    return DaskCaller(DaskExecutor(client))
 
 
 def test_workers_live_on_when_the_group_is_interrupted(client):
     """The stop button ends no worker, nor one that starts later, and keeps no value back."""
-    caller = caller_of(client, scale=True)
+    caller = caller_of(client)
     program = Program(programs.interrupts_ignored)
     first = values_of(caller.call(job(program, 0)))
-    caller.scale(3)
+    client.cluster.scale(3)
     client.wait_for_workers(3)
     ignored = client.run(programs.interrupts_ignored, None)
     pids = client.run(os.getpid)

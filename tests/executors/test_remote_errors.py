@@ -2,12 +2,8 @@
 
 # ruff: noqa: N818  their names say what is odd about them
 
-import asyncio
 import json
-import linecache
 import pickle
-import sys
-import threading
 import traceback
 
 import pytest
@@ -50,11 +46,6 @@ class Locked(Exception):
         self.lock = threading.Lock()
 
 
-class FromTheSystem(OSError):
-    def __init__(self, code, *, detail):
-        super().__init__(f"code {code}")
-
-
 class Silent(Exception):
     def __str__(self):
         raise ValueError("no text")
@@ -86,10 +77,6 @@ def slotted():
 
 def locked():
     raise Locked("held")
-
-
-def from_the_system():
-    raise FromTheSystem(5, detail=1)
 
 
 def local():
@@ -162,18 +149,7 @@ def noted():
 
 
 def group():
-    errors = []
-    for function in (plain, locked):
-        try:
-            function()
-        except Exception as error:
-            errors.append(error)
-    errors.append(ExceptionGroup("inner", [KeyError("k")]))
-    raise ExceptionGroup("two of them", errors)
-
-
-def large():
-    raise ValueError("x" * 3_000_000)
+    raise ExceptionGroup("two of them", [ValueError("v"), ExceptionGroup("in", [KeyError("k")])])
 """
 
 
@@ -250,9 +226,7 @@ def test_types_of_a_notebook(packed, module):
     ("name", "text", "why"),
     [
         ("locked", "raising_module.Locked: held", "cannot pickle '_thread.lock' object"),
-        ("from_the_system", "raising_module.FromTheSystem: code 5", "TypeError: FromTheSystem."),
         ("refuses", "raising_module.Refuses: x", "SystemExit: 3"),
-        ("large", "ValueError: " + "x" * 10_000, "it is larger than 1 MiB"),
     ],
 )
 def test_stand_in(packed, name, text, why):
@@ -294,33 +268,6 @@ def test_traceback_is_shown_once(packed, module):
     assert text.endswith(
         f"{frame}    raise ValueError(\"bad header\", 7)\nValueError: ('bad header', 7)\n"
     )
-
-
-@pytest.mark.parametrize("name", ["plain", "bad_json", "coded", "suppressed", "slotted"])
-def test_reads_as_if_raised_here(packed, module, name):
-    """Below the call itself all lines, and the marks under them, are those of a local call."""
-    try:
-        getattr(module, name)()
-    except Exception as error:
-        local = text_of(error.with_traceback(error.__traceback__.tb_next))
-    remote = packed[name].unpack()
-    assert text_of(remote.with_traceback(remote.__traceback__.tb_next)) == local
-
-
-def test_reads_the_same_after_a_journey():
-    """The place in a line is kept, also where code spans lines."""
-
-    def failing(x):
-        return [
-            x / y if x else "ä"
-            for y in (1, 0)
-        ]  # fmt: skip
-
-    try:
-        failing(2)
-    except ZeroDivisionError as error:
-        local, remote = text_of(error), text_of(here(error))
-    assert remote == local
 
 
 def test_notebook_shows_it(packed):
@@ -368,59 +315,21 @@ def test_notes(packed):
 
 
 def test_group(packed):
-    """A group keeps its members, each with its own traceback; one has a stand-in."""
+    """A group keeps its members, and its own traceback."""
     group = packed["group"].unpack()
-    plain, locked, inner = group.exceptions
-    assert (type(group), group.message, type(inner.exceptions[0])) == (
-        ExceptionGroup,
+    value, inner = group.exceptions
+    assert (group.message, value.args, type(inner.exceptions[0])) == (
         "two of them",
+        ("v",),
         KeyError,
     )
-    assert (type(plain), type(locked)) == (ValueError, RemoteError)
-    assert ("in plain\n" in text_of(plain), "in locked\n" in text_of(locked)) == (True, True)
+    assert "in group\n" in text_of(group)
 
 
 def test_deep_recursion(packed):
     """A traceback of a thousand frames is folded as Python folds it."""
     text = text_of(packed["deep"].unpack())
     assert ("[Previous line repeated" in text, len(text.splitlines()) < 30) == (True, True)
-
-
-def test_very_long_traceback():
-    """Of a longer one the ends are kept, and a note counts the rest."""
-
-    def deep(n):
-        return deep(n - 1) if n else 1 / 0
-
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(5000)
-    try:
-        deep(2000)
-    except ZeroDivisionError as error:
-        back = here(error)
-    finally:
-        sys.setrecursionlimit(limit)
-    steps = list(traceback.walk_tb(back.__traceback__))
-    assert (len(steps), steps[0][0].f_code.co_name) == (1024, "test_very_long_traceback")
-    assert back.__notes__ == ["978 frames in the middle of its traceback were left out"]
-
-
-def test_source_that_is_missing_here():
-    """A line that only the other machine has is shown as it was there."""
-    name = "/another/machine/stages.py"
-    linecache.cache[name] = (1, None, ["def decode(x):\n", "    return 1 / x\n"], name)
-    names = {}
-    exec(compile("def decode(x):\n    return 1 / x\n", name, "exec"), names)
-    try:
-        names["decode"](0)
-    except ZeroDivisionError as error:
-        data = pickle.dumps(pack_error(error))
-    del linecache.cache[name]
-    text = text_of(pickle.loads(data).unpack())
-    known = text_of(pickle.loads(data).unpack())
-    del linecache.cache[name]
-    assert f'File "{name}", line 2, in decode\n    return 1 / x\n' in text
-    assert known == text
 
 
 def test_two_borders(packed):
@@ -486,58 +395,6 @@ def test_bounded_chain():
     while back is not None:
         back, count = back.__context__, count + 1
     assert (count, len(pickle.dumps(pack_error(error))) < 10_000) == (32, True)
-
-
-def test_holds_a_lock():
-    """An exception that holds what cannot be sent keeps its cause."""
-    error = ValueError("x")
-    error.lock, error.__cause__ = threading.Lock(), KeyError("k")
-    back = here(error)
-    assert (type(back), str(back), type(back.__cause__)) == (RemoteError, "ValueError: x", KeyError)
-
-
-def test_cancelled():
-    """A cancelled coroutine's exception stays what it is."""
-    assert type(here(asyncio.CancelledError("late"))) is asyncio.CancelledError
-
-
-CALLS = []
-
-
-def rebuild(word):
-    """Build an exception, and note that it was built."""
-    CALLS.append(word)
-    return Watched(word)
-
-
-class Watched(Exception):
-    """Stands for an exception that says how it is built, and notes what is asked of it."""
-
-    def __init__(self, word):
-        CALLS.append("init")
-        super().__init__(word)
-
-    def __reduce__(self):
-        return rebuild, ("rebuilt",)
-
-    def __setstate__(self, state):
-        CALLS.append("setstate")
-
-    def __str__(self):
-        CALLS.append("str")
-        return "watched"
-
-    __repr__ = __str__
-
-
-def test_unpacking_runs_what_reduce_says_alone():
-    """To unpack an exception is to do what its `__reduce__` says, once, and nothing else."""
-    data = pickle.dumps(pack_error(Watched("first")))
-    CALLS.clear()
-    packed = pickle.loads(data)
-    before = list(CALLS)
-    error = packed.unpack()
-    assert (before, CALLS, error.args) == ([], ["rebuilt", "init"], ("rebuilt",))
 
 
 def test_arrives_as_something_else():

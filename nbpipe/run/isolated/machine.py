@@ -17,7 +17,6 @@ from ...engine.machine import Machine, Record, keep
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
-from ...errors import ArgumentError
 from ...executors.base import Answer, Caller, Job
 from ...executors.shipping import Shipped
 from ...ops.remaining import Remaining
@@ -284,13 +283,6 @@ class RemoteCaller(Caller):
     def call(self, job: Job) -> Answer:
         """Refuse: the work is given in the other process."""
         raise TypeError("these workers are given their work in another process")
-
-    def scale(self, workers: int) -> None:
-        """Refuse it: only a cluster that this process knows could be asked."""
-        raise ArgumentError(
-            "workers of an isolated run follow the stage's concurrency, or are asked for at their "
-            f"cluster, got workers = {workers}"
-        )
 
     @property
     def link(self) -> str | None:  # type: ignore[override]

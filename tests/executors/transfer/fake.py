@@ -40,11 +40,17 @@ class FakeTensor:
         self.pinned = pinned
         self.readers = []
         self.nbytes = 8
+        self.owner = owner
         if owner is not None:
             weakref.finalize(self, owner.free, block, self.readers)
 
     def to(self, device):
-        raise TypeError(f"the backend copies, not the tensor, to {device}")
+        if device != "cpu" or self.owner is None:
+            raise TypeError(f"the backend copies, not the tensor, to {device}")
+        stream, target = self.owner.current_stream(self.device), host(None)
+        self.owner.enqueue_copy(self, target, stream)
+        self.owner.carry_out(stream)
+        return target
 
     def __repr__(self):
         return f"FakeTensor({self.device})"
@@ -191,17 +197,14 @@ class World:
         target = self.allocate(device)
         stream = self.current_stream(device)
         if leaf.device.type == "cpu":
-            return self._enqueue_copy(leaf, target, stream)
+            return self.enqueue_copy(leaf, target, stream)
         source = self.current_stream(leaf.device)  # between devices it is the source's, as in torch
         source.wait_event(self.record_event(stream))
-        self._enqueue_copy(leaf, target, source)
+        self.enqueue_copy(leaf, target, source)
         stream.wait_event(self.record_event(source))
         return target
 
-    def copy_back(self, leaf):
-        return self._enqueue_copy(leaf, host(None, pinned=True), self.current_stream(leaf.device))
-
-    def _enqueue_copy(self, source, target, stream):
+    def enqueue_copy(self, source, target, stream):
         block, into = source.block, target.block
 
         def copy():

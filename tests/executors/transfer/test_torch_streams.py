@@ -225,13 +225,3 @@ def test_a_stream_is_recorded_for_all_parts_of_a_tensor(backend, make, parts):
     whole = Whole(make(torch))
     backend.record_stream(whole, "mine")
     assert [part.streams for part in whole.asked.values()] == [["mine"]] * len(parts)
-
-
-def test_a_way_back_is_pinned(backend):
-    """Its values are those on the device, and a tensor of a class of its own goes by itself."""
-    import torch
-
-    back = backend.copy_back(torch.arange(4))
-    own = torch.nn.Parameter(torch.ones(2))
-    assert (back.tolist(), back.was_pinned) == ([0, 1, 2, 3], True)
-    assert torch.equal(backend.copy_back(own), own)
