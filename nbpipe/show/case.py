@@ -20,7 +20,6 @@ from .history import WINDOW_S, Growth
 # Stages count items, batches or chunks: they are compared by load, the share of its call slots that
 # a stage keeps busy, never by rate.
 _INLINE_HOSTS = ("source", "map", "filter", "batch")
-_CROWD = 1.5  # threads that want each core
 _SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
 
 
@@ -65,7 +64,6 @@ class Case(NamedTuple):
         locked: the interpreter lets one thread run Python at a time.
         now_s: time of day [s].
         span_s: how far back the stats reach [s].
-        crowded: more work wants the machine's cores than there are.
         growth: says of a stage how the time of its calls grew with their number, where that was
             in proportion.
     """
@@ -79,7 +77,6 @@ class Case(NamedTuple):
     locked: bool
     now_s: float
     span_s: float = WINDOW_S
-    crowded: bool = False
     growth: Callable[[str], Growth | None] = _unknown
 
     @classmethod
@@ -96,7 +93,7 @@ class Case(NamedTuple):
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
         loads, now_s = loads_of(stages, rows), time.time()
-        machine = (cores(), is_locked(), now_s, span_s, is_crowded(), growth)
+        machine = (cores(), is_locked(), now_s, span_s, growth)
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
@@ -186,15 +183,6 @@ def quota_cores(file: Path) -> int:
         return math.ceil(int(quota) / int(period))
     except (OSError, ValueError, ArithmeticError):
         return sys.maxsize
-
-
-def is_crowded() -> bool:
-    """Tell whether far more threads wanted to compute in the last minute than there are cores."""
-    try:
-        wanted = os.getloadavg()[0]
-    except (AttributeError, OSError):  # not on every system
-        return False
-    return wanted >= _CROWD * max(cores(), os.cpu_count() or 1)
 
 
 def is_locked() -> bool:

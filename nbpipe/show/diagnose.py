@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from ..base.format import format_count, format_seconds, format_share, shortened
-from ..engine.stats import Row, StageStats, Status, worker_count
+from ..engine.stats import StageStats, Status, worker_count
 from ..ops.stage import Stage, regions_of
 from .case import Case
 from .history import (
     WINDOW_S,
     averages_of,
-    futile_raise,
     growth_of,
     last_stretch,
     span_s,
     turned_since,
 )
-from .rules import CHEAPER, FAILED, HANGS, STARTS, Diagnosis, decide, short_name
+from .rules import FAILED, HANGS, STARTS, Diagnosis, decide, short_name
 from .watch import Watched
 
 # -- Hang: a call that has been in progress for far longer than calls of its stage take ------------
@@ -111,7 +110,7 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     case = Case.of(watched.stages, stats, status, span_s(watched, status), growth)
     if _is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
-    return _worthwhile(watched, patient(case, decide(case)), watched.history)
+    return patient(case, decide(case))
 
 
 def _starting(stats: Mapping[str, StageStats]) -> Diagnosis | None:
@@ -140,20 +139,6 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
         return found
     advice = f"{short_name(stage)}.{name} was turned just now: look again in a few seconds"
     return replace(found, advice=advice, suggestion=None)
-
-
-def _worthwhile(
-    watched: Watched, found: Diagnosis, history: Callable[[], Sequence[Row]]
-) -> Diagnosis:
-    """Take a suggestion back where the last such raise brought nothing."""
-    if found.suggestion is None:
-        return found
-    vain = futile_raise(watched, found.suggestion, history)
-    if vain is None:
-        return found
-    stage, name, _ = found.suggestion
-    raised = f"raising {short_name(stage)}.{name} from {vain.old} to {vain.new} brought no more"
-    return replace(found, advice=f"{raised}: {CHEAPER}", suggestion=None)
 
 
 def _failed(status: Status, watched: Watched) -> Diagnosis:
@@ -197,7 +182,7 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         )
     growth = functools.partial(growth_of, watched, history=lambda: past)
     case = Case.of(watched.stages, averages, status, WINDOW_S, growth)
-    found = _worthwhile(watched, decide(case), lambda: past)
+    found = decide(case)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]
     turned = turned_since(watched.stages, rows, names)

@@ -26,8 +26,6 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARK = "#d55e00"
 _NAME = 18
 _MOST_MARKS, _MOST_BANDS = 100, 60
-_MOST_LABELS = 8
-_LETTER = 0.011  # width of one in a label, where the figure is narrow [widths of a plot]
 _LABEL = 0.12  # narrower epochs have no label
 _FEW = 4  # times of which a line shows little
 _GAP = 3.0  # so much longer than usual, between epochs, is a gap
@@ -306,10 +304,7 @@ def _bands(past: Columns) -> list[tuple[int, float, float]]:
 def _draw_changes(
     drawn: Any, past: Columns, changes: Sequence[KnobChange], zero_s: float, names: Sequence[str]
 ) -> None:
-    """Mark knob changes by a line through all plots, and a marker that says what was turned.
-
-    Beside markers with room for it, the last ones first, that stands without hovering.
-    """
+    """Mark knob changes by a line through all plots, and a marker that says what was turned."""
     marks = [((one.when_s - zero_s) / past.unit_s, one) for one in changes]
     marks = [(max(at, past.at[0]), one) for at, one in marks if at <= past.at[-1]]
     if not marks:
@@ -318,16 +313,12 @@ def _draw_changes(
         line = {"color": _MARK, "width": 1, "dash": "dot"}
         drawn.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref="paper", line=line)
     rates = [rate for name in names for rate in past.column(name, "items_per_s") if rate]
-    labels = labels_of([(at, _turned(one)) for at, one in marks], past.at[0], past.at[-1])
     drawn.add_scatter(
         x=[at for at, _ in marks],
         y=[max(rates, default=1.0) * 1.12] * len(marks),
         name="knob change",
-        mode="markers+text",
+        mode="markers",
         marker={"symbol": "triangle-down", "size": 10, "color": _MARK},
-        text=[label for label, _ in labels],
-        textposition=[f"middle {side}" for _, side in labels],
-        textfont={"size": 11, "color": _INK},
         cliponaxis=False,
         hovertext=[_words(one) for _, one in marks],
         hovertemplate=f"%{{hovertext}}<br>at %{{x:.4~g}} {past.unit}<extra></extra>",
@@ -336,40 +327,10 @@ def _draw_changes(
     )
 
 
-def labels_of(
-    marks: Sequence[tuple[float, str]], start: float, end: float
-) -> list[tuple[str, str]]:
-    """Return each mark a label and the side that it stands on; empty where there is no room.
-
-    Args:
-        marks: times and labels, oldest first.
-        start: of the time axis.
-        end: of it.
-    """
-    found = [("", "right")] * len(marks)
-    taken = [(at, at) for at, _ in marks]
-    left = _MOST_LABELS
-    for place in range(len(marks) - 1, -1, -1):
-        at, label = marks[place]
-        width = max(end - start, 1e-9) * (_LETTER * len(label) + 2 * _LETTER)
-        for side, span in (("right", (at, at + width)), ("left", (at - width, at))):
-            inside = start <= span[0] and span[1] <= end
-            others = [one for number, one in enumerate(taken) if number != place]
-            if left and inside and not any(a < span[1] and span[0] < b for a, b in others):
-                found[place] = (label, side)
-                taken.append(span)
-                left -= 1
-                break
-    return found
-
-
 def _words(change: KnobChange) -> str:
     why = f": {_plain(change.why, 80)}" if change.why else ""
-    return f"{_turned(change, 60)}<br>by {_plain(change.by)}{why}"
-
-
-def _turned(change: KnobChange, most: int = 30) -> str:
-    return f"{_plain(change.knob, most)} {change.old} → {change.new}"
+    turned = f"{_plain(change.knob, 60)} {change.old} → {change.new}"
+    return f"{turned}<br>by {_plain(change.by)}{why}"
 
 
 def _styled(drawn: Any, height: int, title: str, *, empty: bool = False) -> Any:

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from ..base.knobs import Knob, KnobChange
@@ -15,12 +14,9 @@ from ..ops.stage import CONSUMER, Stage
 from .watch import Watched
 
 WINDOW_S = WINDOW_NS / 1e9
-AROUND_S = 8.0  # rates so long before and after a turn are compared [s]
 SETTLING_S = 1.0  # rows so soon after a turn are part of what was before [s]
-_AT_LEAST = 2  # rows on either side
-_DRAG_S = 2.0  # turns of one knob that follow each other so quickly are one [s]
+_AT_LEAST = 2  # rows of a stretch
 _RAISE = 1.2  # smaller raises do not show among the noise
-_GAIN = 1.05  # a raise that gives less brought nothing
 _OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor blocked
 _ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
 _AGAIN_S = 2.0  # the history is read again after so long [s]
@@ -183,91 +179,6 @@ def averages_of(
                 items_per_s=rate,
             )
     return averages
-
-
-# -- whether the last raise helped ------------------------------------------------------
-
-
-class Raise(NamedTuple):
-    """A raise of a knob, of one or more turns in quick succession; times are of the day [s]."""
-
-    old: int
-    new: int
-    since_s: float
-    until_s: float
-
-
-def futile_raise(
-    watched: Watched, suggestion: tuple[str, str, int], history: Callable[[], Sequence[Row]]
-) -> Raise | None:
-    """Return the last raise of a knob, where the one suggested would only repeat it in vain.
-
-    It is known to be in vain where the rates of the stage before and after it are known, the
-    loop waited all the while, and no other knob was turned since.
-    """
-    stage, knob, value = suggestion
-    name = watched.stages[stage].knobs[knob].name
-    events = watched.events
-    found = last_raise(events, name)
-    if found is None or value <= found.old or found.new < _RAISE * found.old:
-        return None
-    known = _judged.setdefault(watched, {})
-    if name in known and known[name][0] == found:
-        gain = known[name][1]
-    else:
-        gain = gain_of(history(), stage, found, [change.when_s for change in events])
-        if time.time() - found.until_s > SETTLING_S + AROUND_S:  # more will not be known of it
-            known[name] = (found, gain)
-    return None if gain is None or gain >= _GAIN else found
-
-
-_judged: weakref.WeakKeyDictionary[Watched, dict[str, tuple[Raise, float | None]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def last_raise(events: Sequence[KnobChange], name: str) -> Raise | None:
-    """Return the last raise of a knob; None where another knob was turned since."""
-    ours: list[KnobChange] = []
-    for change in reversed(events):
-        if change.knob != name:
-            break
-        ours.insert(0, change)
-    while ours and ours[-1].new < ours[-1].old:
-        ours.pop()
-    first = len(ours) - 1
-    while first > 0 and ours[first].when_s - ours[first - 1].when_s < _DRAG_S:
-        first -= 1
-    if not ours or ours[-1].new <= ours[first].old:
-        return None
-    return Raise(ours[first].old, ours[-1].new, ours[first].when_s, ours[-1].when_s)
-
-
-def gain_of(rows: Sequence[Row], stage: str, raised: Raise, turns: Iterable[float]) -> float | None:
-    """Return the rate of a stage after a raise over that before it; None where it is not known."""
-    turns = list(turns)
-    low_s = max([t for t in turns if t < raised.since_s], default=0.0) + SETTLING_S
-    high_s = min([t for t in turns if t > raised.until_s], default=float("inf"))
-    low_s = max(low_s, raised.since_s - AROUND_S)
-    after_s = raised.until_s + SETTLING_S
-    before = _rate(rows, stage, low_s, raised.since_s)
-    after = _rate(rows, stage, after_s, min(high_s, after_s + AROUND_S))
-    return None if before is None or after is None else after / before
-
-
-def _rate(rows: Sequence[Row], stage: str, since_s: float, until_s: float) -> float | None:
-    """Return the mean rate while the loop waits; None where it did not, or nothing is known."""
-    within = [tick for tick in ticks_of(rows) if since_s <= float(tick[0]["when_s"]) <= until_s]
-    ours = [row for tick in within for row in tick if row["stage"] == stage]
-    waits = [float(row["starved"]) for tick in within for row in tick if row["stage"] == CONSUMER]
-    if len(ours) <= _AT_LEAST or sum(waits) < _WAITS * len(waits):
-        return None
-    items = 0.0
-    time_s = 0.0
-    for one, two in pairwise(ours):
-        lasted_s = min(_MOST_S, float(two["time_s"]) - float(one["time_s"]))
-        items, time_s = items + lasted_s * float(two["items_per_s"]), time_s + lasted_s
-    return items / time_s if items > 0 else None
 
 
 # -- whether calls wait for one another ---------------------------------------------------

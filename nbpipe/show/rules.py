@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
+from ..base.format import format_bytes, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats
 from ..ops.stage import CONSUMER
@@ -25,13 +25,10 @@ HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
 COMPUTES = 0.4  # of the cores that a stage could use, used by it alone: it computes
-WAITS = 3.0  # busy slots for each core that is at work: its calls wait,
-WAITS_CROWDED = 8.0  # for files or for the network, not for a core that others use
-MAY_COMPUTE = 0.1  # of a core, for each busy slot: with less they all wait
+WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
-MANY_PER_S = 5000  # items in a second whose handing over counts
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
 LIMITS, HANGS, STARTS, FAILED = "limits", "hangs", "starts", "failed"
 _NAME = 60
@@ -184,11 +181,6 @@ def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     advice = f"try concurrency {value}"
     if load.address != load.host:
         advice = f"it runs inside {short_name(load.host)}: {advice} there"
-    if knob.value > 1 and _may_be_held(case, load):
-        advice += (
-            "; where the process stays at one core, Python's interpreter lock limits: use "
-            'executor="process"'
-        )
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
 
 
@@ -232,8 +224,7 @@ def _computing(case: Case, load: Load) -> bool | None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
         return True
-    waits = WAITS_CROWDED if case.crowded else WAITS
-    return False if load.slots >= waits * cpu else None
+    return False if load.slots >= WAITS * cpu else None
 
 
 # -- the interpreter lock ---------------------------------------------------------------
@@ -261,13 +252,6 @@ def _is_held(case: Case, load: Load) -> bool:
         return False
     own = case.own_cores(load)
     return own is not None and _in_one_core(cpu) and own >= OWN_CORES
-
-
-def _may_be_held(case: Case, load: Load) -> bool:
-    cpu = case.status.cpu_cores
-    if not case.locked or case.stages[load.host].executor != "thread":
-        return False
-    return cpu is None or (_in_one_core(cpu) and cpu > MAY_COMPUTE * load.slots)
 
 
 def _in_one_core(cpu_cores: float | None) -> bool:
@@ -338,18 +322,6 @@ def _straggler(case: Case, name: str, row: StageStats) -> Diagnosis:
     return _deeper(name, text, knob, enough, "ordered=False hands results on as they come")
 
 
-def _small_items(case: Case) -> Diagnosis | None:
-    busy = sum(load.slots for load in case.loads)
-    cpu = case.status.cpu_cores
-    fastest = max((row.items_per_s for row in case.rows.values()), default=0.0)
-    if fastest < MANY_PER_S or busy > MOST or (cpu is not None and cpu < ONE_CORE[0]):
-        return None
-    text = f"handing items over limits: {format_rate(fastest)} pass, and no stage is busy"
-    return Diagnosis(
-        None, f"{text}, {case.wait}", "do more in one call: batch first, or executor='inline'"
-    )
-
-
 def _bursts(case: Case) -> Diagnosis | None:
     """Find stages that are blocked at one time and starve the loop at another."""
     held = [name for name, row in case.rows.items() if row.blocked >= HELD_UP]
@@ -381,7 +353,6 @@ _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _event_loop,
     _memory,
     _stragglers,
-    _small_items,
     _most,
     _bursts,
 )

@@ -113,14 +113,6 @@ def test_computes_on_a_shared_machine(cpu, concurrency):
     assert (found.stage, found.suggestion, "cheaper" in found.advice) == ("decode", None, True)
 
 
-@pytest.mark.parametrize(("crowded", "suggested"), [(False, True), (True, False)])
-def test_crowded_machine(crowded, suggested):
-    """Where others want the cores too, calls may wait for one of those."""
-    looked = case(DECODE_LIMITS, 0.9, chain(4), replace(RUNNING, cpu_cores=0.6), cores=2)
-    found = decide(looked._replace(crowded=crowded))
-    assert (found.suggestion is not None, "try concurrency 8" in found.advice) == (suggested, True)
-
-
 def test_event_loop_uses_one_core_at_most():
     """Many calls in progress on an event loop leave the processor to others."""
     stages = reading(64, "coroutine")
@@ -163,11 +155,10 @@ def test_when_more_threads_help(cpu, cores, locked, concurrency, words):
 
 
 def test_other_stage_may_use_the_core():
-    """Where another stage may be what uses the one core, the lock is only hinted at."""
+    """Where another stage may be what uses the one core, the lock is not blamed."""
     rows = {**DECODE_LIMITS, "batch": (0.8, 0.2, 0)}
     found = decide(case(rows, 0.9, status=replace(RUNNING, cpu_cores=1.0)))
-    assert found.suggestion == ("decode", "concurrency", 5)
-    assert "where the process stays at one core" in found.advice
+    assert (found.suggestion, found.advice) == (("decode", "concurrency", 5), "try concurrency 5")
 
 
 @pytest.mark.parametrize("decode", [(0.97, 0.01, 0), (0.12, 0, 0.18)])
@@ -276,14 +267,6 @@ def test_memory_budget():
     rows = {"files": (0, 0, 0.9), "decode": (0.4, 0, 0), "batch": STARVED}
     found = decide(case(rows, 0.9, status=status))
     assert (found.stage, "memory budget of 30 MB" in found.text) == ("decode", True)
-
-
-def test_tiny_items():
-    """Where no stage is busy and very many items pass, handing them over limits."""
-    tiny = row(0.02, 0, 0.5, 140_000.0, latency_p50_s=1e-6)
-    rows = {"files": tiny, "decode": replace(tiny, blocked=0.0), "batch": (0.1, 0.1, 0)}
-    found = decide(case(rows, 0.8, status=replace(RUNNING, cpu_cores=1.0)))
-    assert (found.stage, "batch first" in found.advice) == (None, True)
 
 
 def test_rather_busy_stage():

@@ -1,4 +1,4 @@
-"""What the history tells: how far the stats reach, an epoch's last seconds, raises in vain."""
+"""What the history tells: how far the stats reach, an epoch's last seconds, calls that wait."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from nbpipe.engine import machine
 from nbpipe.run import iterator
 from nbpipe.show import case
 from nbpipe.show.diagnose import diagnose
-from nbpipe.show.history import Raise, gain_of, last_raise, last_stretch, proportional, span_s
+from nbpipe.show.history import last_stretch, proportional, span_s
 from tests.gates import HANG_S, HangError, stacks
 from tests.show.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
 
@@ -132,70 +132,18 @@ def test_turned_late_in_the_epoch():
     assert "was turned since: run another epoch" in diagnose(run).advice
 
 
-# -- raises in vain -----------------------------------------------------------------------
+# -- calls that wait for one another ------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        ([], None),
-        ([(10, 2, 4)], (2, 4, 10, 10)),
-        ([(10, 2, 3), (11, 3, 4), (12, 4, 8)], (2, 8, 10, 12)),  # a slider that was dragged
-        ([(5, 2, 3), (20, 3, 4)], (3, 4, 20, 20)),
-        ([(10, 2, 4), (30, 4, 2)], (2, 4, 10, 10)),  # set back since
-        ([(10, 4, 2)], None),
-        ([(10, 2, 4), (20, 1, 2, "read.concurrency")], None),  # all may be other now
-    ],
-)
-def test_last_raise(events, expected):
-    """The last raise of a knob is found, whatever was turned before it."""
-    found = last_raise([turn(*event) for event in events], "decode.concurrency")
-    times = None if found is None else (*found[:2], found[2] - BEGUN_S, found[3] - BEGUN_S)
-    assert times == expected
-
-
-@pytest.mark.parametrize(
-    ("rates", "waits", "gain"),
-    [
-        ([100] * 20 + [150] * 20, 0.6, 1.5),
-        ([100] * 20 + [98] * 20, 0.6, 0.98),
-        ([100] * 20 + [98] * 20, 0.01, None),  # the loop limited
-        ([100] * 20 + [98] * 3, 0.6, None),  # too early to say
-        ([0] * 20 + [98] * 20, 0.6, None),
-    ],
-)
-def test_gain(rates, waits, gain):
-    """A raise is judged by the rates around it, while the loop waits."""
-    rows = paced(rates, consumer={"starved": waits})
-    raised = Raise(2, 4, BEGUN_S + 20.0, BEGUN_S + 20.0)
-    assert gain_of(rows, "decode", raised, [raised.since_s]) == gain
-
-
-@pytest.mark.parametrize(("rate", "suggested"), [(160, True), (101, False)])
-def test_raise_in_vain(at_now, rate, suggested):
-    """A raise that brought nothing is not asked for again; one that helped is."""
-    run = watched(turn(20, 3, 5), past=paced([100] * 20 + [rate] * 20), cpu_cores=0.1)
-    run.stages["decode"].knobs["concurrency"]._last = run.events[-1]
-    found = diagnose(run)
-    assert (found.stage, found.suggestion is not None, "from 3 to 5" in found.advice) == (
-        *("decode", suggested),
-        not suggested,
-    )
-
-
-def test_judged_once(at_now):
-    """What a raise brought, and how latency grew, is worked out once."""
+def test_growth_is_worked_out_once(at_now):
+    """How latency grew is worked out once for each value."""
     run = watched(turn(20, 3, 5), past=paced([100] * 40), cpu_cores=0.1)
     asked = []
     told = run.history
     run.history = lambda: asked.append(1) or told()
     diagnose(run)
-    reads = len(asked)
     diagnose(run)
-    assert (reads, len(asked)) == (2, 2)
-
-
-# -- calls that wait for one another ------------------------------------------------------
+    assert len(asked) == 1
 
 
 def settings_of(*stretches, **changes):

@@ -9,7 +9,7 @@ import nbpipe
 from nbpipe.engine.stats import StageStats
 from nbpipe.ops.stage import addresses
 from nbpipe.run import run as run_file
-from nbpipe.show.case import is_crowded, quota_cores
+from nbpipe.show.case import quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
 from nbpipe.show.history import averages_of
 from nbpipe.show.html import picture_html
@@ -215,19 +215,6 @@ def test_no_quota(tmp_path, text):
     if text is not None:
         (tmp_path / "cpu.max").write_text(text, encoding="ascii")
     assert quota_cores(tmp_path / "cpu.max") > 10**6
-
-
-@pytest.mark.parametrize(("load", "crowded"), [(1e9, True), (0.0, False), (None, False)])
-def test_crowded(monkeypatch, load, crowded):
-    """The load of the machine is read where the system tells it."""
-
-    def told():
-        if load is None:
-            raise OSError("unknown")
-        return (load, load, load)
-
-    monkeypatch.setattr("os.getloadavg", told, raising=False)
-    assert is_crowded() == crowded
 
 
 def test_real_run_that_fails():

@@ -7,7 +7,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.show.figure import figure, filled_area, labels_of
+from nbpipe.show.figure import figure, filled_area
 from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
@@ -50,30 +50,6 @@ def test_changes_are_marked():
     lines = [shape for shape in drawn.layout.shapes if shape.type == "line"]
     assert (marks.x, [line.x0 for line in lines]) == ((12.5, 21.75), [12.5, 21.75])
     assert marks.hovertext[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
-
-
-def test_changes_are_labelled():
-    """What was turned stands beside its mark, where there is room for it."""
-    marks = traces(figure(photographs()))["knob change"]
-    assert (marks.text, marks.textposition) == (
-        ("decode.concurrency 2 → 4", "decode.concurrency 4 → 5"),
-        ("middle left", "middle right"),
-    )
-
-
-def testlabels_of_do_not_overlap():
-    """Of many labels those are left out that have no room, on either side of their mark."""
-    marks = [(float(at), "a 1 → 2") for at in (0, 4, 5, 50, 99, 100)]
-    assert labels_of(marks, 0.0, 100.0) == [
-        *(("", "right"), ("", "right"), ("a 1 → 2", "right")),
-        *(("a 1 → 2", "right"), ("a 1 → 2", "left"), ("", "right")),
-    ]
-
-
-def testlabels_of_are_few():
-    """The last marks are labelled, so many at most."""
-    found = labels_of([(float(at), "a") for at in range(0, 1000, 50)], 0.0, 1000.0)
-    assert [label for label, _ in found] == [""] * 12 + ["a"] * 8
 
 
 def test_epochs_are_marked():

@@ -42,7 +42,6 @@ def at_now(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: NOW_S)
     monkeypatch.setattr(case, "cores", lambda: 8)
     monkeypatch.setattr(case, "is_locked", lambda: True)
-    monkeypatch.setattr(case, "is_crowded", lambda: False)
 
 
 def test_file_for_the_front_end(at_now):
