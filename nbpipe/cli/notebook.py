@@ -21,7 +21,6 @@ _SKIPPED = "skip-execution"  # tag of a cell that is not run
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}  # magics that run the lines below them here
 _LONGEST_LINE = 72
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef
-_NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -33,19 +32,15 @@ class CodeCell:
         number: its place among those that are run: `In[number]`, from top to bottom.
         text: what stands in it.
         tags: its tags.
-        binds: the global names that it binds, as far as its text shows.
-        assigns: those of them that it binds by an assignment.
+        assigns: the global names that it assigns, as far as its text shows.
         reads: the global names that it reads outside of functions.
-        may_hide: it may bind names that its text does not show.
     """
 
     number: int
     text: str
     tags: frozenset[str] = frozenset()
-    binds: frozenset[str] = field(default=frozenset(), compare=False)
     assigns: frozenset[str] = field(default=frozenset(), compare=False)
     reads: frozenset[str] = field(default=frozenset(), compare=False)
-    may_hide: bool = False
 
     @property
     def first_line(self) -> str:
@@ -76,7 +71,6 @@ def read_notebook(path: Path) -> Notebook:
 
     Raises:
         BadUsageError: it cannot be read, is no notebook or is not written in Python.
-        MissingExtraError: it is of an older format, and nbformat is not installed.
     """
     content = _content(path)
     try:
@@ -88,6 +82,11 @@ def read_notebook(path: Path) -> Notebook:
 
 
 def _notebook(path: Path, content: Any) -> Notebook:
+    if content["nbformat"] != _FORMAT:
+        raise BadUsageError(
+            f"{printable(str(path))} is no notebook: it must be of format {_FORMAT}, got "
+            f"{content['nbformat']!r}; open it in Jupyter and save it"
+        )
     metadata = content["metadata"]
     spec = metadata.get("kernelspec", {})
     language = spec.get("language") or metadata.get("language_info", {}).get("name", "python")
@@ -102,35 +101,13 @@ def _notebook(path: Path, content: Any) -> Notebook:
 def _content(path: Path) -> Any:
     shown = printable(str(path))
     try:
-        text = path.read_text(encoding="utf-8")
-        # The library for other formats takes a second to import.
-        return content if _format(content := json.loads(text)) == _FORMAT else _converted(text)
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadUsageError(f"cannot read {shown}: {error.strerror or error}") from error
-    except MissingExtraError:
-        raise
-    except Exception as error:
+    except ValueError as error:
         raise BadUsageError(
             f"{shown} is no notebook: {printable(shortened(str(error), 200))}"
         ) from error
-
-
-def _format(content: Any) -> Any:
-    if not isinstance(content, dict) or "nbformat" not in content:
-        raise ValueError("it does not say its format")
-    return content["nbformat"]
-
-
-def _converted(text: str) -> Any:
-    try:
-        import nbformat
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError.of(
-            "nbformat", "export", "nbpipe export of a notebook in an older format"
-        ) from missing
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # cells without ids are of no concern here
-        return nbformat.reads(text, as_version=_FORMAT)
 
 
 def _code_cells(content: Any) -> Iterator[CodeCell]:
@@ -147,20 +124,17 @@ def code_cell(number: int, text: str, tags: frozenset[str] = frozenset()) -> Cod
     """Make a cell of its text, and look into it."""
     tree = _tree(text)
     if tree is None:
-        return CodeCell(number, text, tags, may_hide=True)
-    nodes = list(_at_top(tree))
+        return CodeCell(number, text, tags)
     return CodeCell(
         number,
         text,
         tags,
-        binds=frozenset(name for node in nodes for name in _bound(node)),
-        assigns=frozenset(name for node in nodes for name in _assigned(node)),
+        assigns=frozenset(name for node in _at_top(tree) for name in _assigned(node)),
         reads=frozenset(
             node.id
             for node in _run_at_once(tree)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         ),
-        may_hide=any(map(_hides, nodes)),
     )
 
 
@@ -211,20 +185,6 @@ def _run_at_once(node: ast.AST) -> Iterator[ast.AST]:
             yield from _run_at_once(part)
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    name: str | None = None
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        name = node.id
-    elif isinstance(node, _NAMED):
-        name = node.name
-    elif isinstance(node, ast.MatchMapping):
-        name = node.rest
-    elif isinstance(node, ast.alias) and node.name != "*":
-        name = node.asname or node.name.partition(".")[0]
-    if name is not None:
-        yield name
-
-
 def _assigned(node: ast.AST) -> Iterator[str]:
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
@@ -235,14 +195,3 @@ def _assigned(node: ast.AST) -> Iterator[str]:
         for part in ast.walk(target):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 yield part.id
-
-
-def _hides(node: ast.AST) -> bool:
-    """Tell whether a node binds names that it does not show: `import *`, `%run`, `exec`."""
-    if isinstance(node, ast.alias):
-        return node.name == "*"
-    if not isinstance(node, ast.Call):
-        return False
-    called = node.func
-    word = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return word in ("exec", "globals", "run_line_magic", "run_cell_magic")

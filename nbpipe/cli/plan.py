@@ -69,16 +69,8 @@ class Plan:
         names = [name for name in self.sets if self._setter(name) == cell]
         return "\n".join(f"{name} = {self.sets[name]!r}" for name in names)
 
-    def binders(self) -> list[CodeCell]:
-        """Return the cells that bind the pipeline's name, as far as their text shows."""
-        return [cell for cell in self.notebook.cells if self.pipeline in cell.binds]
-
     def warnings(self) -> Iterator[str]:
         """Tell what may not be as it was meant."""
-        cells = self.notebook.cells
-        if not self.binders() and not any(cell.may_hide for cell in cells):
-            known = {name for cell in cells for name in cell.binds}
-            yield f"no cell binds {self.pipeline!r}{near_match(self.pipeline, known)}"
         for name in self.sets:
             setter = self._setter(name)
             if name in setter.reads:
@@ -86,7 +78,7 @@ class Plan:
                     f"cell {setter.number} assigns {name!r} and reads it in the same cell, before "
                     "--set acts; assign it in a cell of its own"
                 )
-            for cell in cells:
+            for cell in self.notebook.cells:
                 if cell.number > setter.number and name in cell.assigns:
                     yield f"cell {cell.number} assigns {name!r} again, and its value counts then"
 
@@ -97,7 +89,7 @@ def explained(plan: Plan) -> str:
         ("kernel", "{} ({})".format(*map(printable, plan.kernel))),
         ("folder", printable(str(plan.notebook.path.absolute().parent))),
         *_cell_rows(plan),
-        ("pipeline", _pipeline_words(plan)),
+        ("pipeline", plan.pipeline),
         ("writes", _target_words(plan)),
         ("time limit", f"{plan.limit_s:g} s for all of it"),
     ]
@@ -131,13 +123,6 @@ def _shown_setting(name: str, value: object) -> str:
     """Show what `--set` gives a variable, without secrets."""
     hidden = secret_in(name, value) is not None
     return f"{name} = {'***' if hidden else printable(shortened(repr(value)))}"
-
-
-def _pipeline_words(plan: Plan) -> str:
-    found = plan.binders()
-    if not found:
-        return f"{plan.pipeline}, which no cell binds as far as can be told without running it"
-    return f"{plan.pipeline}, bound by cell {found[-1].number}"
 
 
 def _target_words(plan: Plan) -> str:

@@ -1,6 +1,5 @@
 """What the command can be asked for, and what it says without running anything."""
 
-import json
 import sys
 import tomllib
 from types import SimpleNamespace
@@ -84,6 +83,7 @@ def test_bad_usage(arguments, says, tmp_path, call):
         "\xff",
         "[]",
         '{"cells": 3}',
+        '{"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": []}',
         '{"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": 5}, "cells": []}',
         '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code"}]}',
     ],
@@ -111,7 +111,7 @@ def test_without_execute_nothing_runs(tmp_path):
         "2  # how many",
         "--set SIZE = 7",
         "3  %%time",
-        "pipeline    pipe, bound by cell 3",
+        "pipeline    pipe",
         f"writes      {tmp_path / 'loader.py'}",
         "time limit  600 s for all of it",
         "To run it, type the same command with --execute.",
@@ -213,54 +213,13 @@ def test_setting_with_a_secret(setting, tmp_path, call):
     assert [one for one in held for done in said if one in done.out + done.err] == []
 
 
-def test_unbound_pipeline_is_noted(tmp_path):
-    """A pipeline that no cell binds is noted, with the near match."""
-    path = write_notebook(tmp_path / "n.ipynb", PIPE)
-    done = command("export", path, "-o", "loader.py", "--pipeline", "pip", cwd=tmp_path)
-    assert "note: no cell binds 'pip'; did you mean 'pipe'?" in done.stdout
-
-
 WITHOUT = "import sys; sys.modules[{!r}] = None; from nbpipe.cli import main; sys.exit(main())"
 
 
-OLDER = json.dumps(
-    {
-        "nbformat": 3,
-        "nbformat_minor": 0,
-        "metadata": {"name": ""},
-        "worksheets": [
-            {
-                "metadata": {},
-                "cells": [
-                    {
-                        "cell_type": "code",
-                        "language": "python",
-                        "metadata": {},
-                        "input": PIPE.splitlines(keepends=True),
-                        "outputs": [],
-                    }
-                ],
-            }
-        ],
-    }
-)
-
-
-def test_older_format(tmp_path):
-    """A notebook of an older format is read as what it became."""
-    (tmp_path / "n.ipynb").write_text(OLDER)
-    done = command("export", "n.ipynb", "-o", "loader.py", cwd=tmp_path)
-    assert (done.returncode, "pipeline    pipe, bound by cell 1" in done.stdout) == (0, True), (
-        done.stderr
-    )
-
-
-@pytest.mark.parametrize("package", ["nbformat", "IPython", "jupyter_client.kernelspec"])
+@pytest.mark.parametrize("package", ["IPython", "jupyter_client.kernelspec"])
 def test_missing_package(package, tmp_path):
     """Where what runs notebooks is not installed, the message has the line to type."""
     path = write_notebook(tmp_path / "n.ipynb", PIPE)
-    if package == "nbformat":
-        path.write_text(OLDER)
     python = ("-c", WITHOUT.format(package))
     done = command("export", path, "-o", "loader.py", cwd=tmp_path, python=python)
     line = "type: pip install 'jupyter-nbpipe[export]'\n"
