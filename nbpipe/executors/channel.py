@@ -40,7 +40,7 @@ _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it be
 _RETRY_MESSAGES = 64  # after no memory was to be had
 _warned: set[str] = set()
 
-_Piece = bytes | bytearray | memoryview
+_Piece = bytes | memoryview
 _Body = tuple[memoryview, list[memoryview]]  # a pickle, and its buffers
 _JOINED_BYTES = 1 << 16  # up to here one buffer is faster than many
 

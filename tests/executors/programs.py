@@ -47,11 +47,6 @@ def double(value):
     return 2 * value
 
 
-def process_id(_):
-    """Give the id of the process."""
-    return os.getpid()
-
-
 def thread_id(_):
     """Give the id of the thread."""
     return threading.get_ident()

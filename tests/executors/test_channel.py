@@ -424,22 +424,6 @@ def test_views_are_never_overwritten():
         assert values == [[number] for number in range(10)]
 
 
-@pytest.mark.parametrize("copy", [True, False])
-def test_slabs_are_used_again(copy):
-    """What was dropped makes room: a stream of arrays needs a few slabs."""
-    with peer("count", 200_000, 500, copy=copy) as (channel, _):
-        held = {back(channel, None).sum() and channel.held_bytes for _ in range(500)}
-        channel.send(None)
-        assert max(held) <= 3 * size_of_slab()
-
-
-def size_of_slab():
-    """Give the smallest size of a slab."""
-    from nbpipe.executors.memory import size_class
-
-    return size_class(1)
-
-
 def test_copies_hold_no_shared_memory():
     """Copied out, a message leaves its slab at once, however long the copies are kept."""
     with two_ends() as (one, other):
@@ -485,20 +469,6 @@ def test_forked_copy_of_a_view_frees_nothing():
         for number in range(2, 6):
             channel.send(np.full(MB, number, np.uint8))
         assert [*told, channel.recv()] == ["dropped", [1]]
-
-
-def test_garbage_is_collected_by_another_thread():
-    """Views in a cycle come free wherever the collector runs, without a lock."""
-    with two_ends(copy=False) as (one, other):
-        for _ in range(5):
-            one.send(np.zeros(MB, np.uint8))
-            cycle = [other.recv()]
-            cycle.append(cycle)
-            del cycle
-            collector = threading.Thread(target=gc.collect)
-            collector.start()
-            collector.join()
-        assert one.held_bytes < 4 * MB
 
 
 # -- memory that there is not -------------------------------------------------------------
@@ -593,16 +563,6 @@ def test_memory_is_bounded_over_random_sizes():
     assert max(held) <= 2 * 4 * 3 * MB
 
 
-@linux
-def test_memory_has_no_name():
-    """While messages lie in shared memory, neither process has a named segment mapped."""
-    with peer("count", MB, 3, copy=False) as (channel, process):
-        view = back(channel, np.zeros(MB))
-        maps = [Path(f"/proc/{pid}/maps").read_text() for pid in (os.getpid(), process.pid)]
-        named = [line for text in maps for line in text.splitlines() if "/dev/shm" in line]
-        assert (len(view), named, "memfd:nbpipe" in maps[0]) == (MB, [], True)
-
-
 # -- the other end goes away --------------------------------------------------------------
 
 
@@ -619,28 +579,6 @@ def test_killed_in_the_middle_of_a_message():
         with pytest.raises((EOFError, OSError)):
             channel.recv()
         assert process.returncode == -signal.SIGKILL
-
-
-def test_killed_while_it_fills_a_slab():
-    """Killed while it writes 300 MB into shared memory: an error, or the whole message."""
-    with peer("flood", 300 * MB) as (channel, process):
-        first = channel.recv()
-        process.kill()
-        try:
-            size = len(channel.recv())
-        except (EOFError, OSError):
-            size = 300 * MB
-        assert (first, size) == ("now", 300 * MB)
-
-
-def test_end_of_the_other_process():
-    """A process that ended is heard of by who waits for it."""
-    with peer("echo") as (channel, _):
-        channel.send("end")
-        readable = channel.poll(None)
-        with pytest.raises(EOFError):
-            channel.recv()
-        assert readable
 
 
 def test_sending_to_a_process_that_is_gone():

@@ -17,7 +17,6 @@ from nbpipe.errors import (
     ExecutorBrokenError,
     StageError,
     StageTimeoutError,
-    UnpicklableError,
 )
 from nbpipe.executors.dask import DaskCaller, DaskExecutor, dask_executor_of
 from tests.executors import programs
@@ -140,13 +139,6 @@ def test_workers_do_the_work(client, engine):
     assert caller.close(1) == []
 
 
-def test_equal_items_are_not_one_task(client):
-    """A random function gives each of two equal items a result of its own."""
-    caller, program = caller_of(client), Program(programs.draw)
-    first, second = (values_of(caller.call(job(program, 0))) for _ in range(2))
-    assert first != second
-
-
 def test_results_do_not_stay_on_the_workers(client):
     """As soon as a result is here, Dask forgets the task."""
     caller = caller_of(client)
@@ -223,28 +215,6 @@ def test_lost_program_is_scattered_again(client):
     (key,) = programs_held(client)
     client.cancel([distributed.Future(key, client)])
     assert values_of(caller.call(job(program, 4))) == [8]
-
-
-def test_function_that_changed_reaches_the_workers(client):
-    """After `renew` the function is pickled again; without it, workers keep theirs."""
-    caller, program = caller_of(client), Program(lambda _: "old")
-    first = values_of(caller.call(job(program, 0)))
-    program.fn = lambda _: "new"
-    kept = values_of(caller.call(job(program, 0)))
-    caller.renew()
-    assert (first, kept, values_of(caller.call(job(program, 0)))) == (["old"], ["old"], ["new"])
-
-
-def test_what_cannot_be_pickled_is_named(client):
-    """The error names stage, item and type, and the cluster goes on."""
-    caller, gate = caller_of(client), threading.Lock()
-    with pytest.raises(UnpicklableError, match=r"item of stage 'work' .* item 1 a _thread.lock"):
-        caller.call(job(Program(programs.double), 1, gate))
-    with pytest.raises(UnpicklableError, match=r"result of stage 'work' .* item 2 a _thread.lock"):
-        caller.call(job(Program(programs.lock), 0, first=2))
-    with pytest.raises(UnpicklableError, match="gate"):
-        caller.prepare(Program(lambda _: gate))
-    assert values_of(caller.call(job(Program(programs.double), 1))) == [2]
 
 
 # -- time, and the end -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from nbpipe.errors import ExecutorBrokenError, WorkerDiedError
+from nbpipe.errors import ExecutorBrokenError
 from nbpipe.executors.dask import DaskCaller, DaskExecutor
 from tests.executors import programs
 from tests.executors.clusters import (
@@ -55,16 +55,6 @@ def test_workers_live_on_when_the_group_is_interrupted(client):
         os.kill(pid, signal.SIGINT)
     assert (first, list(ignored.values())) == ([True], [True] * 3)
     assert client.run(os.getpid) == pids
-
-
-def test_item_that_kills_every_worker_is_named(client):
-    """Dask gives up on it; the error names the item, and the next one is done."""
-    caller = caller_of(client)
-    with pytest.raises(WorkerDiedError, match=r"item 3 .* killed its worker 2 times") as caught:
-        caller.call(job(Program(programs.die), 0, first=3))
-    error = caught.value
-    assert (error.stage, error.path, error.executor) == ("work", 3, "dask")
-    assert values_of(caller.call(job(Program(programs.double), 2))) == [4]
 
 
 def test_restart_of_the_workers_in_mid_call(client, engine, bell, gate):

@@ -5,7 +5,6 @@
 import json
 import os
 import random
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from nbpipe.base.seeding import seed_item
-from nbpipe.base.threads import THREAD_VARIABLES
 from nbpipe.executors.launch import apply_environment, capture_environment
 from tests.executors.conftest import output_of
 
@@ -24,28 +22,6 @@ def child(code, data=b"", **environment):
     """Run code in a fresh process that gets `data` as `DATA`; give what it prints, as JSON."""
     text = "import sys\nDATA = sys.stdin.buffer.read()\n" + textwrap.dedent(code)
     return json.loads(output_of(text, data, **environment))
-
-
-def test_takes_over_from_the_parent(tmp_path, monkeypatch):
-    """A worker gets the parent's folder, import path, command line and environment of now."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
-    monkeypatch.setattr(sys, "argv", ["script.py", "--fast"])
-    monkeypatch.setenv("NBPIPE_TEST", "caf\u00e9 \udcff")
-    monkeypatch.delenv("HOME", raising=False)
-    got = child(
-        """
-        import json, os, subprocess
-        from nbpipe.executors.launch import apply_environment
-        apply_environment(DATA)
-        left = os.environ.get("NBPIPE_GONE")
-        handed_on = subprocess.check_output(["printenv", "NBPIPE_TEST"]).decode("latin-1")
-        print(json.dumps([os.getcwd(), sys.path, sys.argv, left, handed_on.strip()]))
-        """,
-        capture_environment(),
-        NBPIPE_GONE="1",
-    )
-    assert got == [str(tmp_path), sys.path, sys.argv, None, "caf\u00c3\u00a9 \u00ff"]
 
 
 def test_finds_a_module_that_was_written_since(tmp_path):
@@ -81,29 +57,6 @@ def test_folder_that_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     apply_environment(there)
     assert (noted, Path.cwd()) == (None, tmp_path)
-
-
-def test_values_of_a_wrong_kind_are_left_out(monkeypatch):
-    """What else stands in the import path and the command line is not sent."""
-    monkeypatch.setattr(sys, "path", ["a", Path("b"), 3])
-    monkeypatch.setattr(sys, "argv", ["x", None])
-    noted = json.loads(capture_environment())
-    assert (noted["path"], noted["arguments"]) == (["a"], ["x"])
-
-
-def test_library_threads():
-    """Variables that libraries read say one thread, whatever the parent's say."""
-    got = child(
-        """
-        import json, os
-        from nbpipe.base.threads import THREAD_VARIABLES
-        from nbpipe.executors.launch import apply_environment, capture_environment
-        apply_environment(capture_environment())
-        print(json.dumps([os.environ[name] for name in THREAD_VARIABLES]))
-        """,
-        OMP_NUM_THREADS="8",
-    )
-    assert got == ["1"] * len(THREAD_VARIABLES)
 
 
 @pytest.mark.torch

@@ -5,7 +5,6 @@ import os
 import pickle
 import threading
 from concurrent.futures import (
-    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
@@ -18,8 +17,7 @@ import pytest
 
 from nbpipe.engine.regions import RegionPart, RegionProgram
 from nbpipe.errors import ExecutorBrokenError, StageError, StageTimeoutError, UnpicklableError
-from nbpipe.executors.futures import ForeignCaller, Payload, Programs
-from nbpipe.executors.shipping import ship
+from nbpipe.executors.futures import ForeignCaller, Payload
 from nbpipe.ops.batch import Batch
 from nbpipe.ops.call import Map
 from tests.executors import programs
@@ -185,20 +183,6 @@ def test_executor_that_was_shut_down_is_named(threads):
     assert (e.value.path, type(e.value.__cause__)) == (3, RuntimeError)
 
 
-def test_executor_that_cancels_is_named(engine):
-    """Work that the executor's owner cancels is an error, not a wait without end."""
-    gate, executor = threading.Event(), ThreadPoolExecutor(1)
-    executor.submit(gate.wait)
-    noted = note_callbacks(executor)
-    waiting = engine.submit(ForeignCaller(executor).call, job(Program(programs.double), 1))
-    noted.wait()
-    executor.shutdown(wait=False, cancel_futures=True)
-    error = waiting.exception()
-    gate.set()
-    executor.shutdown()
-    assert (type(error), type(error.__cause__)) == (ExecutorBrokenError, CancelledError)
-
-
 # -- in other processes ----------------------------------------------------------------------
 @POOLS
 def test_other_processes_do_the_work(pool, engine):
@@ -264,18 +248,6 @@ def test_result_that_cannot_be_pickled_is_named(pool):
     assert caller.workers == 2
 
 
-@POOLS
-def test_program_that_cannot_be_pickled_is_named(pool):
-    """A function that captures a lock is an error of its stage."""
-    gate = threading.Lock()
-    with pool() as executor:
-        caller = ForeignCaller(executor)
-        with pytest.raises(UnpicklableError, match="gate"):
-            caller.call(job(Program(lambda value: (value, gate)), 0))
-        close(caller)
-    assert not gate.locked()
-
-
 def test_time_counts_when_an_item_leaves_for_a_process(tmp_path):
     """A call in another process that takes too long is an error; the pool goes on with it."""
     fifo = tmp_path / "gate"
@@ -300,15 +272,6 @@ def test_time_is_given_to_every_call_of_a_job():
 
 
 # -- how programs travel ---------------------------------------------------------------------
-def test_few_programs_are_kept():
-    """A process forgets the programs that were used least recently."""
-    known = Programs(kept=2)
-    shipped = [ship(Program(programs.double, label=str(n)), stage="work") for n in range(3)]
-    for one in shipped:
-        known.get(one.digest, one.data)
-    assert list(known._loaded) == [one.digest for one in shipped[1:]]
-
-
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_payload_survives_any_protocol(protocol):
     """Executors pickle as they like; arrays come out equal and writable."""

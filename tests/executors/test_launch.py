@@ -98,14 +98,6 @@ def test_worker_answers_and_leaves(method):
     assert left(evaluator.worker) == 0
 
 
-def test_argument_may_be_large(method):
-    """What a worker is told when it starts may be larger than any buffer between."""
-    argument = os.urandom(5_000_000)
-    worker = finished(launch, EVALUATE, argument)
-    assert finished(worker.connection.recv) == argument
-    assert left(worker) == 0
-
-
 def test_killed_worker_gives_its_signal(method):
     """A kill ends a worker at once; its exit code names the signal, however often it is asked."""
     evaluator = Evaluator()
@@ -139,18 +131,6 @@ def test_exception_ends_a_worker_with_its_traceback(fresh, method, capfd):
     worker = finished(launch, LEAVE, b"1 / 0")
     code = left(worker)
     assert (code, "ZeroDivisionError: division by zero" in capfd.readouterr().err) == (1, True)
-
-
-def test_several_threads_wait_for_one_worker(method):
-    """Whoever waits for a worker is told, by a clock or without one."""
-    evaluator = Evaluator()
-    with ThreadPoolExecutor(6) as threads:
-        waits = [threads.submit(evaluator.worker.wait, t) for t in (None, HANG_S, 0.01) * 2]
-        early = [waits[2].result(), waits[5].result()]
-        evaluator.worker.kill()
-        late = [waits[number].result() for number in (0, 1, 3, 4)]
-    evaluator.worker.close()
-    assert (early, late) == ([None] * 2, [-signal.SIGKILL] * 4)
 
 
 def test_many_threads_start_workers_at_once(method):
@@ -232,14 +212,6 @@ def test_stop_server_ends_all_workers(method):
 
 
 NESTED = f"keep(launch({EVALUATE!r}, b'in'))"
-
-
-def test_worker_starts_workers(method):
-    """A worker may have workers of its own; they end when it is killed."""
-    with Evaluator() as outer:
-        pid = outer.ask(f"{NESTED}.pid")
-        answer = outer.ask("kept[0].connection.recv()")
-    assert (answer, gone([pid])) == (b"in", True)
 
 
 def test_process_forked_in_a_worker_holds_nothing(forked):
@@ -324,23 +296,6 @@ def test_interrupt_of_the_process_group_leaves_workers_alone(method, tmp_path):
         method,
     )
     assert out == [f"{[42] * 5} {[0] * 5} True"]
-
-
-def test_exit_with_workers_alive(method, tmp_path):
-    """A script that ends with workers alive ends in peace, and so do they."""
-    out = script(
-        f"""
-        from nbpipe.executors import launch
-        worker = launch.launch({EVALUATE!r}, b"")
-        worker.connection.recv()
-        print(worker.pid)
-        if worker._process is not None:
-            worker._process.returncode = 0
-        """,
-        tmp_path,
-        method,
-    )
-    assert gone([int(out[0])])
 
 
 def test_killed_server_is_replaced(forked):

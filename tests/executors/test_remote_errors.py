@@ -201,14 +201,6 @@ def test_type_and_arguments(packed, name, kind, args):
     assert (type(error), args is None or error.args == args) == (kind, True)
 
 
-def test_attributes_of_the_system(packed):
-    """What an exception holds beside its arguments is there."""
-    missing, left, syntax = (
-        packed[name].unpack() for name in ("missing_file", "left", "bad_syntax")
-    )
-    assert (missing.filename, missing.errno, left.code, syntax.lineno) == ("/no/such/file", 2, 4, 1)
-
-
 def test_types_of_a_notebook(packed, module):
     """A class that was sent along is the class that it was; its `__init__` is not asked."""
     coded, slotted, stop = (packed[name].unpack() for name in ("coded", "slotted", "own_base"))
@@ -240,11 +232,6 @@ def test_class_of_the_worker_alone(packed):
     """A class that exists in the worker alone arrives with the exception."""
     error = packed["local"].unpack()
     assert (type(error).__name__, str(error)) == ("Hidden", "inside")
-
-
-def test_without_a_text(packed, module):
-    """An exception whose text raises is sent like others."""
-    assert type(packed["silent"].unpack()) is module.Silent
 
 
 def test_class_that_is_missing_here():
@@ -332,18 +319,6 @@ def test_deep_recursion(packed):
     assert ("[Previous line repeated" in text, len(text.splitlines()) < 30) == (True, True)
 
 
-def test_two_borders(packed):
-    """An exception that crosses two borders reads as after one."""
-    once = packed["chained"].unpack()
-    assert text_of(here(here(once))) == text_of(once)
-
-
-def test_frames_can_be_looked_at(packed):
-    """Debuggers find frames without variables; none keeps anything of this process alive."""
-    (frame, _), *_ = traceback.walk_tb(packed["plain"].unpack().__traceback__.tb_next)
-    assert (frame.f_locals, frame.f_back, frame.f_code.co_qualname) == ({}, None, "plain")
-
-
 # -- nothing goes wrong -------------------------------------------------------------------
 class Hostile(Exception):
     """Stands for an exception that does not want to be looked at."""
@@ -395,13 +370,3 @@ def test_bounded_chain():
     while back is not None:
         back, count = back.__context__, count + 1
     assert (count, len(pickle.dumps(pack_error(error))) < 10_000) == (32, True)
-
-
-def test_arrives_as_something_else():
-    """A `__reduce__` that gives no exception at all costs nothing but the type."""
-
-    class Odd(Exception):
-        def __reduce__(self):
-            return dict, ()
-
-    assert "it arrived as dict" in here(Odd("x")).__notes__[0]

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 
 import cloudpickle
 import numpy as np
@@ -224,14 +223,6 @@ def test_program_of_a_script(tmp_path):
     assert in_child(data) == {"a": 10, "b": 13}
 
 
-def test_coroutine_function_arrives():
-    """An async function is a function like others."""
-    later = load(ship(cell(CELL)["later"], stage="work").data)
-    with pytest.raises(StopIteration) as ended:
-        later(3).send(None)
-    assert ended.value.value == 3
-
-
 def test_functions_share_their_globals():
     """Two functions of one program that share a global variable share it there, too."""
     names = cell("seen = []\ndef add(x): seen.append(x)\ndef count(): return len(seen)\n")
@@ -312,14 +303,6 @@ def test_another_file_of_the_same_name(tmp_path, monkeypatch):
     assert in_child(data) == {"f": "one"}
 
 
-def test_module_made_by_hand(monkeypatch):
-    """A module that exists in memory alone is sent by value."""
-    module = ModuleType("made_by_hand")
-    cell("def f(x): return x + 1", module.__dict__)
-    monkeypatch.setitem(sys.modules, "made_by_hand", module)
-    assert in_child(ship({"f": module.f}, stage="work").data) == {"f": 5}
-
-
 # -- digests ------------------------------------------------------------------------------
 class Thing:
     """Stands for an object with a state."""
@@ -354,12 +337,6 @@ def test_digest_is_stable():
     assert digest(program) == first
 
 
-def test_cell_that_is_run_again_unchanged():
-    """A cell that is run again as it was changes no digest."""
-    code = "k = 2\ndef f(x):\n    'Say something.'\n    return [x * k for k in (1, k)]\n"
-    assert digest(cell(code)["f"]) == digest(cell(code)["f"])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -376,28 +353,6 @@ def test_redefined_in_a_cell(change):
     first = digest(outer)
     cell(change, names)
     assert digest(outer) != first
-
-
-def test_changed_data():
-    """Data that was changed in place changes the digest."""
-    table = np.zeros(3)
-    first = digest(lambda x: table[x])
-    table[1] = 1
-    assert digest(lambda x: table[x]) != first
-
-
-@pytest.mark.torch
-def test_digest_of_a_tensor():
-    """A module with weights keeps its digest while its weights stay."""
-    import torch
-
-    layer = torch.nn.Linear(4, 2)
-    first = digest(layer.forward)
-    layer(torch.zeros(1, 4))
-    again = digest(layer.forward)
-    with torch.no_grad():
-        layer.bias += 1
-    assert (again == first, digest(layer.forward) == first) == (True, False)
 
 
 # -- what cannot be sent ------------------------------------------------------------------
@@ -562,11 +517,6 @@ def test_way_out(kind):
     assert way in message
 
 
-def test_function_that_refuses():
-    """A callable that itself refuses is named by its type, with its words."""
-    assert refusal(Refuses()).startswith("(tests.Refuses) cannot be pickled (ValueError: not me)")
-
-
 def test_worker_init_is_told_apart():
     """A lock that `worker_init` uses is blamed on it."""
     program = RegionProgram(
@@ -574,19 +524,6 @@ def test_worker_init_is_told_apart():
     )
     with pytest.raises(UnpicklableError, match="its worker_init uses the variable 'held'"):
         ship(program, stage="decode")
-
-
-class Unfathomable:
-    """Stands for an object that cannot be looked at."""
-
-    def __reduce_ex__(self, protocol):
-        return tuple, 5, None
-
-
-def test_cannot_be_looked_at():
-    """An object that misleads the search is refused all the same."""
-    with pytest.raises(UnpicklableError, match="pickling it failed with PicklingError"):
-        ship(Unfathomable(), stage="decode")
 
 
 def test_cause_is_kept():
@@ -620,26 +557,6 @@ def test_captured():
         ("y", "default", 5000, "bytes"),
     ]
     assert [one[0] for one in found[2:]] == ["number"]
-
-
-def test_captured_by_objects():
-    """A bound method takes its object along, a partial its arguments, a closure its cells."""
-    reader = Reader(np.zeros(1000))
-    kinds = [
-        [(one.kind, one.name) for one in captured(fn)]
-        for fn in (reader.read, functools.partial(outside, add=5), enclosing("abc"), reader)
-    ]
-    assert kinds == [
-        [("attribute", "parts")],
-        [("argument", "add")],
-        [("closure", "held")],
-        [("attribute", "parts")],
-    ]
-
-
-def test_nothing_captured():
-    """A function of a module that can be imported takes nothing along."""
-    assert [captured(fn) for fn in (gates.stage, json.dumps, len, np.linalg.norm)] == [[]] * 4
 
 
 def test_large_data_is_named_once(caplog):

@@ -48,12 +48,6 @@ def test_size_class_is_near(need):
     assert need <= size <= max(need * 9 // 8 + 4096, 1 << 18)
 
 
-@given(st.integers(1, 1 << 40))
-def test_size_class_of_a_class_is_itself(need):
-    """Rounding twice changes nothing."""
-    assert size_class(size_class(need)) == size_class(need)
-
-
 def test_memory_has_no_name_and_its_pages():
     """Memory is allocated at once and nothing of it stands in /dev/shm."""
     before = set(Path("/dev/shm").iterdir())
@@ -154,12 +148,3 @@ def test_block_is_used_again():
     del first
     second = np.frombuffer(blocks.copy(source), np.uint8)
     assert second.ctypes.data == address
-
-
-def test_blocks_keep_little():
-    """What waits to be used again is bounded."""
-    blocks, source = Blocks(kept_bytes=4 * MB), memoryview(bytes(MB))
-    copies = [blocks.copy(source) for _ in range(20)]
-    del copies
-    kept = blocks.copy(source)
-    assert (len(kept), blocks.held_bytes <= 4 * MB) == (MB, True)

@@ -38,21 +38,6 @@ def test_an_exception_keeps_its_type_and_traceback():
     assert "item 2, epoch 0, executor process" in text
 
 
-def test_the_failure_keeps_the_traceback():
-    """`run.failures()` shows the worker's lines, too."""
-
-    def work(n):
-        if n == 2:
-            raise_value_error(n)
-        return n
-
-    with placed(5, work, on_error="skip").start() as run:
-        got = drained(run)
-        (failure,) = run.failures()
-    assert (got, failure.error) == ([0, 1, 3, 4], "ValueError: bad item 2")
-    assert "the line that is at fault" in failure.traceback
-
-
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
 def test_exceptions_that_mean_something_elsewhere(kind):
     """What would end a process or a loop ends neither here: it is the item's failure."""
@@ -63,25 +48,6 @@ def test_exceptions_that_mean_something_elsewhere(kind):
     got, error = failure_of(fail)
     assert (got, type(error), error.path) == ([0, 1], nbpipe.StageError, 2)
     assert type(error.__cause__) is kind
-
-
-def test_earlier_items_come_before_an_error(gate, bell):
-    """An error waits for the items before it, however late they are."""
-
-    def work(n):
-        if n == 0:
-            gate.wait()
-        if n == 3:
-            bell.ring()
-            raise ValueError(n)
-        return n
-
-    with placed(10, work, concurrency=2, timeout_s=30).start() as run:
-        items = iter(run)
-        bell.wait()
-        gate.open()
-        got, error = delivered(items)
-    assert (got, error.path) == ([0, 1, 2], 3)
 
 
 def test_a_warning_in_a_worker_is_shown(capfd):

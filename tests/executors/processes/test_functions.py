@@ -1,10 +1,8 @@
 """What is sent with a function: captured data, helpers, and what cannot be sent."""
 
-import logging
 import os
 import threading
 
-import numpy as np
 import pytest
 
 import nbpipe
@@ -30,39 +28,6 @@ def test_captured_data_is_sent_once(bell):
     ] * 2
     assert pickled == [os.getpid()] * 3
     assert sorted(loaded) == sorted(pids)
-
-
-def test_captured_data_is_named_once(caplog):
-    """What makes a function large is named in one warning."""
-    heavy_table = np.zeros(LARGE_BYTES, np.uint8)
-
-    def work(n):
-        return n + int(heavy_table[n])
-
-    with (
-        caplog.at_level(logging.WARNING, logger="nbpipe"),
-        placed(10, work).start() as run,
-    ):
-        got = [drained(run) for _ in range(2)]
-    warned = [record.getMessage() for record in caplog.records]
-    assert got == [list(range(10))] * 2
-    assert len(warned) == 1
-    assert "'heavy_table'" in warned[0]
-    assert "'fn'" in warned[0]
-
-
-def test_what_cannot_be_sent_is_named():
-    """The variable, its type and the way out are named, before anything starts."""
-    guard = threading.Lock()
-
-    def work(n):
-        with guard:
-            return n
-
-    with placed(10, work).start() as run:
-        with pytest.raises(nbpipe.UnpicklableError, match=r"'fn'.*'guard'.*lock.*worker_init"):
-            iter(run)
-        assert run["fn"].pids == ()
 
 
 def test_a_run_goes_on_after_a_refusal():

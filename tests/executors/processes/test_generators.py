@@ -22,14 +22,6 @@ def rested(run):
         assert slot.freed.wait(HANG_S)
 
 
-def test_completion_order():
-    """In completion order nothing is lost or doubled."""
-    chain = placed(range(40), lambda n: [n] * (n % 5), ordered=False, concurrency=3)
-    with chain.start() as run:
-        got = drained(run)
-    assert sorted(got) == [n for n in range(40) for _ in range(n % 5)]
-
-
 def test_children_come_before_the_last_is_made(bell, gate):
     """A generator streams: its first children are here while it waits for more."""
 
@@ -120,20 +112,6 @@ def test_a_generator_that_fails_midway(on_error):
     assert error is None or (type(error.__cause__), error.path) == (ValueError, 1)
 
 
-def test_a_function_that_fails_at_once():
-    """A function that raises before there is a generator fails on its item."""
-
-    def work(n):
-        if n == 2:
-            raise ValueError(n)
-        return [n]
-
-    with placed(range(5), work, on_error="skip").start() as run:
-        got = drained(run)
-        failures = [failure.path for failure in run.failures()]
-    assert (got, failures) == ([0, 1, 3, 4], [2])
-
-
 def test_no_iterable():
     """What is no iterable is named as an error of its item."""
     with placed(range(3), lambda n: n).start() as run:
@@ -221,25 +199,3 @@ def test_children_that_cannot_be_sent():
         failures = [failure.path for failure in run.failures()]
     assert failures == [1]
     assert [n for n in got if n != 1] == [0, 0, 2, 2]
-
-
-def test_many_children_of_one_item():
-    """Children by the thousand come in few messages."""
-    with placed(range(2), lambda n: range(5000)).start() as run:
-        got = drained(run)
-    assert got == [*range(5000)] * 2
-
-
-def test_generators_draw_by_their_item():
-    """What a generator draws depends on its item alone."""
-
-    def work(n, rng):
-        for _ in range(3):
-            yield float(rng.random())
-
-    found = []
-    for concurrency in (1, 4):
-        with placed(range(10), work, concurrency=concurrency).start(seed=2) as run:
-            found.append(drained(run))
-    assert found[0] == found[1]
-    assert len(set(found[0])) == 30

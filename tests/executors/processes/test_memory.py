@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 
-import nbpipe
 from tests.executors.processes.chain import placed
 from tests.gates import HANG_S, drained
 from tests.scripts import ROOT, ran
@@ -54,18 +53,6 @@ def test_views_live_as_long_as_somebody_holds_them():
     assert [is_whole(n, array) for n, array in enumerate(second)] == [True] * 60
 
 
-def test_large_items_and_results():
-    """Large items go to workers and come back, through two stages of their own."""
-    chain = nbpipe.source(range(20)).map(filled, name="make")
-    chain = chain.map(lambda array: array + 1, name="one", executor="process", concurrency=2)
-    chain = chain.map(lambda array: array - 1, name="other", executor="process", region=False)
-    with chain.start() as run:
-        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
-        pids = run["one"].pids, run["other"].pids
-    assert got == [True] * 20
-    assert set(pids[0]) & set(pids[1]) == set()
-
-
 def test_the_parents_memory_does_not_grow():
     """Epoch after epoch of large results take no more memory than the first ones."""
     me = psutil.Process()
@@ -87,20 +74,6 @@ def test_the_workers_memory_does_not_grow():
     with placed(100, work, concurrency=1).start() as run:
         sizes = [size for size, _ in run]
     assert sizes[-1] - sizes[30] < 15 * 4 * MB
-
-
-def test_a_budget_of_memory():
-    """A run with a budget for its buffers delivers all the same."""
-    with placed(30, filled).start(memory="64 MB") as run:
-        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
-    assert got == [True] * 30
-
-
-def test_a_result_larger_than_the_budget():
-    """What is larger than all shared memory allowed comes through the pipe."""
-    with placed(3, lambda n: filled(n, 40 * MB)).start(memory="16 MB") as run:
-        got = [is_whole(n, array) for n, array in enumerate(drained(run))]
-    assert got == [True] * 3
 
 
 def test_views_beyond_the_budget():

@@ -25,12 +25,6 @@ def test_equal_seeds_draw_equal_numbers():
     assert drawn(seed=3) != drawn(seed=4)
 
 
-def test_items_and_epochs_draw_different_numbers():
-    """Every item draws numbers of its own, in every epoch, from every generator."""
-    rows = [row for epoch in drawn(3) for row in epoch]
-    assert [len(set(column)) for column in zip(*rows, strict=True)] == [120] * 4
-
-
 @pytest.mark.parametrize(
     "options",
     [{"concurrency": 1}, {"concurrency": 5}, {"max_items_per_worker": 3}, {"timeout_s": 30}],
@@ -76,15 +70,6 @@ def test_numbers_do_not_depend_on_tries(tmp_path):
         return found
 
     assert drawn(fn=work, on_error=nbpipe.Retry(1)) == drawn()
-
-
-def test_stages_of_a_region_draw_different_numbers():
-    """Stages that share a worker do not share a seed."""
-    chain = nbpipe.source(range(20)).map(lambda n: random.random(), executor="process")
-    chain = chain.map(lambda drawn: (drawn, random.random()), executor="process")
-    with chain.start() as run:
-        got = drained(run)
-    assert len({number for pair in got for number in pair}) == 40
 
 
 def test_a_region_draws_what_its_stages_draw_apart():

@@ -8,7 +8,7 @@ import pytest
 
 import nbpipe
 from nbpipe.executors import process
-from tests.gates import HANG_S, delivered, drained, finished, quiet
+from tests.gates import HANG_S, delivered, drained, finished
 
 LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
 
@@ -169,33 +169,6 @@ def test_the_start_of_a_worker_is_no_call(clock):
     options = {"worker_init": slow_init, "concurrency": 1, "timeout_s": HANG_S}
     with contextlib.redirect_stdout(clock), placed(4, lambda n: n, **options).start() as run:
         assert drained(run) == list(range(4))
-
-
-def test_the_transport_of_results_is_no_call(clock):
-    """The wait for room, a pause, and a consumer that takes its time are no calls."""
-    with placed(10, lambda n: bytes(1_000_000), prefetch=1, timeout_s=HANG_S).start() as run:
-        items = iter(run)
-        first = finished(next, items)
-        quiet(run)
-        run.pause()
-        clock.now_s += 2 * HANG_S
-        run.resume()
-        assert len([first, *drained(items)]) == 10
-
-
-def test_printing_takes_no_time_from_the_clock(clock):
-    """A call that prints all the while takes too long all the same."""
-
-    def talk(n):
-        while n == 1:
-            print("still here")
-        return n
-
-    chain = placed(3, talk, on_error="skip", concurrency=1, timeout_s=HANG_S)
-    with contextlib.redirect_stdout(clock), chain.start() as run:
-        got = finished(list, run)
-    assert got == [0, 2]
-    assert "still here\n" in clock.lines
 
 
 def test_close_waits_for_what_ends(gate, bell, caplog):

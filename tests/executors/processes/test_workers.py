@@ -17,29 +17,12 @@ def processes(run):
     return [psutil.Process(pid) for pid in run["fn"].pids]
 
 
-def test_workers_start_with_the_first_item():
-    """A run that is started has no processes until it has work for them."""
-    with placed(10, lambda n: n).start() as run:
-        before = run["fn"].pids
-        drained(run)
-        after = run["fn"].pids
-    assert (before, len(after) in (1, 2)) == ((), True)
-
-
 def test_workers_live_from_epoch_to_epoch():
     """An epoch that follows uses the workers that there are."""
     with placed(20, lambda n: os.getpid(), concurrency=1).start() as run:
         pids = {pid for _ in range(3) for pid in drained(run)}
         assert pids == set(run["fn"].pids)
         assert len(pids) == 1
-
-
-def test_two_runs_have_workers_of_their_own():
-    """Runs of one pipeline share knobs, not processes."""
-    chain = placed(10, lambda n: os.getpid())
-    with chain.start() as one, chain.start() as other:
-        pids = set(drained(one)), set(drained(other))
-    assert pids[0] & pids[1] == set()
 
 
 # -- worker_init --------------------------------------------------------------------------
@@ -87,16 +70,6 @@ def test_worker_init_that_fails(on_error):
     assert [type(one) for one in causes][-2:] == [nbpipe.WorkerStartError, ValueError]
     assert str(causes[-2]).startswith("ValueError: no licence: worker_init failed")
     assert "no licence" in str(causes[-1])
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_worker_init_that_dies(on_error):
-    """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
-    chain = placed(10, lambda n: n, worker_init=lambda: os._exit(5), on_error=on_error)
-    with chain.start() as run:
-        got, error = delivered(run)
-    assert (got, isinstance(error, nbpipe.StageError)) == ([], True)
-    assert "exit code 5" in str(error)
 
 
 def test_worker_init_of_a_region(bell):
@@ -156,22 +129,6 @@ def test_worker_info():
     assert len({seed for epoch in got for _, _, _, seed, _ in epoch}) == 80
 
 
-def test_worker_numbers_are_used_again():
-    """The worker that replaces another has its number."""
-
-    def work(n):
-        return nbpipe.worker_info().worker, os.getpid()
-
-    chain = placed(40, work, concurrency=2, max_items_per_worker=4)
-    with chain.start() as run:
-        got = drained(run)
-    assert {number for number, _ in got} <= {0, 1}
-    assert len({pid for _, pid in got}) >= 10
-
-
-# -- surroundings -------------------------------------------------------------------------
-
-
 # -- stats --------------------------------------------------------------------------------
 def test_stats_tell_of_the_workers(tmp_path, gate, bell):
     """The row of a stage says how many workers it has, how many begin, what memory they take."""
@@ -201,15 +158,6 @@ def test_stats_tell_of_the_workers(tmp_path, gate, bell):
     assert (begun.workers, begun.starting) == (2, 2)
     assert (after.workers, after.starting, got) == (2, 0, [0, 1, 2, 3])
     assert run.stats()["source"].workers == 0
-
-
-def test_memory_of_the_workers():
-    """Resident memory is that of the processes there are."""
-    with placed(4, lambda n: n).start() as run:
-        drained(run)
-        known_bytes = sum(one.memory_info().rss for one in processes(run))
-        found = run.stats()["fn"].memory_bytes, run["fn"].memory_bytes
-    assert [0.5 < each / known_bytes < 2 for each in found] == [True, True]
 
 
 def test_time_in_a_worker_is_busy_time():

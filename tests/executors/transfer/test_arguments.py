@@ -77,12 +77,6 @@ def test_a_device_stage_has_one_knob(knob):
     assert {name: one.value for name, one in stage.knobs.items()} == {"depth": 4}
 
 
-def test_other_stages_have_no_depth():
-    """It is a knob of device stages alone."""
-    with pytest.raises(UnknownKnobError, match="stage 'double' has no knob 'depth'"):
-        PIPE.map(double)["double"].depth = 3
-
-
 @pytest.mark.parametrize(
     "option",
     [
@@ -213,15 +207,6 @@ def test_the_graph_names_device_and_depth():
         },
     ]
     assert ("depth" in str(pipe), "depth" in str(PIPE)) == (True, False)
-
-
-def test_names_are_numbered():
-    """Two copies in one chain have names of their own."""
-    assert [stage.name for stage in PIPE.to_device("cuda").to_device("cpu").stages] == [
-        "files",
-        "to_device",
-        "to_device_2",
-    ]
 
 
 @pytest.mark.torch

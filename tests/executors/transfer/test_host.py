@@ -1,6 +1,5 @@
 """Real tensors on the host: what becomes a tensor, what passes, what runs where."""
 
-import collections
 import dataclasses
 import subprocess
 import sys
@@ -122,15 +121,6 @@ def test_what_has_a_method_to_is_moved_by_it():
     assert moved({"graph": Graph()}, "meta")["graph"].where == "meta"
 
 
-def test_a_packed_sequence_is_moved_as_a_whole():
-    """Its batch sizes stay on the host, where torch wants them."""
-    import torch
-
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
-    result = moved(packed, "meta")
-    assert (result.data.device.type, result.batch_sizes.device.type) == ("meta", "cpu")
-
-
 def test_a_device_without_streams_gets_copies():
     """They are there when the call returns."""
     batch = moved({"x": np.ones((2, 3), np.float32)}, "meta")
@@ -158,36 +148,6 @@ def test_a_map_on_the_host_has_one_thread_for_the_life_of_the_run():
         for _ in range(3):
             list(run)
     assert (len(threads), {name.startswith("nbpipe-cpu-") for name in threads}) == (1, {True})
-
-
-def test_the_policy_of_a_map_on_a_device_is_kept():
-    """Failed items are skipped, tried again, counted."""
-    tries = collections.Counter()
-
-    def flaky(n):
-        tries[n] += 1
-        if n == 3 or (n == 5 and tries[n] == 1):
-            raise ValueError(n)
-        return n
-
-    pipe = nbpipe.source(range(8)).map(
-        flaky, device="cpu", on_error=nbpipe.Retry(1, then="skip"), max_failures=1
-    )
-    with pipe.start() as run:
-        items = list(run)
-        row = run.stats()["flaky"]
-    assert (items, row.errors, row.retries) == ([0, 1, 2, 4, 5, 6, 7], 1, 2)
-
-
-def test_random_numbers_do_not_depend_on_the_device():
-    """A map on a device gets the generators that it would get in a thread."""
-
-    def draw(item, rng):
-        return int(rng.integers(1 << 30))
-
-    here = nbpipe.source(range(5)).map(draw)
-    there = nbpipe.source(range(5)).map(draw, device="cpu")
-    assert list(here) == list(there)
 
 
 def test_a_pipeline_in_a_process_of_its_own_copies_here():

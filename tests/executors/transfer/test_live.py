@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import nbpipe
-from nbpipe.debug import DeviceLeaks, Leaks, leaks
+from nbpipe.debug import leaks
 from tests.executors.transfer.fake import host
 from tests.gates import Calls, Gate, finished, quiet
 
@@ -55,22 +55,6 @@ def test_depth_is_turned_in_mid_epoch(world):
     assert (counts, rest) == ([2, 7, 7, 3], 52)
 
 
-def test_depth_stays_for_the_next_epoch(world):
-    """A value that was tuned is kept, also by the next run."""
-    pipe = numbers(20).to_device("fake")
-    pipe["to_device"].depth = 5
-    with pipe.start() as run:
-        list(run)
-        iterator = iter(run)
-        next(iterator)
-        one = ready(run)
-        iterator.close()
-    with pipe.start() as run:
-        iterator = iter(run)
-        next(iterator)
-        assert (one, ready(run)) == (6, 6)
-
-
 def test_neighbours_on_a_device_are_one_buffer(world):
     """Behind an inner stage nothing waits: the depth is that of the last."""
     pipe = numbers(40).to_device("fake", depth=3).map(lambda x: x, device="fake", name="same")
@@ -115,23 +99,6 @@ def test_nothing_is_held_after_close(world):
     assert (before, bool(report), repr(report)) == (True, False, "nothing held")
     assert list(iterator) == []
     assert batch.block.data == 0
-
-
-def test_a_run_without_a_device_holds_nothing():
-    """The report is empty, and false."""
-    with nbpipe.source(range(3)).start() as run:
-        list(run)
-        report = leaks(run)
-    assert report == Leaks(())
-    assert not report
-
-
-def test_a_report_is_a_value():
-    """It is frozen, compares, and counts."""
-    one = DeviceLeaks("cuda:0", 1, 8, 0, 0, 1)
-    with pytest.raises(AttributeError):
-        one.tensors = 5
-    assert (bool(one), Leaks((one,)) == Leaks((one,)), [*Leaks((one,))]) == (True, True, [one])
 
 
 def test_two_hundred_epochs_leave_nothing(world):

@@ -1,7 +1,5 @@
 """Who looks at a run with a device: diagnosis, panel, controls."""
 
-import pytest
-
 import nbpipe
 from nbpipe.ops.stage import addresses
 from nbpipe.show.rules import decide
@@ -30,14 +28,3 @@ def test_the_panel_shows_depth_and_no_workers(world):
         copy, after = snapshot(run)["stages"][2:4]
     assert (copy["workers"], copy["unit"], knob_words(copy)) == (None, "items", "depth 2")
     assert (copy["knobs"][0]["maximum"], worker_words(after)) == (16, "with to_device")
-
-
-def test_controls_have_one_row_for_a_shared_depth(world):
-    """A slider from 1 to 16, bound to the knob."""
-    pytest.importorskip("ipywidgets")
-    pipe = nbpipe.source(range(3)).map(host).to_device("fake").map(lambda x: x, device="fake")
-    with pipe.start() as run:
-        grid = run.controls().children[1]
-        sliders = [one for one in grid.children if type(one).__name__ == "IntSlider"]
-        sliders[-1].value = 5
-        assert (len(sliders), sliders[-1].max, pipe["to_device"].depth) == (4, 16, 5)

@@ -101,28 +101,6 @@ def test_a_device_beyond_those_there_are_is_refused(backend):
         backend.resolve("cuda:2")
 
 
-def test_streams_are_those_of_the_device(backend):
-    """Made, current and default."""
-    found = [backend.new_stream("cuda:1"), backend.current_stream("cuda:1")]
-    assert [*found, backend.default_stream("cuda:1")] == [
-        "new on cuda:1",
-        "current of cuda:1",
-        "default of cuda:1",
-    ]
-
-
-def test_device_and_stream_are_set_in_a_block(backend):
-    """The device first, and both are taken back."""
-    with backend.active("cuda:1", "mine"):
-        pass
-    assert backend._torch.cuda.asked == ["cuda:1", "mine", "not mine", "not cuda:1"]
-
-
-def test_an_event_is_recorded_on_the_stream(backend):
-    """And on no other."""
-    assert backend.record_event("mine").stream == "mine"
-
-
 def test_tensors_on_the_device_are_known(backend):
     """Others, and what is no tensor, are not."""
     import torch
@@ -136,16 +114,6 @@ def test_tensors_on_the_device_are_known(backend):
         None,
         None,
     ]
-
-
-def test_a_copy_goes_to_the_device(backend):
-    """As torch does it."""
-    import torch
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        copy = backend.copy(torch.empty(2), "cuda:1")
-    assert (str(copy.device), tuple(copy.shape)) == ("cuda:1", (2,))
 
 
 @pytest.mark.parametrize(
