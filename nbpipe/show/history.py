@@ -53,14 +53,11 @@ def time_of(tick: Sequence[Row]) -> float:
 
 
 def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:
-    """Return the Unix time at which the run began [s].
-
-    Rows that hold the time of day, "when_s", say it; else the last row is taken as new.
-    """
+    """Return the Unix time at which the run began [s]; now, where there is no row."""
     if not ticks:
         return time.time()
     last = ticks[-1][0]
-    return float(last.get("when_s", time.time())) - float(last["time_s"])
+    return float(last["when_s"]) - float(last["time_s"])
 
 
 # -- the time that the stats cover ------------------------------------------------------

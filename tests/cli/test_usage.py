@@ -1,13 +1,12 @@
 """What the command can be asked for, and what it says without running anything."""
 
 import sys
-import tomllib
 from types import SimpleNamespace
 
 import pytest
 
 from nbpipe.cli import main
-from tests.cli.commands import PIPE, ROOT, command, write_notebook
+from tests.cli.commands import PIPE, command, write_notebook
 from tests.export.leaks import filled
 
 
@@ -224,9 +223,3 @@ def test_missing_package(package, tmp_path):
     done = command("export", path, "-o", "loader.py", cwd=tmp_path, python=python)
     line = "type: pip install 'jupyter-nbpipe[export]'\n"
     assert (done.returncode, done.stderr.endswith(line)) == (1, True), done.stderr
-
-
-def test_installed_as_a_command():
-    """The package declares the command."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"nbpipe": "nbpipe.cli:main"}

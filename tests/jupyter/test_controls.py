@@ -122,30 +122,10 @@ def test_number_out_of_range_is_refused(run, box, value):
     assert found == (2, 2, True)
 
 
-def test_refusal_is_shown(run, box):
-    """A value that is refused leaves the knob and the widgets, and says why."""
-    run.close()
-    slider, _ = rows(box)["decode concurrency"]
-    slider.value = 9
-    assert (run["decode"].concurrency, slider.value, "closed" in box.children[-1].value) == (
-        2,
-        2,
-        True,
-    )
-
-
 def test_refusal_is_escaped(box):
     """Names come from outside: what is shown of them is text."""
     box._nbpipe_controls._ask({"op": "<b>"})
     assert "<b>" not in box.children[-1].value
-
-
-def test_closed_widgets_hear_no_more(run, box):
-    """Widgets that were closed no longer watch their knobs."""
-    slider, _ = rows(box)["decode concurrency"]
-    slider.close()
-    run["decode"].concurrency = 12
-    assert slider.value == 2
 
 
 def test_missing_extra_is_named(run, monkeypatch):

@@ -155,15 +155,6 @@ def test_closed_run_shows_its_export(run, panel, sent, monkeypatch):
     assert last["snapshot"]["export"]["file"] == "a.py"
 
 
-def test_nothing_new_nothing_sent(panel, sent):
-    """A tick in which nothing changed sends nothing."""
-    say(panel, op="view", view="a", open=True)
-    panel.publish()
-    before = len(sent)
-    panel.publish()
-    assert len(sent) == before
-
-
 def test_run_at_rest_sends_nothing(run, panel, sent):
     """After an epoch the numbers stay as they are, and nothing more is sent."""
     say(panel, op="view", view="a", open=True)

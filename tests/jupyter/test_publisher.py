@@ -78,17 +78,6 @@ def test_feed_that_fails_is_left_alone(publisher, caplog):
     assert found == (3, 1, 1)
 
 
-def test_no_feed_no_thread(publisher):
-    """A publisher without feeds has no thread, also after the last one was discarded."""
-    feed = Feed(10**9)
-    publisher.add(feed)
-    publisher.discard(feed)
-    thread = publisher._thread
-    if thread is not None:
-        thread.join()
-    assert publisher._thread is None
-
-
 class Garbage(Feed):
     """A feed that is only found by the garbage collector, and discards itself then."""
 

@@ -10,7 +10,7 @@ import pytest
 from nbpipe.jupyter import kernel as inbox
 from nbpipe.jupyter import kernel as interrupts
 from nbpipe.jupyter import kernel as pump
-from nbpipe.jupyter.kernel import Pump, cure
+from nbpipe.jupyter.kernel import Pump
 from tests.kernel.fakes import FakeKernel, in_loop, message
 
 
@@ -36,21 +36,6 @@ def test_a_look_within_the_interval_takes_nothing(monkeypatch):
         return asked
 
     assert in_loop(test) == [1, 1, 2]
-
-
-def test_the_interval_begins_where_the_look_ends(monkeypatch):
-    """Slow handlers leave the loop its time."""
-    clock = Clock(monkeypatch)
-
-    def test(kernel):
-        looking = Pump(kernel)
-        kernel.handler = lambda _: setattr(clock, "now_s", clock.now_s + 5)
-        kernel.shell_stream.socket.waiting = [message("comm_msg", 1)]
-        looking.poll()
-        kernel.shell_stream.socket.waiting = [message("comm_msg", 2)]
-        return looking.poll()
-
-    assert in_loop(test) == 0
 
 
 def test_another_thread_takes_nothing():
@@ -218,12 +203,6 @@ def test_an_interrupt_reaches_the_handler_that_was_there_before():
 def test_there_is_no_pump_outside_a_kernel(shell):
     """A shell in a terminal has no kernel, and needs no pump."""
     assert Pump.of(shell) is None
-
-
-@pytest.mark.parametrize("comm", [None, object()])
-def test_a_comm_of_another_kind_is_left_alone(comm):
-    """Without a kernel, a widget has no comm, or one that leads nowhere."""
-    assert cure(comm, print) is None
 
 
 def test_a_kernel_without_a_stream_is_named_in_the_warning(caplog):

@@ -12,8 +12,8 @@ from nbpipe.engine.stats import StageStats, Status
 from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show.case import Case, loads_of
 from nbpipe.show.diagnose import diagnose, patient
-from nbpipe.show.rules import Diagnosis, decide
-from tests.show.fakes import NOW_S, STATUS, FakeWatched, photographs, read, row
+from nbpipe.show.rules import decide
+from tests.show.fakes import NOW_S, STATUS, photographs, read, row
 
 RUNNING = replace(STATUS, cpu_cores=0.1, held_bytes=None, limit_bytes=None)
 
@@ -170,12 +170,6 @@ def test_coroutines_that_compute(decode):
     assert ("event loop" in found.text, "await" in found.advice) == (True, True)
 
 
-def test_knob_at_its_maximum():
-    """There is no suggestion above the knob's bound."""
-    found = decide(case(DECODE_LIMITS, 0.62, chain(1024)))
-    assert (found.suggestion, "is the most there is" in found.advice) == (None, True)
-
-
 @pytest.mark.parametrize(
     ("full", "words"),
     [("files", "give paths or indices"), ("batch", 'executor="process"')],
@@ -185,13 +179,6 @@ def test_full_stage_without_concurrency(full, words):
     rows = {"files": STARVED, "decode": STARVED, "batch": STARVED, full: (0.98, 0.01, 0)}
     found = decide(case(rows, 0.8))
     assert (found.stage, found.suggestion, words in found.advice) == (full, None, True)
-
-
-def test_full_stream():
-    """Any other operation that limits does one thing at a time."""
-    pipe = nbpipe.source([1]).shuffle(buffer_size=4).batch(2)
-    found = decide(case({"source": IDLE, "shuffle": (1, 0, 0)}, 0.5, addresses(pipe.chain)))
-    assert (found.stage, "one thing at a time" in found.advice) == ("shuffle", True)
 
 
 def test_inline_stage_counts_with_its_host():
@@ -208,15 +195,6 @@ def test_inline_stage_inside_a_source():
     stages = chain(executor="inline")
     found = decide(case({"files": (0.01, 0, 0), "decode": (0.99, 0, 0)}, 0.9, stages))
     assert (found.stage, "executor='thread'" in found.advice) == ("decode", True)
-
-
-def test_turned_before_the_stats_begin():
-    """A turn before all that the stats cover is no reason to wait."""
-    stages = chain()
-    knob = stages["decode"].knobs["concurrency"]
-    knob._last = KnobChange(NOW_S - 2, "decode.concurrency", 2, 4, "panel", "")
-    looked = case(DECODE_LIMITS, 0.62, stages)._replace(span_s=1.5)
-    assert patient(looked, decide(looked)).suggestion == ("decode", "concurrency", 8)
 
 
 def test_turned_just_now():
@@ -335,12 +313,6 @@ def test_whatever_the_numbers(data):
         stage, name, value = found.suggestion
         knob = run.stages[stage].knobs[name]
         assert knob.value < value <= min(knob.maximum, 4 * knob.value)
-
-
-def test_empty_run():
-    """A run without any row is told of all the same."""
-    found = diagnose(FakeWatched(now=replace(STATUS, state="running")))
-    assert isinstance(found, Diagnosis)
 
 
 def placed(*names, concurrency=2):

@@ -15,7 +15,7 @@ from nbpipe.show import case
 from nbpipe.show.diagnose import diagnose
 from nbpipe.show.history import last_stretch, proportional, span_s
 from tests.gates import HANG_S, HangError, stacks
-from tests.show.fakes import BEGUN_S, NOW_S, STATUS, past_of, photographs
+from tests.show.fakes import BEGUN_S, NOW_S, past_of, photographs
 
 
 @pytest.fixture
@@ -68,23 +68,6 @@ def test_span(at_now, elapsed_s, last_row_s, reach_s):
     assert span_s(run, run.now) == pytest.approx(reach_s, abs=0.5 + 1e-6)
 
 
-def test_short_epochs(at_now):
-    """Epochs of a second are judged together."""
-    run = watched(elapsed_s=0.6)
-    assert diagnose(run).text.startswith("decode limits")
-
-
-def test_history_is_read_once_an_epoch(at_now):
-    """While an epoch is young, what was before it is not read again and again."""
-    run = watched(elapsed_s=0.6)
-    asked = []
-    told = run.history
-    run.history = lambda: asked.append(1) or told()
-    diagnose(run)
-    diagnose(run)
-    assert len(asked) == 1
-
-
 # -- the last seconds of an epoch ---------------------------------------------------------
 
 
@@ -125,25 +108,7 @@ def test_epoch_without_a_row():
     assert str(found).startswith("finished; 3 batches were delivered")
 
 
-def test_turned_late_in_the_epoch():
-    """What the rows say does not hold for a value that came after them."""
-    run = watched(turn(39.0, 5, 9), state="finished")
-    run.stages["decode"].concurrency = 9
-    assert "was turned since: run another epoch" in diagnose(run).advice
-
-
 # -- calls that wait for one another ------------------------------------------------------
-
-
-def test_growth_is_worked_out_once(at_now):
-    """How latency grew is worked out once for each value."""
-    run = watched(turn(20, 3, 5), past=paced([100] * 40), cpu_cores=0.1)
-    asked = []
-    told = run.history
-    run.history = lambda: asked.append(1) or told()
-    diagnose(run)
-    diagnose(run)
-    assert len(asked) == 1
 
 
 def settings_of(*stretches, **changes):
@@ -186,11 +151,6 @@ def test_no_more_of_calls_that_wait_for_one_another(at_now, monkeypatch, cores, 
     found = diagnose(run)
     said = "try" in str(found), "2.4 times as long at concurrency 5 as at 2" in found.advice
     assert (found.stage, found.suggestion, *said) == ("decode", None, False, True)
-
-
-def test_no_epoch_yet():
-    """Without a history there is no stretch."""
-    assert last_stretch([], STATUS, ()).rows == ()
 
 
 # -- the same, seen in a run ----------------------------------------------------------------

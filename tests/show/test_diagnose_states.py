@@ -11,7 +11,6 @@ from nbpipe.ops.stage import addresses
 from nbpipe.run import run as run_file
 from nbpipe.show.case import quota_cores
 from nbpipe.show.diagnose import diagnose, hang_of
-from nbpipe.show.history import averages_of
 from nbpipe.show.html import picture_html
 from nbpipe.show.snapshot import snapshot
 from nbpipe.show.words import picture_text
@@ -167,19 +166,6 @@ def test_turned_after_the_epoch():
     )
 
 
-def test_over_is_asked_once():
-    """The history of an epoch that is over is read once, until something changes."""
-    run = watched("finished")
-    asked = []
-    told = run.history
-    run.history = lambda: asked.append(1) or told()
-    diagnose(run)
-    diagnose(run)
-    run.now = replace(run.now, epoch=2)
-    diagnose(run)
-    assert len(asked) == 2
-
-
 def test_failed_stage_says_where_to_look():
     """A failure in a user's function comes with the ways to go on."""
     found = diagnose(watched("failed", error="StageError: stage 'decode' failed on item 3: no"))
@@ -188,16 +174,6 @@ def test_failed_stage_says_where_to_look():
         True,
         True,
     )
-
-
-def test_averages_weigh_by_time():
-    """A row of the history counts for the time since the one before."""
-    rows = [
-        {"stage": "a", "time_s": t, "busy": b, "starved": 0, "blocked": 0, "items_per_s": 0}
-        for t, b in [(0.0, 0.0), (1.0, 1.0), (2.0, 0.5)]
-    ]
-    found = averages_of(rows[1:], {"a": StageStats()}, 0.0)
-    assert found["a"].busy == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(

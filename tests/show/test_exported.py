@@ -1,7 +1,6 @@
 """What was turned since an export: compared with what was written, and nothing kept alive."""
 
 import gc
-import threading
 import weakref
 from pathlib import Path
 
@@ -29,17 +28,6 @@ def stages():
 def values(stages):
     """Give all knobs with the values in force."""
     return {knob: knob.value for stage in stages.values() for knob in stage.knobs.values()}
-
-
-def test_nothing_was_exported(stages):
-    """Where no knob was ever written there is nothing to say."""
-    assert since_export(stages) is None
-
-
-def test_nothing_was_turned(stages):
-    """Right after an export, nothing differs."""
-    note_export(values(stages), FILE)
-    assert since_export(stages) == SinceExport(FILE, ())
 
 
 def test_knobs_that_differ(stages):
@@ -80,27 +68,3 @@ def test_no_knob_is_kept():
     del pipe
     gc.collect()
     assert [knob() for knob in knobs] == [None] * len(knobs)
-
-
-def test_threads_at_once(stages):
-    """Looking while others export finds one export or the other, never a mixture."""
-    knobs = values(stages)
-    files = [Path(f"{number}.py") for number in (1, 2)]
-    found = []
-
-    def export(number):
-        for _ in range(200):
-            note_export(dict.fromkeys(knobs, 10 + number), files[number])
-            found.append(since_export(stages))
-
-    threads = [threading.Thread(target=export, args=(number,)) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    mixed = [
-        since
-        for since in found
-        if {one.exported for one in since.changes} != {10 + files.index(since.path)}
-    ]
-    assert mixed == []

@@ -1,13 +1,12 @@
 """The figure: what is drawn, on which axes, and that names are shown as they are."""
 
 import sys
-from dataclasses import replace
 
 import pytest
 
 import nbpipe
 from nbpipe.base.knobs import KnobChange
-from nbpipe.show.figure import figure, filled_area
+from nbpipe.show.figure import figure
 from tests.show.fakes import BEGUN_S, FakeWatched, past_of, photographs
 
 pytest.importorskip("plotly")
@@ -36,11 +35,6 @@ def test_queues():
     shown = figure(photographs()).layout.yaxis4.ticktext
     assert shown == ("files", "read", "decode", "batch", "normalise")
     assert (heat.z[0][0], heat.z[2][0], heat.text[1][0]) == (16 / 17, 0, "read: 31 of 32")
-
-
-def test_loop_waits():
-    """How long the loop waited is drawn in percent."""
-    assert set(traces(figure(photographs()))["loop waits"].y) == {62.0}
 
 
 def test_changes_are_marked():
@@ -109,32 +103,6 @@ def test_waits_and_bands_leave_gaps():
     waits = traces(drawn)["loop waits"].y
     bands = [(shape.x0, shape.x1) for shape in drawn.layout.shapes if shape.type == "rect"]
     assert (waits[5:9], bands) == ((62.0, None, None, 62.0), [(0.25, 5.25)])
-
-
-def test_fill_falls_at_the_edges_of_a_gap():
-    """What is filled is not filled across a gap."""
-    found = filled_area([1.0, 2.0, 3.0, 8.0, 9.0], [50.0, 50.0, None, None, 40.0])
-    assert found == ([1.0, 2.0, 2.0, 9.0, 9.0], [50.0, 50.0, 0.0, 0.0, 40.0])
-
-
-def test_stages_of_items_alone():
-    """Without batches there is one plot of rates."""
-    run = photographs()
-    run.now = replace(run.now, units=dict.fromkeys(run.stages, "items"))
-    assert {trace.yaxis for trace in figure(run).data} == {"y", "y2", "y3"}
-
-
-def test_fills_its_place():
-    """The figure takes the width it is given, and shows what is behind it."""
-    layout = figure(photographs()).layout
-    assert (layout.autosize, layout.width, layout.paper_bgcolor) == (True, None, "rgba(0,0,0,0)")
-
-
-def test_one_row():
-    """A history of one row can be drawn."""
-    run = photographs()
-    run.past = past_of(run.rows, seconds=1)
-    assert len(figure(run).data) == 10
 
 
 def test_nothing_yet():

@@ -192,14 +192,6 @@ def test_run_that_is_gone_looks_closed(pipe):
     assert (shown["state"], shown["actions"], ack["ok"]) == ("closed", [], False)
 
 
-def test_closed_remote_watches_no_knobs(pipe, run):
-    """After closing, changes are noted no more."""
-    remote = Remote(run)
-    remote.close()
-    pipe["decode"].concurrency = 9
-    assert remote.snapshot()["undo"] is None
-
-
 def test_stages_are_called_as_they_are_shown():
     """A stage with a strange name is found under the name in the snapshot."""
     pipe = nbpipe.source(range(3)).map(abs, name="<img src=x onerror=alert(1)>" + "x" * 70)
@@ -254,12 +246,6 @@ def test_shared_knob_is_turned_from_any_row(region, shared, stage):
     )
 
 
-def test_refused_value_of_a_shared_knob(shared):
-    """A value that it does not take is answered with the one in force, from either row."""
-    acks = [shared.handle(setting(0, stage=stage)) for stage in ("decode", "widen")]
-    assert [(ack["ok"], ack["value"]) for ack in acks] == [(False, 4)] * 2
-
-
 def test_undo_of_a_shared_knob(region, shared):
     """A drag over both rows is one gesture; undo names the first of them, as the log does."""
     for value, stage in enumerate(("widen", "decode", "widen"), start=5):
@@ -275,12 +261,6 @@ def test_undo_of_a_shared_knob(region, shared):
     assert [(change.knob, change.new) for change in region.events] == [
         ("decode.concurrency", value) for value in (5, 6, 7, 4)
     ]
-
-
-def test_prefetch_inside_a_region_is_no_knob(shared):
-    """What an inner stage makes stays in its worker: there is no prefetch to turn."""
-    ack = shared.handle(setting(9, stage="decode", knob="prefetch"))
-    assert (ack["ok"], "no knob 'prefetch'" in ack["error"]) == (False, True)
 
 
 # -- views ----------------------------------------------------------------------------------
@@ -314,17 +294,6 @@ def test_view_that_says_nothing_is_gone():
         clock.now_s += step_s
         found.append(bool(views))
     assert found == [True, False]
-
-
-def test_view_that_is_alive_stays():
-    """A word from a page makes its lease longer."""
-    clock = Clock()
-    views = Views(clock)
-    views.note({"op": "view", "view": "a", "open": True})
-    for _ in range(3):
-        clock.now_s += LEASE_S - 1
-        views.note({"op": "alive", "views": ["a"]})
-    assert views
 
 
 @pytest.mark.parametrize(

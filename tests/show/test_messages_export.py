@@ -75,12 +75,6 @@ def test_export_is_acknowledged_at_once_and_told_later(run, remote, told):
     )
 
 
-def test_overwrite_is_handed_on(remote, told):
-    """Whoever read the difference may say so."""
-    remote.handle(asking(overwrite=True), told.put)
-    assert told.get(timeout=HANG_S)["notes"] == ["a note"]
-
-
 TEXT = """variable 'fh' is a live TextIOWrapper on 'log.txt'; open it inside the stage instead
   used by: helper() [In[4]] <- decode() [In[4]] <- stage 'decode'"""
 
@@ -103,14 +97,6 @@ def test_refusal_is_bounded(run, remote, told):
     remote.handle(asking(), told.put)
     error = told.get(timeout=HANG_S)["error"]
     assert (error[:2], error[7990:]) == ("?x", "x" * 10 + "\n... (2,001 more characters)")
-
-
-def test_report_is_bounded(run, remote, told):
-    """So are path and notes."""
-    run.exporting = lambda path, *, overwrite: Report(Path("/" + "x" * 9999), ("n" * 999,) * 99)
-    remote.handle(asking(), told.put)
-    found = told.get(timeout=HANG_S)
-    assert (len(found["path"]), len(found["notes"]), len(found["notes"][0])) == (4096, 50, 500)
 
 
 def test_mistake_shows_no_value(run, remote, told):
@@ -181,13 +167,6 @@ def test_overwrite_must_be_plain(remote, told, overwrite):
     """A file is not overwritten because of something that only looks true."""
     ack = remote.handle(asking(overwrite=overwrite), told.put)
     assert (ack["ok"], "overwrite must be true or false" in ack["error"]) == (False, True)
-
-
-def test_closed_run_is_exported(run, remote, told):
-    """What was tuned may be written after the run was closed."""
-    run.closed = True
-    ack = remote.handle(asking(), told.put)
-    assert (ack["ok"], told.get(timeout=HANG_S)["ok"]) == (True, True)
 
 
 @pytest.mark.parametrize("isolate", [False, True])

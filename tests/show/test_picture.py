@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.show.html import averaged, picture_html
+from nbpipe.show.html import picture_html
 from nbpipe.show.snapshot import history, snapshot
 from nbpipe.show.words import export_line, loop_shares, picture_text, shares_of
-from tests.show.fakes import FAILURE, HOSTILE, FakeWatched, photographs
+from tests.show.fakes import FAILURE, HOSTILE, photographs
 
 TAGS = {
     *("div", "style", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
@@ -109,12 +109,6 @@ def test_text_from_outside(name, error):
     assert Reader(picture_html(seen)).tags <= TAGS
 
 
-def test_empty_run():
-    """A run without stages can be drawn."""
-    seen = snapshot(FakeWatched())
-    assert (Reader(picture_html(seen)).open, "training loop" in picture_text(seen)) == ([], True)
-
-
 def test_words():
     """In a terminal: title, state, diagnosis, what was turned, and a table of the stages."""
     lines = picture_text(snapshot(photographs())).splitlines()
@@ -150,14 +144,6 @@ def test_export_line(values, said):
         for place, value in enumerate(values)
     ]
     assert export_line({"file": "loader.py", "turned": turned}) == said
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"), [([], []), ([1.0], [1.0]), ([1.0, 3.0, 5.0, 7.0], [2.0, 6.0])]
-)
-def test_averaged(numbers, expected):
-    """Many numbers become averages of neighbours."""
-    assert averaged(numbers, 2) == expected
 
 
 def test_rate_of_an_epoch_that_is_over():
