@@ -31,7 +31,7 @@ from .cells import Statement
 from .chain import drafted
 from .collect import Collector, Scope, Use, is_import, is_local
 from .definitions import lost
-from .fresh import Environment, error_words
+from .fresh import Environment, FreshProcess, error_words
 from .held import secret_in, texts_named_as_secrets
 from .module import Module, Piece, rendered
 from .pieces import collect_setup, collect_value
@@ -510,29 +510,30 @@ def _export(
     count: int,
     overwrite: bool,
 ) -> Exported:
-    where = Environment.here()
     collect_setup(collector, home)
-    whole = decided(collector, drafted(chain, collector, home), where, file.stem)
-    text, findings = _text(whole, file, home)
-    _check_registers(whole, home)
-    for statement in effects(home, whole.used):
-        collector.note(note_of(statement))
-    loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
-    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
-    _check_arrays(arrays)
-    files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
-    report = _proved(
-        chain,
-        whole,
-        text,
-        file.name,
-        where,
-        reads=_unbound(text, findings, whole, collector),
-        items=items,
-        check_items=count,
-        files=files,
-        notes=collector.found.notes,
-    )
+    draft = drafted(chain, collector, home)
+    with FreshProcess(Environment.here()) as fresh:
+        whole = decided(collector, draft, fresh, file.stem)
+        text, findings = _text(whole, file, home)
+        _check_registers(whole, home)
+        for statement in effects(home, whole.used):
+            collector.note(note_of(statement))
+        loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
+        arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
+        _check_arrays(arrays)
+        files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
+        report = _proved(
+            chain,
+            whole,
+            text,
+            file.name,
+            fresh,
+            reads=_unbound(text, findings, whole, collector),
+            items=items,
+            check_items=count,
+            files=files,
+            notes=collector.found.notes,
+        )
     written = stored(file, text, files, overwrite=overwrite)
     knobs = {knob: knob.value for one in addresses(chain).values() for knob in one.knobs.values()}
     note_export(knobs, written.path)
@@ -544,7 +545,7 @@ def _proved(
     whole: Module,
     text: str,
     filename: str,
-    where: Environment,
+    fresh: FreshProcess,
     *,
     items: Callable[[], Iterator[object]] | None,
     notes: Iterable[str],
@@ -567,7 +568,7 @@ def _proved(
     return verified(
         text,
         filename,
-        where,
+        fresh,
         expected=expected,
         expected_graph=graph(chain),
         process_stages=elsewhere,

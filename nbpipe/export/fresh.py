@@ -1,4 +1,4 @@
-"""Fresh: a Python process that has run nothing of the notebook, asked one question."""
+"""Fresh: a Python process that has run nothing of the notebook, and is asked."""
 
 from __future__ import annotations
 import __future__
@@ -7,23 +7,24 @@ import atexit
 import base64
 import builtins
 import contextlib
+import ctypes
 import importlib
 import importlib.util
 import json
 import linecache
 import os
 import pickle
-import secrets
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
@@ -33,7 +34,7 @@ import psutil
 
 from ..base.format import shortened
 from ..errors import ExportError, StageError, WorkerStartError
-from ..executors.launch import launch_apart
+from ..executors.launch import Worker, launch_apart
 from .difference import difference, fingerprint_of
 from .held import handle_in
 from .secrets import scrubbed
@@ -106,9 +107,10 @@ def _text_of_line(file: str, line: int | None) -> str:
     return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""
 
 
-# -- Fresh: a Python process that has run nothing of the notebook, asked one question --------------
-# Its answers come over a connection, one JSON value each: what user code prints goes elsewhere. It
-# has no threads here: the asking thread waits for both at once.
+# -- Fresh: a Python process that has run nothing of the notebook, and is asked --------------------
+# It forks for each question: one start serves a whole export, and no answer sees what another left.
+# Answers come over a connection, one JSON value each: what user code prints goes elsewhere. There
+# are no threads here: the asking thread waits for all of it at once.
 _Ending = Literal["answered", "died", "late"]
 _OUTPUT_BYTES = 1 << 11  # what is kept of what it printed
 _READ_BYTES = 1 << 16
@@ -116,11 +118,9 @@ _SHOWN_LINES = 5
 _SHOWN = 200  # characters of each
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
-MARK = "NBPIPE_CHECK"
 _SEED = "PYTHONHASHSEED"
-_QUIET = 2  # looks in a row that find nothing to end
-_LOOK_S = 0.005  # between two looks [s]
-_LOOKS_S = 3.0  # for all of them [s]
+_STOP = b""  # what is said in place of a question
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,48 +178,102 @@ class Answer:
         return "\n  ".join([self.words, *last])
 
 
-def ask(
-    task: str,
-    request: Mapping[str, Any],
-    where: Environment,
-    *,
-    limits_s: Mapping[str, float],
-    files: Mapping[str, bytes] | None = None,
-    seed: int = 0,
-) -> Answer:
-    """Have a fresh process do a task of `probe`; nothing is left of it afterwards.
+@final
+class FreshProcess:
+    """A process that has run nothing of the notebook; it starts with the first question.
+
+    Leaving the `with` block ends it, and all that its answers started. It ends by itself once
+    nobody holds our end of its connection.
 
     Args:
-        task: name of the task.
-        request: what it is given, as JSON.
         where: import path and working folder; the environment is this process's.
-        limits_s: how long each step may take [s], by the name that the task announces; "" is
-            the first.
-        files: what to find in the folder that the task is given, by name.
-        seed: of its hashes, which the order of a set depends on; the user's own goes first.
-
-    Raises:
-        ExportError: no Python can be started here.
     """
-    _check_interpreter()
-    with temporary_folder() as folder:
-        empty, module = Path(folder, "empty"), Path(folder, "module")
-        empty.mkdir()
-        module.mkdir()
-        for name, data in (files or {}).items():
-            (module / name).write_bytes(data)
+
+    def __init__(self, where: Environment) -> None:
+        self._where = where
+        self._worker: Worker | None = None
+        self._output = -1  # what it prints
+        self._asked = 0
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def ask(
+        self,
+        task: str,
+        request: Mapping[str, Any],
+        *,
+        limits_s: Mapping[str, float],
+        files: Mapping[str, bytes] | None = None,
+    ) -> Answer:
+        """Have a fork of it do a task of `probe`; no process is left of that afterwards.
+
+        Args:
+            task: name of the task.
+            request: what it is given, as JSON.
+            limits_s: how long each step may take [s], by the name that the task announces; "" is
+                the first.
+            files: what to find in the folder that the task is given, by name.
+
+        Raises:
+            ExportError: no Python can be started here.
+        """
+        _check_interpreter()
+        if self._worker is None:
+            self._folder = Path(self._held.enter_context(temporary_folder()))
+        if self._worker is None or self._worker.wait(0) is not None:
+            self._worker = self._started()
+        question = self._written(task, request, files or {})
+        ours, theirs = Pipe()
+        with ours:
+            with theirs, contextlib.suppress(OSError):  # it has ended: the listener hears how
+                self._worker.connection.send_bytes(os.fsencode(question))
+                send_handle(self._worker.connection, theirs.fileno(), self._worker.pid)
+            return _Listener(self._worker, ours, self._output).listen(limits_s)
+
+    def _written(self, task: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Path:
+        """Write a question, and what goes with it, into a folder of its own."""
+        self._asked += 1
+        folder = self._folder / str(self._asked)
+        for name in ("empty", "module"):
+            (folder / name).mkdir(parents=True)
+        for name, data in files.items():
+            (folder / "module" / name).write_bytes(data)
         whole = {
             "task": task,
             "request": dict(request),
-            "paths": list(where.paths),
-            "cwd": where.cwd,
-            "litter": folder,
-            "folder": str(module),
+            "paths": list(self._where.paths),
+            "cwd": self._where.cwd,
+            "empty": str(folder / "empty"),
+            "folder": str(folder / "module"),
         }
-        question = Path(folder, "question.json")
+        question = folder / "question.json"
         question.write_text(json.dumps(whole), encoding="ascii")
-        with _Child(str(question), str(empty), seed) as child:
-            return child.listen(limits_s)
+        return question
+
+    def _started(self) -> Worker:
+        self._output, theirs = os.pipe()
+        self._held.callback(os.close, self._output)
+        os.set_blocking(self._output, False)
+        try:
+            worker = launch_apart(
+                f"{__name__}:main",
+                str(self._folder),
+                folder=str(self._folder),
+                environment=_variables(),
+                output=theirs,
+            )
+        except WorkerStartError as error:
+            raise ExportError(f"export cannot start its check: {error}") from error
+        finally:
+            os.close(theirs)
+        self._held.callback(worker.end, _GRACE_S)
+        self._held.callback(worker.close)
+        return worker
 
 
 @contextlib.contextmanager
@@ -261,10 +315,10 @@ def _check_interpreter() -> None:
         )
 
 
-def _variables(mark: str, seed: int) -> dict[str, str]:
-    """Return this process's environment, with no windows opened, and a mark that is inherited."""
-    ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1", MARK: mark}
-    return os.environ | ours | ({} if has_own_seed() else {_SEED: str(seed)})
+def _variables() -> dict[str, str]:
+    """Return this process's environment, with no windows opened."""
+    ours = {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
+    return os.environ | ours | ({} if has_own_seed() else {_SEED: "0"})
 
 
 def has_own_seed() -> bool:
@@ -272,90 +326,27 @@ def has_own_seed() -> bool:
     return os.environ.get(_SEED, "random") != "random"
 
 
-def _end_marked(mark: str, since_s: float) -> None:
-    """End all other processes that inherited a mark.
-
-    One that is ended, or ends, may just have started another: this looks until nothing of the
-    kind is seen any more, for some seconds at most.
+@final
+class _Listener:
+    """Hears the answer to one question.
 
     Args:
-        mark: value of the environment's `MARK`.
-        since_s: when the first of them may have begun [s since 1970].
-    """
-    end_s = time.monotonic() + _LOOKS_S
-    quiet = 0
-    while quiet < _QUIET and time.monotonic() < end_s:
-        quiet = quiet + 1 if _is_quiet(mark, since_s) else 0
-        time.sleep(_LOOK_S)
-
-
-def _is_quiet(mark: str, since_s: float) -> bool:
-    """End the marked processes of now; tell whether there was none, nor any that slipped by."""
-    quiet = True
-    for process in psutil.process_iter():
-        try:
-            if process.pid == os.getpid() or process.create_time() < since_s - 1:
-                continue
-            environ = process.environ()
-            if environ.get(MARK) == mark:
-                process.kill()
-                quiet = False
-            elif not environ and process.exe():  # in the midst of an `exec`: the next look knows
-                quiet = False
-        except psutil.ZombieProcess:
-            continue
-        except psutil.NoSuchProcess:
-            quiet = False
-        except (psutil.Error, OSError):  # another user's
-            continue
-    return quiet
-
-
-@final
-class _Child:
-    """The process, and what it says; leaving the `with` block ends it and its children.
-
-    It ends by itself once nobody holds our end of its connection.
+        worker: the fresh process, whose fork answers.
+        connection: our end of the answer's.
+        output: where what is printed can be read.
     """
 
-    def __init__(self, question: str, folder: str, seed: int) -> None:
+    def __init__(self, worker: Worker, connection: Connection, output: int) -> None:
+        self._worker = worker
+        self._connection = connection
+        self._output = output
         self._printed = bytearray()
         self._lines: list[Any] = []
-        self._is_killed = False
-        self._mark = secrets.token_hex()
-        self._since_s = time.time()
-        self._output, theirs = os.pipe()
-        self._open: list[Any] = [self._output]  # what may still be read
-        os.set_blocking(self._output, False)
-        try:
-            self._worker = launch_apart(
-                f"{__name__}:main",
-                question,
-                folder=folder,
-                environment=_variables(self._mark, seed),
-                output=theirs,
-            )
-        except BaseException as error:
-            os.close(self._output)
-            if isinstance(error, WorkerStartError):
-                raise ExportError(f"export cannot start its check: {error}") from error
-            raise
-        finally:
-            os.close(theirs)
-        self._open += [self._worker.connection, self._worker.status]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._kill()
-        finally:  # if an interrupt came meanwhile, the end of its connection ends it
-            self._worker.close()
-            os.close(self._output)
+        self._code: int | None = None  # the fork's exit code, once it has ended
+        self._open: list[Any] = [connection, worker.connection, worker.status, output]
 
     def listen(self, limits_s: Mapping[str, float]) -> Answer:
-        """Read its answer, until the answer is whole, it ends, or a step takes too long."""
+        """Read the answer, until it is whole, its process ends, or a step takes too long."""
         step, said = "", ""
         ending: _Ending = "answered"
         end_s = time.monotonic() + limits_s[step]
@@ -371,32 +362,31 @@ class _Child:
             ending, said = "late", f"took longer than {limits_s[step]:g} s"
         except EOFError:  # its end closed the connection, or its own code did
             ending = "died"
-            self._worker.wait(_GRACE_S)
-        code = self._kill()
+            self._read_code(_GRACE_S)
+        self._end()
         while self._read_output():
             pass
         if ending == "died":
-            said = _how_it_ended(code)
+            said = _how_it_ended(self._code)
         return Answer(tuple(self._lines), ending, said, self._last_printed())
 
     def _answer(self, end_s: float) -> Any:
-        """Return the next of its answers.
+        """Return the next line of the answer.
 
         Raises:
             EOFError: there is no more.
             TimeoutError: none came until `end_s`.
         """
-        connection = self._worker.connection
         while (left_s := end_s - time.monotonic()) > 0:
             ready = wait(self._open, left_s)
             if self._output in ready and not self._read_output():
                 self._open.remove(self._output)
-            if connection in ready:
+            if self._connection in ready:
                 try:
-                    return json.loads(connection.recv_bytes())
+                    return json.loads(self._connection.recv_bytes())
                 except ConnectionError as error:
                     raise EOFError from error
-            if self._worker.status in ready:
+            if self._worker.connection in ready or self._worker.status in ready:
                 raise EOFError
         raise TimeoutError
 
@@ -417,17 +407,23 @@ class _Child:
             whole = whole.partition(b"\n")[2]
         return whole.decode("utf-8", errors="replace")
 
-    def _kill(self) -> int | None:
-        """End it, and whatever it started, which may have left its group; return its exit code."""
-        code = self._worker.wait(0)
-        if not self._is_killed:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._worker.pid, signal.SIGKILL)
-            self._worker.kill()
-            code = self._worker.wait(None)
-            _end_marked(self._mark, self._since_s)
-            self._is_killed = True
-        return code
+    def _end(self) -> None:
+        """Have all be ended that still runs of the answer."""
+        with contextlib.suppress(OSError):
+            self._worker.connection.send_bytes(_STOP)
+        self._read_code(_GRACE_S)
+        if self._code is None:  # the fresh process does not hear, or answers by itself
+            os.killpg(self._worker.pid, signal.SIGKILL)
+            self._code = self._worker.wait(None)
+
+    def _read_code(self, timeout_s: float) -> None:
+        """Read how the fork ended, or the fresh process itself, if it does in this time."""
+        both = [self._worker.connection, self._worker.status]
+        if self._code is None and wait(both, timeout_s):
+            try:
+                self._code = json.loads(self._worker.connection.recv_bytes())["ended"]
+            except (EOFError, OSError):
+                self._code = self._worker.wait(timeout_s)
 
 
 def _how_it_ended(code: int | None) -> str:
@@ -657,27 +653,78 @@ _TASKS: dict[str, Callable[[_Question], None]] = {
 }
 
 
-def main(connection: Connection, path: str) -> NoReturn:
-    """Do the task that a file tells, and end the process, whatever threads still run."""
-    given = json.loads(Path(path).read_bytes())
-    sys.path[:] = given["paths"]
-    importlib.invalidate_caches()
-    question = _Question(given, connection)
-    lifeline = threading.Thread(target=_end_with, args=(connection, given["litter"]), daemon=True)
-    lifeline.start()
-    _TASKS[given["task"]](question)
-    question.say({"done": True})
-    try:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-    finally:
-        os._exit(0)
+def main(connection: Connection, litter: str) -> NoReturn:
+    """Answer each question in a fork, as long as somebody asks.
 
-
-def _end_with(connection: Connection, litter: str) -> None:
-    """End with the notebook, which never sends anything: its end closes the connection."""
+    Only on Linux a fork is safe once libraries are loaded; elsewhere it ends with its first answer.
+    """
+    if sys.platform == "linux":  # what a fork starts is ours when its parent ends
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    ended, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # the handler itself has nothing to do
     with contextlib.suppress(EOFError, OSError):
-        connection.recv_bytes()
-    _end_marked(os.environ.get(MARK, ""), psutil.Process().create_time())
+        while True:
+            question = connection.recv_bytes()
+            if question == _STOP:  # it has ended before it was asked to
+                continue
+            answers = recv_handle(connection)
+            pid = _forked() if sys.platform == "linux" else 0
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _answer(os.fsdecode(question), Connection(answers))
+            os.close(answers)
+            while connection not in wait([connection, ended]) and not _has_ended(pid):
+                os.read(ended, _READ_BYTES)
+            connection.send_bytes(json.dumps({"ended": _end_children(pid)}).encode("ascii"))
+    _end_children()
     shutil.rmtree(litter, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether a child has ended; it stays one."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end_children(pid: int = 0) -> int:
+    """End all children, and what becomes one as its parent ends; return the exit code of one."""
+    code = 0
+    with contextlib.suppress(ChildProcessError):  # there are no more
+        while True:
+            for child in psutil.Process().children():
+                child.kill()
+            ended, status = os.waitpid(-1, 0)
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+    return code
+
+
+def _forked() -> int:
+    with warnings.catch_warnings():  # of threads: those of numpy's library stand a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _answer(path: str, connection: Connection) -> NoReturn:
+    """Do the task that a file tells, and end the process, whatever threads still run."""
+    code = 1
+    try:
+        os.register_at_fork(after_in_child=connection.close)
+        given = json.loads(Path(path).read_bytes())
+        os.chdir(given["empty"])
+        sys.path[:] = given["paths"]
+        importlib.invalidate_caches()
+        question = _Question(given, connection)
+        _TASKS[given["task"]](question)
+        question.say({"done": True})
+        code = 0
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001  of the task, or of what libraries do at the exit
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):  # user code closed it, or put something else there
+            sys.stdout.flush()
+        os._exit(code)

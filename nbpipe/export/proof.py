@@ -21,8 +21,7 @@ from .difference import difference, loosened, shows_order_of_set
 from .fresh import (
     STARTS_S,
     Answer,
-    Environment,
-    ask,
+    FreshProcess,
     error_words,
     has_own_seed,
     json_fingerprint,
@@ -128,7 +127,7 @@ class Failure:
 def tried(
     imports: str,
     pieces: Sequence[Piece],
-    where: Environment,
+    fresh: FreshProcess,
     *,
     name: str,
     future: bool,
@@ -140,7 +139,7 @@ def tried(
     Args:
         imports: the import block.
         pieces: in the order in which they will stand in the module.
-        where: the notebook's folder and import path; relative paths work as they do there.
+        fresh: what tries them; relative paths work as they do in the notebook.
         name: name of the module.
         future: it begins with `from __future__ import annotations`.
         files: what lies beside the module, by name.
@@ -163,7 +162,7 @@ def tried(
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
         request = {"name": name, "future": future, "pieces": given}
-        answer = ask("try_pieces", request, where, limits_s=limits_s, files=files)
+        answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
@@ -280,13 +279,13 @@ def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
 
 
 # -- Decide: the trial's choices become one way to write each piece, and what nothing uses goes ----
-def decided(collector: Collector, draft: Module, where: Environment, name: str) -> Module:
+def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str) -> Module:
     """Try all ways to write the pieces in a fresh process, and take the first that is true.
 
     Args:
         collector: what was collected.
         draft: what uses it.
-        where: where the notebook runs.
+        fresh: what tries them.
         name: name of the module.
 
     Returns:
@@ -301,7 +300,7 @@ def decided(collector: Collector, draft: Module, where: Environment, name: str) 
         piece.names[0]: _without_state(_settled(piece, found), found, reads)
         for piece in found.pieces.values()
     }
-    results = _tried([*pieces.values(), *found.checks.values()], collector, where, name)
+    results = _tried([*pieces.values(), *found.checks.values()], collector, fresh, name)
     texts: dict[str, str] = {}
     failures: dict[str, tuple[Piece, Failure]] = {}
     for piece, result in results:
@@ -400,14 +399,14 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
 
 # -- the trial -------------------------------------------------------------------------------------
 def _tried(
-    pieces: list[Piece], collector: Collector, where: Environment, name: str
+    pieces: list[Piece], collector: Collector, fresh: FreshProcess, name: str
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
     results = tried(
         import_block(found.imports, future=found.future),
         every,
-        where,
+        fresh,
         name=name,
         future=found.future,
         files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
@@ -501,7 +500,6 @@ def _texts(draft: Module) -> Iterator[str]:
 
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------
-_SEED = 1  # of hashes; the trial was made under another
 _ANEW = "when its text runs anew"  # what `difference` calls the other side
 _GRAPH = ("op", "executor", "knobs")
 
@@ -526,7 +524,7 @@ class Report:
 def verified(
     text: str,
     filename: str,
-    where: Environment,
+    fresh: FreshProcess,
     *,
     reads: Mapping[str, Use] | None = None,
     expected: Mapping[str, Any] | None = None,
@@ -545,7 +543,7 @@ def verified(
     Args:
         text: the module.
         filename: its name, as "loader.py".
-        where: the notebook's folder and import path.
+        fresh: what imports it.
         reads: names that nothing in the module binds, by who reads them.
         expected: fingerprints of names of the module.
         expected_graph: `Pipeline.graph()` of the notebook's pipeline.
@@ -572,11 +570,11 @@ def verified(
         "check_items": count,
     }
     limits_s = {"": start_limit_s, "items": limit_s}
-    answer = ask("inspect", request, where, limits_s=limits_s, files=every, seed=_SEED)
+    answer = fresh.ask("inspect", request, limits_s=limits_s, files=every)
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
-    _check_pickles(answer, every, filename, where, start_limit_s, load=spawn_check)
+    _check_pickles(answer, every, filename, fresh, start_limit_s, load=spawn_check)
     reads_files = bool(_found(answer, "reads"))
     if items is None or count == 0:
         return Report(0, reads_files=reads_files)
@@ -652,7 +650,7 @@ def _check_pickles(
     answer: Answer,
     every: Mapping[str, bytes],
     filename: str,
-    where: Environment,
+    fresh: FreshProcess,
     limit_s: float,
     *,
     load: bool,
@@ -661,7 +659,7 @@ def _check_pickles(
     pickles = [(line["stage"], line["pickle"]) for line in lines if "pickle" in line]
     if pickles and load:
         request = {"name": PurePath(filename).stem, "pickles": pickles}
-        there = ask("unpickle", request, where, limits_s={"": limit_s}, files=every)
+        there = fresh.ask("unpickle", request, limits_s={"": limit_s}, files=every)
         lines += _found(there, "failed")
         if there.ending != "answered":
             raise ExportError(f"a process that loads the stages' functions {there.explained()}")

@@ -17,7 +17,7 @@ import nbpipe
 from nbpipe.errors import ExportError
 from nbpipe.export import fresh
 from nbpipe.export.difference import fingerprint_of
-from nbpipe.export.fresh import MARK, Environment, ask
+from nbpipe.export.fresh import Environment, FreshProcess
 from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import Choice, Failure, tried
 from tests.gates import HANG_S
@@ -40,8 +40,8 @@ SHORT_S = 5.0  # for what never ends; what stands before it takes less on a busy
 
 def trial(*pieces, imports="", future=False, limit_s=30.0, where=None):
     """Try pieces as those of `my_loader`."""
-    where = where or Environment.here()
-    return tried(imports, pieces, where, name="my_loader", future=future, limit_s=limit_s)
+    with FreshProcess(where or Environment.here()) as fresh:
+        return tried(imports, pieces, fresh, name="my_loader", future=future, limit_s=limit_s)
 
 
 def reason(result):
@@ -135,7 +135,7 @@ def test_an_import_that_fails_is_named():
 def test_a_module_that_would_hide_another_is_refused():
     """A file may not be called as what it imports."""
     with pytest.raises(ExportError) as caught:
-        tried("", [], Environment.here(), name="json", future=False)
+        tried("", [], FreshProcess(Environment.here()), name="json", future=False)
     assert "a file called json.py would hide" in str(caught.value)
 
 
@@ -308,28 +308,28 @@ def test_processes_of_user_code_end_with_it(end):
 
 CHAIN = """
 import os
-open({path!r}, "w").write(os.environ[{name!r}])
 if os.fork() == 0:
     os.setsid()
+    open({path!r}, "w").write(str(os.getsid(0)))
     for _ in range(30):
         if os.fork():
             os._exit(0)
     os.execvp("sleep", ["sleep", "90000"])
+while not (os.path.exists({path!r}) and os.path.getsize({path!r})): pass
 """
 
 
 def test_processes_that_hand_over_to_another_end(tmp_path):
     """A process that starts another and ends, again and again, does not slip by."""
-    mark = tmp_path / "mark"
-    trial(piece(CHAIN.format(path=str(mark), name=MARK)), limit_s=SHORT_S)
-    assert [one.pid for one in psutil.process_iter() if is_marked(one, mark.read_text())] == []
+    path = tmp_path / "session"
+    trial(piece(CHAIN.format(path=str(path))), limit_s=SHORT_S)
+    assert [one for one in psutil.pids() if session_of(one) == int(path.read_text())] == []
 
 
-def is_marked(process, mark):
-    """Tell whether a process has begun in a trial, and goes on."""
-    with contextlib.suppress(psutil.Error):
-        return process.environ().get(MARK) == mark
-    return False
+def session_of(pid):
+    """Return the session of a process; None where it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid)
 
 
 def test_a_fork_that_goes_on_answers_nothing():
@@ -392,7 +392,7 @@ def test_from_any_thread():
 
 SCRIPT = '''
 import sys
-from nbpipe.export.fresh import Environment
+from nbpipe.export.fresh import Environment, FreshProcess
 from nbpipe.export.module import Piece, Spelling
 from nbpipe.export.proof import tried
 text = """
@@ -403,7 +403,8 @@ while True: pass
 """
 piece = Piece(("x",), (Spelling(text),))
 try:
-    tried("", [piece], Environment.here(), name="m", future=False)
+    with FreshProcess(Environment.here()) as fresh:
+        tried("", [piece], fresh, name="m", future=False)
 except KeyboardInterrupt:
     print("interrupted")
 '''
@@ -458,7 +459,8 @@ def test_an_answer_of_any_size():
 
 def test_an_unknown_task_is_words():
     """What fails in the probe itself is told with its last lines."""
-    answer = ask("no such task", {}, Environment.here(), limits_s={"": 30.0})
+    with FreshProcess(Environment.here()) as fresh:
+        answer = fresh.ask("no such task", {}, limits_s={"": 30.0})
     assert "KeyError: 'no such task'" in answer.explained()
 
 

@@ -12,7 +12,7 @@ import pytest
 import nbpipe
 from nbpipe.errors import ExportError
 from nbpipe.export.difference import fingerprint_of
-from nbpipe.export.fresh import Environment
+from nbpipe.export.fresh import Environment, FreshProcess
 from nbpipe.export.proof import Report, verified
 
 MODULE = """import nbpipe
@@ -56,7 +56,8 @@ def items():
 
 def verify(text, **options):
     """Verify a text as `my_loader.py`."""
-    return verified(text, "my_loader.py", Environment.here(), **options)
+    with FreshProcess(Environment.here()) as fresh:
+        return verified(text, "my_loader.py", fresh, **options)
 
 
 def refusal(text, **options):
