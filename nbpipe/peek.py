@@ -11,7 +11,7 @@ from typing import Any, final
 
 from .base.describe import Description, describe, thumbnail_png
 from .base.format import format_seconds, html_table, text_table
-from .base.seeding import Entry, Path
+from .base.seeding import Entry
 from .base.tree import children
 from .engine.build import Builder
 from .engine.epoch import Epoch
@@ -23,8 +23,8 @@ from .engine.stats import StageRuntime
 from .engine.task import EpochContext, Task
 from .executors.base import Work
 from .executors.coroutine import EventLoop
-from .ops.cache import CacheStore, Made, MemoryStore, Recorder
 from .ops.chain import absorbed
+from .ops.cut import Skip
 from .ops.index import LocalStore
 from .ops.stage import Chain, Stage, address_book, addresses
 
@@ -263,7 +263,7 @@ class InlineEngine:
         self._crash: BaseException | None = None
         self._task: Task | None = None
         self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.on_failure)
-        Builder(_with_private_caches(chain, {}), self._epoch, self._runtime).build()
+        Builder(_read_only(chain), self._epoch, self._runtime).build()
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
         runtime = self.runtimes.get(address)
@@ -385,44 +385,18 @@ def _raise_interrupt(result: Any) -> None:
 
 
 # -- caches are read, and never written ------------------------------------------------
-class _PrivateStore(CacheStore):
-    """Reads a cache; writes to memory of its own, for the later passes of a `repeat`."""
-
-    def __init__(self, store: CacheStore) -> None:
-        self._stores = (store, MemoryStore())
-        self.place = store.place
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is a whole pass to read."""
-        return any(store.complete for store in self._stores)
-
-    @property
-    def made(self) -> Made:
-        """The epoch that made what is complete."""
-        return next(store for store in self._stores if store.complete).made
-
-    def recorder(self, made: Made) -> Recorder:
-        """Record into memory."""
-        return self._stores[1].recorder(made)
-
-    def entries(self) -> Iterator[tuple[Path, Any]]:
-        """Read what is complete."""
-        return next(store for store in self._stores if store.complete).entries()
+def _read_only(chain: Chain) -> Chain:
+    """Return a chain that writes no cache, and takes from no cursor that the ranks share."""
+    return tuple(map(_harmless, chain))
 
 
-def _with_private_caches(chain: Chain, known: dict[int, _PrivateStore]) -> Chain:
-    return tuple(_with_private_cache(stage, known) for stage in chain)
-
-
-def _with_private_cache(stage: Stage, known: dict[int, _PrivateStore]) -> Stage:
+def _harmless(stage: Stage) -> Stage:
     spec: Any = stage.spec
-    if spec.kept_in is not None:
-        store = known.setdefault(id(spec.kept_in), _PrivateStore(spec.kept_in))
-        spec = dataclasses.replace(spec, store=store)
+    if spec.kept_in is not None and not spec.kept_in.complete:
+        spec = Skip(0)
     elif spec.claims:  # the other ranks keep what it would take
         spec = dataclasses.replace(spec, store=LocalStore())
-    inputs = tuple(_with_private_caches(inner, known) for inner in stage.inputs)
+    inputs = tuple(map(_read_only, stage.inputs))
     if spec is stage.spec and inputs == stage.inputs:
         return stage
     return Stage(spec, name=stage.name, named=stage.named, executor=stage.executor, inputs=inputs)

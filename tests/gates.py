@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from time import monotonic
 
-from nbpipe.engine.machine import LocalMachine
 from tests import post
 
 HANG_S = 40.0  # what takes longer hangs; nothing else is decided by this time
@@ -275,7 +274,7 @@ def quiet(run):
 
 
 def _is_quiet(run):
-    if not isinstance(run._machine, LocalMachine):
+    if run._machine.isolated:
         return _rests(run)
     scheduler = run._scheduler
     with scheduler.lock:

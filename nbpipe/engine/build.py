@@ -26,17 +26,16 @@ from .failures import Budget
 from .fold import FoldStep, StreamNode
 from .join import (
     Chooser,
-    JoinMover,
-    MergeMover,
+    JoinNode,
+    MergeNode,
     Outlet,
-    PumpNode,
-    RepeatMover,
-    SplitMover,
+    RepeatNode,
+    SplitNode,
     numbers_of,
 )
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
-from .regions import RegionNode, Regions, direct_node, node_of
+from .regions import Regions, direct_node, node_of
 from .stats import StageRuntime
 from .task import EpochContext
 
@@ -109,9 +108,8 @@ class Part:
         """Add a source, or another pipeline and a buffer behind it."""
         if stage.inputs and spec.plan is None:
             self._nodes.extend(self._input(0, stage.inputs[0]))
-            self._append(
-                PumpNode(self._runtime(stage), self._epoch, JoinMover(ConcatJoin(deepen=False)))
-            )
+            join = ConcatJoin(deepen=False)
+            self._append(JoinNode(self._runtime(stage), self._epoch, join))
             return
         runtime = self._runtime(stage)
         node_state = self._node_state(runtime)
@@ -130,7 +128,7 @@ class Part:
         previous = self._nodes[-1]
         flat = spec.expands
         fuses = self._builder.regions is not None and stage.executor == "inline" and not flat
-        if fuses and _takes_fused(previous):
+        if fuses and type(previous) is MapNode and not previous.remote:
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
@@ -259,7 +257,7 @@ class Part:
                 self._epoch.keep_closed(nodes[-1], nodes[::-1])
         for number in reversed(opened):
             self._nodes.extend(inputs[number])
-        pump = PumpNode(runtime, self._epoch, JoinMover(join))
+        pump = JoinNode(runtime, self._epoch, join)
         connect([nodes[-1] for nodes in inputs], pump)
         self._nodes.append(pump)
 
@@ -279,8 +277,15 @@ class Part:
         number = node_state.get("pass", 0)
         self._nodes.extend(build(number)[::-1])
         self._batched = any(s.spec.unit == "batches" for s in above)
-        mover = RepeatMover(spec.times, build, builder.look_again, node_state)
-        self._append(PumpNode(self._runtime(stage), self._epoch, mover))
+        node = RepeatNode(
+            runtime,
+            self._epoch,
+            times=spec.times,
+            build=build,
+            look=builder.look_again,
+            node_state=node_state,
+        )
+        self._append(node)
         self._drop(runtime, node_state)
 
     def route(self, stage: Stage, spec: Any) -> None:
@@ -290,8 +295,7 @@ class Part:
         step = Step(runtime.address, Chooser(runtime.address, spec, numbers), self._context)
         self._append(MapNode(runtime, epoch, step))
         outlets = [Outlet(_unseen(runtime), epoch) for _ in spec.values]
-        mover = SplitMover(outlets)
-        split = PumpNode(_unseen(runtime), epoch, mover)
+        split = SplitNode(_unseen(runtime), epoch, outlets)
         self._append(split)
         branches = []
         for outlet, chain in zip(outlets, stage.inputs, strict=True):
@@ -299,7 +303,7 @@ class Part:
             branch = self._builder.nodes(chain, self._place, self._passes, outlet, self._context)
             branches.append(branch)
             self._nodes.extend(branch)
-        merge = PumpNode(_unseen(runtime), epoch, MergeMover(split, mover.order, branches))
+        merge = MergeNode(_unseen(runtime), epoch, split, branches)
         connect([branch[-1] for branch in branches], merge)
         self._nodes.append(merge)
 
@@ -324,14 +328,6 @@ _HOSTS: Mapping[str, Callable[[Part, Stage, Any], None]] = {  # by `Operation.ru
     "cache": Part.cache,
     "fold": Part.fold,
 }
-
-
-def _takes_fused(node: Node) -> bool:
-    if isinstance(node, RegionNode):
-        return False
-    return not node.remote and (
-        isinstance(node, MapNode) or (isinstance(node, ExpandNode) and node.source)
-    )
 
 
 def connect(above: Sequence[Node], node: Node) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from ..base.seeding import Entry
 from ..errors import ArgumentError
@@ -23,38 +23,23 @@ if TYPE_CHECKING:
 
 
 # -- PumpNode: moves items between queues under the lock; no user code -----------------------------
-# Joins (`ops/join.py`), `repeat` and the two ends of `route` are pumps: they differ in the `Mover`
-# that decides what goes next. Every decision depends only on what the inputs hold and whether they
-# are done, never on timing, so the order is deterministic.
-class Mover(ABC):
-    """Decides which entries a pump moves next."""
-
-    @abstractmethod
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
-        """Take at most `room` entries from the inputs; end the node where it is over."""
-
-    @abstractmethod
-    def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
-        """Tell what is wanted of each input, given what is wanted here; None: as from the start."""
-
-    @abstractmethod
-    def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Called with what may still be wanted."""
-
-
+# Joins (`ops/join.py`), `repeat` and the two ends of `route` are pumps, which differ in what they
+# move next. Every decision depends only on what the inputs hold and whether they are done, never on
+# timing, so the order is deterministic.
 class PumpNode(Node):
-    """A node without tasks, but for what its mover leaves to be done without the lock."""
+    """A node without tasks, but for what is left to be done without the lock."""
 
-    __slots__ = ("_aside", "_problem", "_then", "mover")
+    __slots__ = ("_aside", "_problem", "_then")
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, mover: Mover) -> None:
+    def __init__(self, runtime: StageRuntime, epoch: Epoch) -> None:
         super().__init__(runtime, epoch)
-        self.mover = mover
         self._aside: Callable[[], None] | None = None
         self._then: Callable[[], None] | None = None
         self._problem: BaseException | None = None
+
+    @abstractmethod
+    def move(self, room: int) -> list[Entry]:
+        """Take at most `room` entries from the inputs; end the node where it is over."""
 
     def set_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Have a thread do what is slow, without the lock; nothing is moved meanwhile.
@@ -67,28 +52,18 @@ class PumpNode(Node):
         self.active_without_input = self.active_without_room = self.epoch.changed = True
 
     def pump(self, now_ns: int) -> bool:
-        """Move what can be moved; say whether anything changed."""
+        """Move what can be moved; tell whether anything changed."""
         if self.done or self.halted or self._aside is not None:
             return False
         room = self.room()
         if room > 0 and all(above.comes_in_lots(CHEAP_NS) for above in self.upstream):
             room = min(CHUNK_MAX, CHUNK_FOR_EACH * self.runtime.prefetch)
-        entries = self.mover.move(self, room) if room > 0 else []
+        entries = self.move(room) if room > 0 else []
         if entries:
             self.runtime.counters.items_in += len(entries)
             self.emit_entries(entries, now_ns)
             self.freed(now_ns)
         return bool(entries) or self.done
-
-    def rest_above(
-        self, below: Mapping[int, Remaining], stages: Stages
-    ) -> Sequence[Remaining | None]:
-        """Let the mover say what is wanted of each input."""
-        return self.mover.rest_above(self, below, stages)
-
-    def forget(self, below: Mapping[int, Remaining]) -> None:
-        """Let the mover forget what nobody wants any more."""
-        self.mover.forget(below)
 
     def take(self, now_ns: int) -> Task | None:
         """Return what was set aside."""
@@ -126,7 +101,7 @@ class PumpNode(Node):
         return any(above.out.count for above in self.upstream)
 
     def exhausted(self) -> bool:
-        """Leave the end to the mover."""
+        """End where `move` does."""
         return False
 
     def end(self, error: BaseException | None = None) -> None:
@@ -136,34 +111,38 @@ class PumpNode(Node):
         self.finish()
 
 
-# -- JoinMover: hosts a join -----------------------------------------------------------------------
-class JoinMover(Mover):
+# -- JoinNode: hosts a join ------------------------------------------------------------------------
+@final
+class JoinNode(PumpNode):
     """Moves what a join takes from the nodes above, which are its inputs."""
 
-    def __init__(self, join: Join) -> None:
+    __slots__ = ("_join",)
+
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, join: Join) -> None:
+        super().__init__(runtime, epoch)
         self._join = join
 
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
+    def move(self, room: int) -> list[Entry]:
         """Take what is next; open the inputs that are wanted, and end where the join does."""
-        join, above = self._join, node.upstream
+        join, above = self._join, self.upstream
         entries = join.take(above, room)
         if join.wanted:
-            node.epoch.open([above[number] for number in join.wanted])
+            self.epoch.open([above[number] for number in join.wanted])
             join.wanted.clear()
         if join.over:
             for number in join.unread:
                 above[number].cut_off()
-            node.end(join.error)
+            self.end(join.error)
         return entries
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+        self, below: Mapping[int, Remaining], stages: Stages
     ) -> Sequence[Remaining | None]:
         """Let the join tell what is wanted of each input."""
         (rest,) = below.values()
         node_state: dict[str, Any] = {}
-        rests = self._join.rest_of_inputs(rest, len(node.upstream), node_state)
-        note(stages, node.runtime.address, node_state)
+        rests = self._join.rest_of_inputs(rest, len(self.upstream), node_state)
+        note(stages, self.runtime.address, node_state)
         return rests
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
@@ -207,73 +186,63 @@ class Chooser:
         return number, value
 
 
-class Outlet(Node):
-    """The beginning of one branch: a queue that a `SplitMover` fills."""
+@final
+class Outlet(PumpNode):
+    """The beginning of one branch: a queue that a `SplitNode` fills."""
 
     __slots__ = ()
 
-    def take(self, now_ns: int) -> Task | None:
-        """Return no task."""
-        return None
-
-    def runnable(self) -> bool:
-        """Never need a thread."""
-        return False
-
-    def work(self, task: Task) -> None:
-        """Never be called."""
-        raise TypeError("an outlet has no tasks")
-
-    def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
-        """Never be called."""
-        raise TypeError("an outlet has no tasks")
+    def move(self, room: int) -> list[Entry]:
+        """Take nothing: it is given what comes."""
+        return []
 
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Know nothing that could be forgotten."""
-
-    def has_input(self) -> bool:
-        """Hold nothing of its own."""
-        return False
 
     def exhausted(self) -> bool:
         """Be over when the split is."""
         return True
 
 
-class SplitMover(Mover):
+@final
+class SplitNode(PumpNode):
     """Moves each item to the outlet that its key chose, and notes the order.
 
     Attributes:
         order: for each item on its way, its branch and its path.
     """
 
-    def __init__(self, outlets: list[Outlet]) -> None:
+    __slots__ = ("_draws", "_outlets", "order")
+
+    def __init__(self, runtime: StageRuntime, epoch: Epoch, outlets: list[Outlet]) -> None:
+        super().__init__(runtime, epoch)
         self._outlets = outlets
         self._draws = ChoiceLog(len(outlets))
         self.order: deque[tuple[int, Any]] = deque()
 
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
+    def move(self, room: int) -> list[Entry]:
         """Fill the outlets while the next one has room."""
-        queue = node.upstream[0].out
+        (above,), epoch = self.upstream, self.epoch
+        queue = above.out
         while queue.count:
             branch, value = queue.first_value
             outlet = self._outlets[branch]
             if outlet.room() <= 0:
                 return []
             entry = queue.popleft()
-            outlet.emit_entries([(entry[0], value, *entry[2:])], node.epoch.now_ns)
+            outlet.emit_entries([(entry[0], value, *entry[2:])], epoch.now_ns)
             self.order.append((branch, entry[0]))
             self._draws.note(branch)
-            node.epoch.changed = True
-        if node.upstream[0].done:
-            node.error = node.upstream[0].error
-            node.done = node.epoch.changed = True
+            epoch.changed = True
+        if above.done:
+            self.error = above.error
+            self.done = epoch.changed = True
             for outlet in self._outlets:
                 outlet.end_of_input(None)  # the error comes after all items: the merge has it
         return []
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+        self, below: Mapping[int, Remaining], stages: Stages
     ) -> Sequence[Remaining | None]:
         """Want the items of which an outlet wants anything."""
         return (self._gathered(below),)
@@ -286,27 +255,30 @@ class SplitMover(Mover):
         self._draws.forget(self._gathered(below).start)
 
 
-class MergeMover(Mover):
+@final
+class MergeNode(PumpNode):
     """Takes the items back in the order in which they were parted.
 
     The results of one item are known by their path, which begins with the item's own; an item
     has no further result once something else comes out of its branch, or nothing is left in it.
 
     Args:
-        split: the pump in front of the branches.
+        split: stands in front of the branches.
         branches: the nodes of each branch, outlet first.
     """
 
+    __slots__ = ("_branches", "_draws", "_split")
+
     def __init__(
-        self, split: PumpNode, order: deque[tuple[int, Any]], branches: list[list[Node]]
+        self, runtime: StageRuntime, epoch: Epoch, split: SplitNode, branches: list[list[Node]]
     ) -> None:
+        super().__init__(runtime, epoch)
         self._split = split
-        self._order = order
         self._branches = branches
         self._draws = ChoiceLog(len(branches))
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+        self, below: Mapping[int, Remaining], stages: Stages
     ) -> Sequence[Remaining | None]:
         """Part what is wanted by the branches that the items came from."""
         (rest,) = below.values()
@@ -316,11 +288,12 @@ class MergeMover(Mover):
         """Forget from which branches the items came that nobody wants any more."""
         self._draws.forget(min(rest.start for rest in below.values()))
 
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
+    def move(self, room: int) -> list[Entry]:
         """Move from the branch whose turn it is."""
         moved: list[Entry] = []
-        while self._order and len(moved) < room:
-            branch, path = self._order[0]
+        order = self._split.order
+        while order and len(moved) < room:
+            branch, path = order[0]
             last = self._branches[branch][-1]
             if last.out.count and _belongs(last.out.first_path, path):
                 moved.append(last.out.popleft())
@@ -328,13 +301,13 @@ class MergeMover(Mover):
                 continue
             if not last.out.count and last.done and last.error is not None:
                 if not moved:
-                    node.end(last.error)
+                    self.end(last.error)
                 return moved
             if not last.out.count and not last.done and not self._empty(branch):
                 return moved
-            self._order.popleft()
-        if not moved and not self._order and self._split.done:
-            node.end(self._split.error)
+            order.popleft()
+        if not moved and not order and self._split.done:
+            self.end(self._split.error)
         return moved
 
     def _empty(self, branch: int) -> bool:
@@ -350,7 +323,7 @@ def _belongs(path: Any, owner: Any) -> bool:
     return path[: len(start)] == start
 
 
-# -- RepeatMover: the passes of a `repeat` behind stages that are built anew for each --------------
+# -- RepeatNode: the passes of a `repeat` behind stages that are built anew for each ---------------
 _DRY_PASSES = 100  # a filter may drop all of a few passes by chance, not of so many
 
 
@@ -364,7 +337,8 @@ class _PastPass:
     end: int
 
 
-class RepeatMover(Mover):
+@final
+class RepeatNode(PumpNode):
     """Passes over the part of the pipeline above, which is built anew for each.
 
     Args:
@@ -374,13 +348,22 @@ class RepeatMover(Mover):
         node_state: number of the first pass, and whether there were items before.
     """
 
+    __slots__ = (
+        "_begun", "_build", "_built", "_count", "_dry", "_look", "_moved", "_pass", "_past",
+        "_times",
+    )  # fmt: skip
+
     def __init__(
         self,
+        runtime: StageRuntime,
+        epoch: Epoch,
+        *,
         times: int | None,
         build: Callable[[int], Sequence[Node]],
         look: Callable[[], None],
         node_state: Mapping[str, Any],
     ) -> None:
+        super().__init__(runtime, epoch)
         self._times = times
         self._build = build
         self._look = look
@@ -391,11 +374,11 @@ class RepeatMover(Mover):
         self._past: deque[_PastPass] = deque()
 
     def rest_above(
-        self, node: PumpNode, below: Mapping[int, Remaining], stages: Stages
+        self, below: Mapping[int, Remaining], stages: Stages
     ) -> Sequence[Remaining | None]:
         """Begin in the pass of the first entry that is wanted."""
         (rest,) = below.values()
-        address = node.runtime.address
+        address = self.runtime.address
         found = next((one for one in self._past if rest.start < one.end), None)
         if found is None:
             note(stages, address, {"pass": self._built, "moved": self._moved})
@@ -416,9 +399,9 @@ class RepeatMover(Mover):
         while self._past and self._past[0].end <= start:
             self._past.popleft()
 
-    def move(self, node: PumpNode, room: int) -> list[Entry]:
+    def move(self, room: int) -> list[Entry]:
         """Move what is there; begin the next pass at the end."""
-        above = node.upstream[0]
+        above = self.upstream[0]
         count = min(room, len(above.out))
         if count:
             self._moved, self._dry = True, -1
@@ -429,15 +412,15 @@ class RepeatMover(Mover):
         self._pass += 1
         self._dry += 1
         if above.error is not None or self._pass == self._times:
-            node.end(above.error)
+            self.end(above.error)
         elif self._times is None and not self._moved:
-            node.end()  # for ever nothing
+            self.end()  # for ever nothing
         elif self._times is None and self._dry == _DRY_PASSES:
-            node.end(self._ran_dry(node))
-        elif keeping := node.epoch.keeping(node.epoch.above(node)):
-            node.set_aside(lambda: self._keep(keeping), lambda: self._turn(node))
+            self.end(self._ran_dry())
+        elif keeping := self.epoch.keeping(self.epoch.above(self)):
+            self.set_aside(lambda: self._keep(keeping), self._turn)
         else:
-            self._turn(node)
+            self._turn()
         return []
 
     def _keep(self, nodes: Sequence[StreamNode]) -> None:
@@ -446,14 +429,14 @@ class RepeatMover(Mover):
             node.commit()
         self._look()
 
-    def _turn(self, node: PumpNode) -> None:
+    def _turn(self) -> None:
         """Begin the next pass."""
-        self._past.append(_PastPass(self._built, node.upstream[0], self._begun, self._count))
+        self._past.append(_PastPass(self._built, self.upstream[0], self._begun, self._count))
         self._begun, self._built = self._count, self._pass
-        node.epoch.replace(node, self._build(self._pass))
+        self.epoch.replace(self, self._build(self._pass))
 
-    def _ran_dry(self, node: PumpNode) -> ArgumentError:
+    def _ran_dry(self) -> ArgumentError:
         return ArgumentError(
-            f"{node.runtime.address} for ever must have items to go on with, got none in "
+            f"{self.runtime.address} for ever must have items to go on with, got none in "
             f"{_DRY_PASSES} passes; check that the source can be read again, or give repeat(n)"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, process_time_ns, time
@@ -541,99 +540,22 @@ class Life:
 
 
 # -- Machine: the stages of a run, wherever they run: what they did, and what they are told --------
-class Machine(ABC):
-    """What moves the items of a run and can be asked about it, from any thread.
-
-    Attributes:
-        scheduler: hands the items to the loop.
-        limit_bytes: budget for what all buffers hold [bytes], or None.
-        isolated: they run in a process of their own.
-    """
-
-    scheduler: Scheduler
-    limit_bytes: int | None
-    isolated = False
-
-    # -- told -----------------------------------------------------------------------------
-    @abstractmethod
-    def begin(
-        self, given: GivenOrder | None, node_state: Stages
-    ) -> tuple[int, GivenOrder | None, Stages]:
-        """Called when an epoch begins, and where its stages go on.
-
-        Returns:
-            A ticket, the order that is read here, and where the stages here go on.
-        """
-
-    @abstractmethod
-    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
-        """Tell where the stages stand when the loop has had so many items of an epoch."""
-
-    @abstractmethod
-    def caches(self) -> Stages:
-        """Tell of each cache which epoch made its items."""
-
-    @abstractmethod
-    def cancel(self, ticket: int) -> None:
-        """Called when the epoch with this ticket is over: nothing of it is wanted any more."""
-
-    @abstractmethod
-    def refresh(self) -> None:
-        """Take over the knobs' values."""
-
-    @abstractmethod
-    def pause(self, *, paused: bool) -> None:
-        """Let nothing start, or let it go on."""
-
-    @abstractmethod
-    def renew(self) -> None:
-        """Called when functions may have changed."""
-
-    @abstractmethod
-    def close(self, timeout_s: float) -> list[str]:
-        """End everything; give the stages still inside user code."""
-
-    @abstractmethod
-    def disown(self) -> None:
-        """Take note that this process was forked: all of it stayed in the other one."""
-
-    # -- asked ----------------------------------------------------------------------------
-    @abstractmethod
-    def stats(self, now_ns: int) -> dict[str, StageStats]:
-        """Return the stats of every stage."""
-
-    @abstractmethod
-    def history(self) -> list[Row]:
-        """Return the rows of all stages and of the consumer, oldest first."""
-
-    @abstractmethod
-    def failures(self) -> tuple[Failure, ...]:
-        """Return the last failed items, oldest first."""
-
-    @abstractmethod
-    def caller(self, address: str) -> Caller | None:
-        """Return what serves a stage from outside its run's threads, or None."""
-
-    @property
-    @abstractmethod
-    def cpu_cores(self) -> float | None:
-        """Processor time of the stages' process over the last seconds [cores]."""
-
-    @property
-    @abstractmethod
-    def held_bytes(self) -> int | None:
-        """Bytes in all buffers, where there is a budget for them [bytes]."""
-
-
-class LocalMachine(Machine):
-    """Stages in this process.
+class Machine:
+    """The stages of a run, in this process; asked and told from any thread.
 
     Args:
         chain: the stages.
         record: what the run remembers.
         seed: the run's.
         memory_bytes: budget for what all buffers hold [bytes], or None.
+
+    Attributes:
+        scheduler: hands the items to the loop.
+        limit_bytes: the budget.
+        isolated: the stages run in a process of their own.
     """
+
+    isolated = False
 
     def __init__(
         self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
@@ -647,20 +569,24 @@ class LocalMachine(Machine):
     def begin(
         self, given: GivenOrder | None, node_state: Stages
     ) -> tuple[int, GivenOrder | None, Stages]:
-        """Let the scheduler begin."""
+        """Called when an epoch begins, and where its stages go on.
+
+        Returns:
+            A ticket, the order that is read here, and where the stages here go on.
+        """
         return 0, given, node_state
 
-    def node_state(self, epoch: Epoch, delivered: int) -> Stages:
-        """Ask the stages."""
+    def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
+        """Tell where the stages stand when the loop has had so many items of an epoch."""
         with self.scheduler.lock:
             return epoch.node_state(Remaining(delivered))
 
     def caches(self) -> Stages:
-        """Look at the stores."""
+        """Tell of each cache which epoch made its items."""
         return caches(self._chain)
 
     def cancel(self, ticket: int) -> None:
-        """Leave the end to the scheduler."""
+        """Called when the epoch with this ticket is over: nothing of it is wanted any more."""
 
     def refresh(self) -> None:
         """Take over the knobs' values."""
@@ -671,7 +597,7 @@ class LocalMachine(Machine):
         self.scheduler.pause(paused=paused)
 
     def renew(self) -> None:
-        """Have workers given the functions that changed."""
+        """Called when functions may have changed."""
         self.scheduler.regions.tell(lambda caller: caller.renew())
 
     def close(self, timeout_s: float) -> list[str]:
@@ -679,7 +605,7 @@ class LocalMachine(Machine):
         return self.scheduler.close(timeout_s)
 
     def disown(self) -> None:
-        """Let go of everything in a forked process."""
+        """Take note that this process was forked: all of it stayed in the other one."""
         self.scheduler.disown()
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
@@ -687,28 +613,28 @@ class LocalMachine(Machine):
         return stats(self.scheduler, now_ns)
 
     def history(self) -> list[Row]:
-        """Return the rows of all stages and of the consumer."""
+        """Return the rows of all stages and of the consumer, oldest first."""
         with self.scheduler.lock:
             return self._record.history()
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the last failed items."""
+        """Return the last failed items, oldest first."""
         with self.scheduler.lock:
             return tuple(self._record.failures)
 
     def caller(self, address: str) -> Caller | None:
-        """Return what serves a stage from outside the run's threads."""
+        """Return what serves a stage from outside the run's threads, or None."""
         return self.scheduler.regions.caller(address)
 
     @property
     def cpu_cores(self) -> float | None:
-        """Processor time of this process over the last seconds [cores]."""
+        """Processor time of the stages' process over the last seconds [cores]."""
         with self.scheduler.lock:
             return self._record.cpu_cores
 
     @property
     def held_bytes(self) -> int | None:
-        """Bytes in all buffers [bytes]."""
+        """Bytes in all buffers, where there is a budget for them [bytes]."""
         epoch = self.scheduler.epoch
         memory = None if epoch is None else epoch.memory
         return None if memory is None else memory.held_bytes

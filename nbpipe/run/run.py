@@ -17,7 +17,7 @@ from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
 from ..engine.external import MAX_DEPTH, Feed, GivenOrder, Listed, given_chain, whole_order
 from ..engine.failures import Failure
-from ..engine.machine import STOPPED, Life, LocalMachine, Machine, Record, knob_watcher
+from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
 from ..errors import LengthUnknownError
@@ -166,7 +166,7 @@ class Run(ShownRun):
         *,
         seed: int = 0,
         memory_bytes: int | None = None,
-        machine: Callable[..., Machine] = LocalMachine,
+        machine: Callable[..., Machine] = Machine,
     ) -> None:
         self._chain = chain
         self._stages = addresses(chain)

@@ -13,7 +13,7 @@ from typing import final
 from ...engine.epoch import Epoch
 from ...engine.external import GivenOrder, Listed
 from ...engine.failures import KEPT, Failure
-from ...engine.machine import Machine, Record, keep
+from ...engine.machine import Machine, Record
 from ...engine.node import Stages
 from ...engine.scheduler import Scheduler, stats
 from ...engine.stats import Row, StageStats
@@ -54,13 +54,16 @@ class IsolatedMachine(Machine):
     def __init__(
         self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
     ) -> None:
-        self.limit_bytes = memory_bytes
-        self._record = record
         self._seed = seed
         count = sum(stage.executor != "device" for stage in chain)
-        self._chain, after = chain[:count], chain[count:]  # a batch stays where it was copied to
+        after = chain[count:]  # a batch stays where it was copied to
         self._after = frozenset(addresses(after))
-        shipped = pickled(self._chain)
+        shipped = pickled(chain[:count])
+        self._source = RemoteSource(self._current, self._new_report)
+        source = Stage(Source(self._source), name=HIDDEN, prefetch=8)
+        super().__init__((source, *after), record, seed=seed, memory_bytes=None)
+        self.limit_bytes = memory_bytes
+        self._chain = chain[:count]
         self._knobs = {
             (address, name): knob
             for address, stage in addresses(self._chain).items()
@@ -69,10 +72,6 @@ class IsolatedMachine(Machine):
         self._blank = _report_before(self._chain, seed=seed, memory_bytes=memory_bytes)
         self._report = self._blank
         self._title = " > ".join(addresses(chain))
-        self._source = RemoteSource(self._current, self._new_report)
-        source = Stage(Source(self._source), name=HIDDEN, prefetch=8)
-        self.scheduler = Scheduler((source, *after), seed=seed, memory_bytes=None)
-        keep(self.scheduler, record)
         self._lock = threading.RLock()  # garbage that is found below us may come here again
         self._stale = self._paused = self._closed = False
         self._program, self._digest = 0, ""
@@ -174,12 +173,12 @@ class IsolatedMachine(Machine):
             self._sent = values
             if changed:
                 self._link.send("turn", changed)
-        self.scheduler.refresh()
+        super().refresh()
 
     def pause(self, *, paused: bool) -> None:
         """Start nothing, or go on; wait until it is so."""
         self._paused = paused
-        self.scheduler.pause(paused=paused)
+        super().pause(paused=paused)
         answer = self._link.request("pause", paused)
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
@@ -196,13 +195,13 @@ class IsolatedMachine(Machine):
         self._new_report()
         self._link.close(timeout_s)
         self._storages = ()
-        return [late for late in self.scheduler.close(timeout_s) if late != HIDDEN]
+        return [late for late in super().close(timeout_s) if late != HIDDEN]
 
     def disown(self) -> None:
         """Forget the process in one that was forked."""
         self._closed = True
         self._link.disown()
-        self.scheduler.disown()
+        super().disown()
 
     # -- what it is asked -----------------------------------------------------------------
     def _new_report(self) -> ChildReport:
@@ -232,20 +231,20 @@ class IsolatedMachine(Machine):
 
     def stats(self, now_ns: int) -> dict[str, StageStats]:
         """Return the stats of every stage, as the process says or last said."""
-        here = stats(self.scheduler, now_ns)
+        here = super().stats(now_ns)
         del here[HIDDEN]
         return {**self._new_report().stats, **here}
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the last failed items."""
         there = self._new_report().failures
-        here = (one for one in tuple(self._record.failures) if one.stage != HIDDEN)
+        here = (one for one in super().failures() if one.stage != HIDDEN)
         return tuple(sorted((*there, *here), key=lambda one: one.when_s))[-KEPT:]
 
     def caller(self, address: str) -> Caller | None:
         """Return what serves a stage from outside its run's threads."""
         if address in self._after:
-            return self.scheduler.regions.caller(address)
+            return super().caller(address)
         return RemoteCaller(self, address) if address in self._report.workers else None
 
     def workers(self, address: str) -> Workers:
@@ -264,8 +263,7 @@ class IsolatedMachine(Machine):
 
     def history(self) -> list[Row]:
         """Return the rows of all stages, each time with the rows of this process nearest to it."""
-        with self.scheduler.lock:
-            ours = [row for row in self._record.history() if row["stage"] != HIDDEN]
+        ours = [row for row in super().history() if row["stage"] != HIDDEN]
         if self._loaded:
             with contextlib.suppress(NoAnswerError):
                 self._rows = _shifted(self._link.ask("history") or [], ours)
