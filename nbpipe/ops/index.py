@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, cast, final
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast, final
 
 import numpy as np
 from numpy.random import Generator
@@ -409,7 +409,8 @@ class SampledOrder(Order):
 
 _BLOCK = 4096  # rows picked at once
 
-_opened: dict[int, _Opened] = {}  # by identity: a store need not be hashable
+# How often each cursor of a store was opened, by identity: a store need not be hashable.
+_opened: dict[int, tuple[Callable[[], Store | None], Counter[str]]] = {}
 
 _lock = threading.Lock()
 
@@ -524,31 +525,19 @@ class ClaimOrder(Order):
             self.claimed.append((start, stop))
 
 
-class _Opened(NamedTuple):
-    """The cursors that this process has opened in a store."""
-
-    store: Callable[[], Store | None]
-    counts: Counter[str]
-
-
 def _counts(store: Store) -> Counter[str]:
-    """Return how often each cursor of a store was opened; one that is forgotten is let go."""
     known = _opened.get(id(store))
-    if known is None or known.store() is not store:
-        known = _opened[id(store)] = _Opened(_referred(store, id(store)), Counter())
-    return known.counts
+    if known is None or known[0]() is not store:
+        try:
+            referred: Callable[[], Store | None] = weakref.ref(store)
+        except TypeError:  # with slots: it is kept
+            referred = functools.partial(_same, store)
+        known = _opened[id(store)] = (referred, Counter())
+    return known[1]
 
 
-def _referred(store: Store, number: int) -> Callable[[], Store | None]:
-    def forget(gone: object, opened: dict[int, _Opened] = _opened) -> None:
-        known = opened.get(number)
-        if known is not None and known.store is gone:
-            del opened[number]
-
-    try:
-        return weakref.ref(store, forget)
-    except TypeError:  # with slots: it is kept, as nothing else tells that it is gone
-        return lambda: store
+def _same(store: Store) -> Store:
+    return store
 
 
 def default_store() -> Store:

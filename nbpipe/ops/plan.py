@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -14,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ..base.seeding import Path, Permutation, order_generator
-from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
+from ..errors import ArgumentError, LengthUnknownError
 from .index import (
     LONGEST,
     ClaimOrder,
@@ -36,7 +34,7 @@ from .index import (
 )
 from .remaining import Remaining, Rows
 
-# -- Index steps: what a plan of an order is made of; each opens an order for one epoch ------------
+# -- What the steps of a plan open for one epoch ---------------------------------------------------
 _TABLE_ROWS = 2**20  # a longer permutation is computed block by block instead of kept
 
 
@@ -48,243 +46,70 @@ class PlanEpoch:
     passes: tuple[int, ...]
     lengths: Lengths
 
+    def generator(self, seed: int) -> Generator:
+        """Return the generator of an order with this seed."""
+        return order_generator(seed, self.number, self.passes or 0)
 
-class PlanStep(ABC):
-    """One step of a plan."""
 
-    __slots__ = ()
+def _items(epoch: PlanEpoch, items: Any) -> Order:
+    return ItemsOrder(items, epoch.lengths.of(items))
 
-    @property
-    def inner(self) -> tuple[PlanStep, ...]:
-        """The steps that this one reads."""
-        return ()
 
-    @property
-    def endless(self) -> bool:
-        """Whether the rows never end, unless there are none."""
-        return any(step.endless for step in self.inner)
+def _joined(epoch: PlanEpoch, *plans: IndexPlan) -> Order:
+    return JoinedOrder([plan.open(epoch) for plan in plans])
 
-    @property
-    def shuffles(self) -> bool:
-        """Whether passes differ from one another."""
-        return any(step.shuffles for step in self.inner)
 
-    @property
-    def sharded(self) -> bool:
-        """Whether the rows are part of a global order."""
-        return any(step.sharded for step in self.inner)
+def _shuffled(epoch: PlanEpoch, plan: IndexPlan, seed: int) -> Order:
+    """Make the permutation when the first row is picked."""
+    child = plan.open(epoch)
+    length = child.length or 0
 
-    @abstractmethod
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Make the order of `epoch`."""
+    def permutation() -> Rows | Permutation:
+        generator = epoch.generator(seed)
+        long = length > _TABLE_ROWS
+        return Permutation(length, generator) if long else generator.permutation(length)
 
-    @abstractmethod
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
+    return ShuffledOrder(child, permutation)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ItemsStep(PlanStep):
-    """A source from first to last."""
+def _sharded(epoch: PlanEpoch, plan: IndexPlan, rank: int, world_size: int, tail: Tail) -> Order:
+    return ShardOrder(plan.open(epoch), rank, world_size, tail)
 
-    items: Any
 
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Read the source."""
-        return ItemsOrder(self.items, epoch.lengths.of(self.items))
+def _cut(epoch: PlanEpoch, plan: IndexPlan, start: int, count: int | None) -> Order:
+    return CutOrder(plan.open(epoch), start, count)
 
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return type(self.items).__name__
 
+def _repeated(epoch: PlanEpoch, plan: IndexPlan, times: int | None) -> Order:
+    """Open the order anew for each pass."""
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ConcatStep(PlanStep):
-    """One order after the other."""
+    def open_pass(number: int) -> Order:
+        return plan.open(replace(epoch, passes=(number, *epoch.passes)))
 
-    steps: tuple[PlanStep, ...]
+    return RepeatOrder(open_pass, times, shuffles=plan.shuffles)
 
-    @property
-    def inner(self) -> tuple[PlanStep, ...]:
-        """The steps that this one reads."""
-        return self.steps
 
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Join the orders."""
-        return JoinedOrder([step.open(epoch) for step in self.steps])
+def _numbered(epoch: PlanEpoch, plan: IndexPlan) -> Order:
+    return NumberedOrder(plan.open(epoch))
 
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"concat of {len(self.steps)}"
 
+def _sampled(epoch: PlanEpoch, plan: IndexPlan, draw: Draw, count: int | None, seed: int) -> Order:
+    """Draw when the first row is picked."""
+    return SampledOrder(plan.open(epoch), draw, count, lambda: epoch.generator(seed).spawn(1)[0])
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class InnerStep(PlanStep):
-    """A step that reads one other."""
 
-    step: PlanStep
+def _claimed(
+    epoch: PlanEpoch, plan: IndexPlan, chunk: int, store: Store | None, name: str
+) -> Order:
+    """Name the cursor by pipeline, epoch and passes."""
+    key = f"{name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
+    return ClaimOrder(plan.open(epoch), chunk, store, key)
 
-    @property
-    def inner(self) -> tuple[PlanStep, ...]:
-        """The steps that this one reads."""
-        return (self.step,)
 
+def _left(epoch: PlanEpoch, plan: IndexPlan, rest: Remaining) -> Order:
+    return RestOrder(plan.open(epoch), rest)
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ShuffleStep(InnerStep):
-    """A permutation of all rows."""
 
-    seed: int
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether passes differ from one another."""
-        return True
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Make the permutation when the first row is picked."""
-        child = self.step.open(epoch)
-        length = child.length or 0
-
-        def permutation() -> Rows | Permutation:
-            generator = order_generator(self.seed, epoch.number, epoch.passes or 0)
-            long = length > _TABLE_ROWS
-            return Permutation(length, generator) if long else generator.permutation(length)
-
-        return ShuffledOrder(child, permutation)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"{self.step.words()}, shuffle {self.seed}"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ShardStep(InnerStep):
-    """One rank's part."""
-
-    rank: int
-    world_size: int
-    tail: Tail
-
-    @property
-    def sharded(self) -> bool:
-        """Whether the rows are part of a global order."""
-        return True
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Keep this rank's rows."""
-        return ShardOrder(self.step.open(epoch), self.rank, self.world_size, self.tail)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"{self.step.words()}, shard {self.rank} of {self.world_size} ({self.tail})"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CutStep(InnerStep):
-    """Rows from `start` on."""
-
-    start: int
-    count: int | None  # None: all that follow
-
-    @property
-    def endless(self) -> bool:
-        """Whether the rows never end, unless there are none."""
-        return self.count is None and self.step.endless
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Cut the order."""
-        return CutOrder(self.step.open(epoch), self.start, self.count)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        verb = f"skip {self.start}" if self.count is None else f"take {self.count}"
-        return f"{self.step.words()}, {verb}"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RepeatStep(InnerStep):
-    """Passes over all rows."""
-
-    times: int | None
-
-    @property
-    def endless(self) -> bool:
-        """Whether the rows never end, unless there are none."""
-        return self.times is None or (self.times > 0 and self.step.endless)
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Open the order anew for each pass."""
-
-        def open_pass(number: int) -> Order:
-            return self.step.open(PlanEpoch(epoch.number, (number, *epoch.passes), epoch.lengths))
-
-        return RepeatOrder(open_pass, self.times, shuffles=self.step.shuffles)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"{self.step.words()}, repeat" + ("" if self.times is None else f" {self.times}")
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EnumerateStep(InnerStep):
-    """Items with their numbers."""
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Number the rows."""
-        return NumberedOrder(self.step.open(epoch))
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"{self.step.words()}, enumerate"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SampleStep(InnerStep):
-    """Rows drawn by weight."""
-
-    draw: Draw
-    count: int | None  # None: as many as there are rows
-    seed: int
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether passes differ from one another."""
-        return True
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Draw when the first row is picked."""
-
-        def generator() -> Generator:
-            return order_generator(self.seed, epoch.number, epoch.passes or 0).spawn(1)[0]
-
-        return SampledOrder(self.step.open(epoch), self.draw, self.count, generator)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        count = "" if self.count is None else f" {self.count}"
-        return f"{self.step.words()}, sample{count} {self.seed}"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClaimStep(InnerStep):
-    """Chunks of rows, each for the rank that comes first."""
-
-    chunk: int
-    store: Store | None
-    name: str
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Name the cursor by pipeline, epoch and passes."""
-        key = f"{self.name}/{epoch.number}/{'/'.join(map(str, epoch.passes))}"
-        return ClaimOrder(self.step.open(epoch), self.chunk, self.store, key)
-
-    def words(self) -> str:
-        """Tell what this step and those before it do."""
-        return f"{self.step.words()}, claim {self.chunk}"
-
-
-# -- What is left of an index order, from a place in its middle on ---------------------------------
 class RestOrder(Order):
     """The rows of another order that are still wanted, with the paths they had."""
 
@@ -296,7 +121,7 @@ class RestOrder(Order):
         self._child = child
         self._rest = rest
         if child.length is not None:
-            self.length = _count(rest, child.length)
+            self.length = max(0, child.length - rest.within(child.length).left_out)
 
     def run(self, row: int) -> Iterator[tuple[Path, Any]] | None:
         """Iterate in C where nothing but the beginning is left out."""
@@ -307,32 +132,11 @@ class RestOrder(Order):
         return self._child.pick(self._rest.pick(rows))
 
 
-def _count(rest: Remaining, length: int) -> int:
-    gaps = sum(min(end, length) - first for first, end in rest.gaps if first < length)
-    return max(0, length - rest.start - gaps)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LeftStep(InnerStep):
-    """What is left of the rows of the step before."""
-
-    rest: Remaining
-
-    def open(self, epoch: PlanEpoch) -> Order:
-        """Leave out what is not wanted."""
-        return RestOrder(self.step.open(epoch), self.rest)
-
-    def words(self) -> str:
-        """Tell where it begins."""
-        return f"{self.step.words()}, from row {self.rest.start}"
-
-
-# -- Samplers: frozen recipes for the order in which a source is read by index ---------------------
+# -- Plans -----------------------------------------------------------------------------------------
 # An `IndexPlan` holds no numbers, only what to do. Resolved for an epoch it becomes a
 # `ResolvedOrder`: rows 0, 1, 2, ..., each with a path and an item, from any row on.
 _FIRST_BLOCK = 64  # rows; blocks then double, so that the first row comes at once
 _BLOCK = 4096
-_MOST_RANKS = 2**31
 
 
 def default_rank() -> tuple[int, int] | None:
@@ -344,9 +148,9 @@ def default_rank() -> tuple[int, int] | None:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IndexPlan:
-    """How to read a source by index; every method gives a new plan.
+    """How to read a source by index; every method gives a new plan, of arguments that were checked.
 
     A row's path is its index in the global order, before any `shard`: an int, or a tuple with one
     element more for the pass of each `repeat`. After `shuffle` it is the position in the shuffled
@@ -354,29 +158,38 @@ class IndexPlan:
     end. No two rows of an epoch, whatever their rank, share a path.
 
     Attributes:
-        step: the last step of the plan.
+        step: opens the last order for an epoch.
+        arguments: of that: the plans that it reads first.
+        endless: the rows never end, unless there are none.
+        shuffles: passes differ from one another.
+        sharded: the rows are part of a global order.
     """
 
-    step: PlanStep
+    step: Callable[..., Order]
+    arguments: tuple[Any, ...]
+    endless: bool = False
+    shuffles: bool = False
+    sharded: bool = False
 
     @classmethod
     def of(cls, items: Any) -> IndexPlan:
-        """Read `items` from first to last; it has a length and takes indices.
-
-        Raises:
-            ArgumentTypeError: it has no length, or cannot be indexed.
-        """
-        if not hasattr(type(items), "__len__") or not hasattr(type(items), "__getitem__"):
-            raise ArgumentTypeError(
-                "items read by index must have __len__ and __getitem__, got "
-                f"{type(items).__name__}; use list(items), or shuffle with buffer_size="
-            )
-        return cls(ItemsStep(items))
+        """Read `items` from first to last; it has a length and takes indices."""
+        return cls(_items, (items,))
 
     @staticmethod
     def concat(plans: Iterable[IndexPlan]) -> IndexPlan:
         """Read one plan after the other; the paths go on where those of the plan before end."""
-        return IndexPlan(ConcatStep(tuple(plan.step for plan in plans)))
+        parts = tuple(plans)
+        return IndexPlan(
+            _joined,
+            parts,
+            endless=any(plan.endless for plan in parts),
+            shuffles=any(plan.shuffles for plan in parts),
+            sharded=any(plan.sharded for plan in parts),
+        )
+
+    def _then(self, step: Callable[..., Order], *arguments: Any, **flags: bool) -> IndexPlan:
+        return replace(self, step=step, arguments=(self, *arguments), **flags)
 
     def shuffle(self, seed: int = 0) -> IndexPlan:
         """Permute all rows; the permutation depends on (seed, epoch) and the pass alone.
@@ -384,89 +197,68 @@ class IndexPlan:
         More than 2**20 rows are permuted in constant memory, by a keyed bijection.
 
         Raises:
-            ArgumentError: `seed` is no int, or the rows never end.
+            ArgumentError: the rows never end.
         """
-        seed = _whole("shuffle seed", seed, minimum=None)
-        if self.step.endless:
-            raise ArgumentError(
-                "shuffle must follow rows that end, got repeat(None) before it; shuffle before "
-                "repeat, or give buffer_size="
-            )
-        return IndexPlan(ShuffleStep(self.step, seed))
+        self._check_end("shuffle", ", or give buffer_size=")
+        return self._then(_shuffled, seed, shuffles=True)
 
     def shard(self, rank: int, world_size: int, tail: Tail = "pad") -> IndexPlan:
         """Keep rows rank, rank + world_size, ... of the global order.
 
         Args:
             rank: this rank, 0 to world_size - 1.
-            world_size: number of ranks, 1 to 2**31.
+            world_size: number of ranks.
             tail: where the rows do not divide: "pad" repeats rows from the start of the global
                 order, "drop" leaves the last ones out, "uneven" gives some ranks one row more.
-
-        Raises:
-            ArgumentError: a value out of range.
         """
-        world_size = _whole("shard world_size", world_size, minimum=1, maximum=_MOST_RANKS)
-        rank = _whole("shard rank", rank, minimum=0)
-        if rank >= world_size:
-            raise ArgumentError(
-                f"shard rank must be below world_size, got rank {rank} of {world_size}; ranks "
-                "count from 0"
-            )
-        if tail not in ("pad", "drop", "uneven"):
-            raise ArgumentError(f"shard tail must be 'pad', 'drop' or 'uneven', got {tail!r}")
-        return IndexPlan(ShardStep(self.step, rank, world_size, tail))
+        return self._then(_sharded, rank, world_size, tail, sharded=True)
 
     def take(self, n: int) -> IndexPlan:
-        """Keep the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(CutStep(self.step, 0, min(LONGEST, _whole("take n", n, minimum=0))))
+        """Keep the first `n` rows."""
+        return self._then(_cut, 0, min(LONGEST, n), endless=False)
 
     def skip(self, n: int) -> IndexPlan:
-        """Leave out the first `n` rows, an int of at least 0 (else ArgumentError)."""
-        return IndexPlan(CutStep(self.step, min(LONGEST, _whole("skip n", n, minimum=0)), None))
+        """Leave out the first `n` rows."""
+        return self._then(_cut, min(LONGEST, n), None)
 
     def repeat(self, n: int | None = None) -> IndexPlan:
-        """Read everything `n` times, or for ever; each pass shuffles anew.
-
-        Raises:
-            ArgumentError: `n` is not None or an int of at least 0.
-        """
-        times = None if n is None else _whole("repeat n", n, minimum=0)
-        return IndexPlan(RepeatStep(self.step, times))
+        """Read everything `n` times, or for ever; each pass shuffles anew."""
+        return self._then(_repeated, n, endless=n is None or (n > 0 and self.endless))
 
     def sample(self, draw: Draw, n: int | None = None, seed: int = 0) -> IndexPlan:
         """Draw `n` rows by weight, as many as there are where None; anew in each epoch and pass.
 
         Raises:
-            ArgumentError: `n` or `seed` is no int, or the rows never end or are part of a global
-                order. When a row is read: their number is not that of the weights.
+            ArgumentError: the rows never end or are part of a global order. When a row is read:
+                their number is not that of the weights.
         """
-        seed = _whole("sample seed", seed, minimum=None)
-        count = None if n is None else _whole("sample n", n, minimum=0, maximum=LONGEST)
-        if self.step.endless:
-            raise ArgumentError(
-                "sample must follow rows that end, got repeat(None) before it; sample before repeat"
-            )
+        self._check_end("sample")
         self._check_global("sample")
-        return IndexPlan(SampleStep(self.step, draw, count, seed))
+        return self._then(_sampled, draw, n, seed, shuffles=True)
 
     def claim(self, chunk: int, store: Store | None, name: str) -> IndexPlan:
         """Take chunks of the rows from a cursor that all ranks share; nothing may follow.
 
         Args:
-            chunk: rows taken at a time, an int of at least 1.
+            chunk: rows taken at a time.
             store: holds the cursor; None for that of the default process group.
             name: tells apart the cursors of one job.
 
         Raises:
-            ArgumentError: a value out of range, or the rows are part of a global order.
+            ArgumentError: the rows are part of a global order.
         """
-        chunk = _whole("claim chunk", chunk, minimum=1, maximum=LONGEST)
         self._check_global("claim")
-        return IndexPlan(ClaimStep(self.step, chunk, store, name))
+        return self._then(_claimed, chunk, store, name)
+
+    def _check_end(self, verb: str, way_out: str = "") -> None:
+        if self.endless:
+            raise ArgumentError(
+                f"{verb} must follow rows that end, got repeat(None) before it; {verb} before "
+                f"repeat{way_out}"
+            )
 
     def _check_global(self, verb: str) -> None:
-        if self.step.sharded:
+        if self.sharded:
             raise ArgumentError(
                 f"{verb} must come before shard, got rows of one rank; all ranks {verb} from the "
                 "same global order"
@@ -475,22 +267,22 @@ class IndexPlan:
     @property
     def claimed(self) -> bool:
         """Whether the rows are claimed, and so cannot be read in any order."""
-        return isinstance(self.step, ClaimStep)
+        return self.step is _claimed
 
     def enumerate(self) -> IndexPlan:
         """Make each item a pair (number of its row, item)."""
-        return IndexPlan(EnumerateStep(self.step))
+        return self._then(_numbered)
 
     def rest(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows; they keep their paths."""
-        return self if rest.is_all else IndexPlan(LeftStep(self.step, rest))
+        return self if rest.is_all else self._then(_left, rest)
 
     def rest_of_world(self, rest: Remaining) -> IndexPlan:
         """Read only what is left of the rows in front of the shard or claim that ends the plan."""
-        last = self.step
-        if rest.is_all or not isinstance(last, ShardStep | ClaimStep):
+        if rest.is_all or self.step not in (_sharded, _claimed):
             return self
-        return IndexPlan(replace(last, step=LeftStep(last.step, rest)))
+        before, *arguments = self.arguments
+        return replace(self, arguments=(before.rest(rest), *arguments))
 
     def length(self) -> int | None:
         """Count the rows, by the present lengths of the sources; None where they never end.
@@ -505,6 +297,10 @@ class IndexPlan:
             )
         return self.resolve(0).length
 
+    def open(self, epoch: PlanEpoch) -> Order:
+        """Make the order of one epoch."""
+        return self.step(epoch, *self.arguments)
+
     def resolve(self, epoch: int, passes: tuple[int, ...] = ()) -> ResolvedOrder:
         """Fix the order of one epoch, by the present lengths of the sources.
 
@@ -514,10 +310,7 @@ class IndexPlan:
                 they change what `shuffle` does as a `repeat` of the plan would, not the paths.
         """
         lengths = Lengths()
-        return ResolvedOrder(self.step.open(PlanEpoch(epoch, passes, lengths)), lengths)
-
-    def __repr__(self) -> str:
-        return f"IndexPlan({self.step.words()})"
+        return ResolvedOrder(self.open(PlanEpoch(epoch, passes, lengths)), lengths)
 
 
 @final
@@ -535,47 +328,22 @@ class ResolvedOrder:
         self._order = order
         self._lengths = lengths
 
-    def __len__(self) -> int:
-        if self.length is None:
-            raise LengthUnknownError(
-                "the order has no length: repeat(None) never ends; use repeat(n) or take(n)"
-            )
-        return self.length
-
     def rows(self, start: int = 0) -> Iterator[tuple[Path, Any]]:
         """Iterate over (path, item) from row `start` on; items are read one at a time.
 
         Raises:
-            ArgumentError: `start` is no row and not the end, or (at the end of the iteration, or
-                on IndexError) a source changed its length.
+            ArgumentError: at the end of the iteration, or on IndexError: a source changed its
+                length.
         """
-        row = _whole("start", start, minimum=0)
-        if self.length is not None and row > self.length:
-            raise ArgumentError(f"start must be an int in [0, {self.length}] rows, got {start!r}")
-        run = self._order.run(row)
-        return self._in_blocks(row) if run is None else itertools.chain(run, self._lengths.watch())
+        run = self._order.run(start)
+        if run is None:
+            return self._in_blocks(start)
+        return itertools.chain(run, self._lengths.watch())
 
     def unclaimed(self, rest: Remaining) -> Remaining:
         """Tell which rows in front of a claim are wanted, given which of those it read are."""
         order = self._order
         return order.wanted(rest) if isinstance(order, ClaimOrder) else Remaining()
-
-    def read(self, i: int) -> tuple[Path, Any]:
-        """Return (path, item) of row `i`.
-
-        Raises:
-            IndexError: there is no such row.
-            ArgumentError: `i` is not an int of at least 0, or a source changed its length.
-        """
-        row = _whole("row", i, minimum=0)
-        if self.length is not None and row >= self.length:
-            raise IndexError(f"row must be below {self.length}, the number of rows, got {i!r}")
-        columns, items = self._order.pick(np.array([row], np.int64))
-        try:
-            return paths_of(columns)[0], next(items)
-        except IndexError:
-            self._lengths.check()
-            raise
 
     def _in_blocks(self, row: int) -> Iterator[tuple[Path, Any]]:
         size = _FIRST_BLOCK
@@ -590,16 +358,3 @@ class ResolvedOrder:
             self._lengths.check()
             raise
         self._lengths.check()
-
-
-def _whole(what: str, value: Any, *, minimum: int | None, maximum: int | None = None) -> int:
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    low = number is not None and minimum is not None and number < minimum
-    if number is None or low or (maximum is not None and number > maximum):
-        rule = "" if minimum is None else f" of at least {minimum}"
-        rule = rule if maximum is None else f" in [{minimum}, {maximum}]"
-        raise ArgumentError(f"{what} must be an int{rule}, got {value!r}")
-    return number
