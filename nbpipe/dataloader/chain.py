@@ -102,26 +102,33 @@ class LoaderWorkers:
         call = worker_info()
         if not self._begun:
             self._begun = True
-            seed = self._seed + number
-            about = {"id": number, "num_workers": self._count, "seed": seed, "dataset": dataset}
-            self._torch_worker._worker_info = self._torch_worker.WorkerInfo(**about)
             if self._init is not None:
-                seed_item(seed)
-                self._call(self._init, number)
+                self._call(self._init, number, dataset)
+            self._torch_worker._worker_info = self._info(number, dataset)
             if call is not None:
                 seed_item(call.seed)  # no item is to depend on its worker
         if self._seeds is not None:
             self._seeds.apply()
 
-    def _call(self, init: Callable[[int], object], number: int) -> None:
-        """Call the user's function for a new worker; torch's seed of the worker holds in it."""
-        if not self._fixed and not is_alike(init):
-            init(number)
-            return
+    def _call(self, init: Callable[[int], object], number: int, dataset: object) -> None:
+        """Call the user's function for a new worker; torch's seed of the worker holds in it.
+
+        One that does no more than to seed is called as in worker 0: its seeds hold in all of them.
+        """
+        alike = self._fixed or is_alike(init)
+        holds = alike or only_seeds(init)
+        number = number if alike or not holds else 0
+        self._torch_worker._worker_info = self._info(number, dataset)
+        seed_item(self._seed + number)
         seeds = Seeds(sys.modules["torch"])  # loaded: the pickle of this names it
         with seeds.watched():
             init(number)
-        self._seeds = seeds
+        self._seeds = seeds if holds else None
+
+    def _info(self, number: int, dataset: object) -> Any:
+        seed = self._seed + number
+        kind: Any = self._torch_worker.WorkerInfo
+        return kind(id=number, num_workers=self._count, seed=seed, dataset=dataset)
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
@@ -137,8 +144,15 @@ class LoaderWorkers:
 # -- the seeds that a `worker_init_fn` sets --------------------------------------------------------
 # In torch such a seed begins one stream for each worker. Here samples are drawn by the batch, so
 # that they depend on no worker: the user's seed takes the place of torch's for them, where it is
-# the same in all workers. Else it is left out: the batch would depend on who was free.
+# the same in all workers, or can be made so. Else it is left out: it would depend on who was free.
 _ASKS = ("get_worker_info", "initial_seed")  # they tell workers apart
+_MODULES = ("numpy", "random", "torch")
+_SEEDING = frozenset(  # all names that a function uses which only seeds, but for those of numbers
+    (
+        *(*_ASKS, *_MODULES, "seed", "manual_seed", "manual_seed_all", "cuda", "mps"),
+        *("utils", "data", "id", "num_workers", "abs", "hash", "int", "max", "min", "pow"),
+    )
+)
 
 
 def is_alike(init: Callable[[int], object]) -> bool:
@@ -150,6 +164,24 @@ def is_alike(init: Callable[[int], object]) -> bool:
         return False
     used = [step.argval for step in dis.get_instructions(init)]  # one step may use two names
     return not any(name == one or (isinstance(one, tuple) and name in one) for one in used)
+
+
+def only_seeds(init: Callable[[int], object]) -> bool:
+    """Tell whether a `worker_init_fn` seeds by its number, and does nothing else."""
+    if not isinstance(init, FunctionType) or init.__code__.co_argcount != 1:
+        return False
+    code, cells = init.__code__, zip(init.__code__.co_freevars, init.__closure__ or (), strict=True)
+    known = {**init.__globals__, **{name: cell.cell_contents for name, cell in cells}}
+    used = (known.get(name, name) for name in (*code.co_names, *code.co_freevars))
+    return all(isinstance(one, int) or _word_of(one) in _SEEDING for one in used)
+
+
+def _word_of(one: Any) -> str | None:
+    """Return a name as it is, and that of what these modules hold."""
+    owner = str(one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", ""))
+    if isinstance(one, str) or owner.partition(".")[0] not in _MODULES:
+        return one if isinstance(one, str) else None
+    return str(one.__name__)
 
 
 @final

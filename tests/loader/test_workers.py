@@ -123,12 +123,17 @@ def test_numpy_and_random_are_seeded():
 def seeded(seed, *, worker=False):
     """Give a `worker_init_fn` that sets seeds, which may depend on the worker."""
 
-    def seed_all(own):
-        torch.manual_seed(own)
-        np.random.seed(own)  # noqa: NPY002
-        random.seed(own)
+    def alike(_):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
 
-    return (lambda number: seed_all(seed + number)) if worker else lambda _: seed_all(seed)
+    def apart(number):
+        torch.manual_seed(seed + number)
+        np.random.seed(seed + number)  # noqa: NPY002
+        random.seed(seed + number)
+
+    return apart if worker else alike
 
 
 def numbers_drawn(init, base, count, **how):
@@ -152,12 +157,40 @@ def test_seeds_of_worker_init_fn_hold():
     assert len(set(values)) == 2 * 8 * 3
 
 
-def test_seeds_that_depend_on_the_worker_change_nothing():
-    """Seeds by the worker's number are left out: samples follow torch's, with any workers."""
-    one, two, other = (
-        numbers_drawn(seeded(seed, worker=True), base, count)
-        for seed, base, count in [(7, 1, 1), (8, 1, 2), (7, 2, 2)]
-    )
+def test_seeds_that_depend_on_the_worker_hold():
+    """Seeds by the worker's number are those of the first one, for any number of workers."""
+    ways = [(7, 1, 1), (7, 2, 2), (8, 1, 2)]
+    one, two, other = (numbers_drawn(seeded(n, worker=True), *how) for n, *how in ways)
+    assert one == two
+    values = [value for found in (one, other) for sample in found[0] for value in sample]
+    assert len(set(values)) == 2 * 8 * 3
+
+
+def by_recipe(number):
+    """Seed as torch's notes on reproducibility do."""
+    seed = torch.initial_seed() % 2**32
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+
+
+def test_seeds_by_torchs_recipe_follow_torchs_seed():
+    """The recipe of torch's notes draws the same in any number of workers, by torch's seed."""
+    one, two, other = (numbers_drawn(by_recipe, *how) for how in [(1, 1), (1, 2), (2, 2)])
+    assert one == two != other
+
+
+def test_seeds_beside_other_work_change_nothing():
+    """Where the function does more than to seed by the worker, samples follow torch's seed."""
+
+    def opening(seed):
+        def init(number):
+            random.seed(seed + number)
+            get_worker_info().dataset.opened = True
+
+        return init
+
+    ways = [(7, 1, 1), (8, 1, 2), (7, 2, 1)]
+    one, two, other = (numbers_drawn(opening(seed), *how) for seed, *how in ways)
     assert one == two != other
 
 
