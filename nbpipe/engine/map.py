@@ -15,7 +15,7 @@ from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import BOOKED_NS, BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
-from .stats import BLOCKED, READY, STARVED, StageRuntime
+from .stats import BLOCKED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,
@@ -79,16 +79,13 @@ class Step:
         self.gathers = gathers
         self.context = context
 
-    def arguments(self, entry: Entry) -> dict[str, Any]:
-        """Return the keyword arguments of the call."""
-        if not self.wants_rng:
-            return {}
-        context = self.context
-        return {"rng": generator_for(context.seed, context.epoch, self.stage, entry[0])}
-
     def call(self, entry: Entry) -> Any:
         """Call the function once; its exceptions pass."""
-        return self.fn(entry[1], **self.arguments(entry))
+        if not self.wants_rng:
+            return self.fn(entry[1])
+        context = self.context
+        rng = generator_for(context.seed, context.epoch, self.stage, entry[0])
+        return self.fn(entry[1], rng=rng)
 
     def produce(self, entry: Entry) -> Entry | None:
         """Make the entry of one call; exceptions pass."""
@@ -332,15 +329,6 @@ class MapNode(Node):
         runtime, out = self.runtime, self.out
         places = runtime.prefetch + runtime.concurrency + self.gathers
         return places - self.waiting - self.running - out.count - out.lent
-
-    def state(self) -> int:
-        """Tell why idle slots are idle now."""
-        if self.done or self.halted:
-            return STARVED
-        if self.room() <= 0:
-            return BLOCKED
-        needed = 1 if self.input_over else self.gather or 1
-        return READY if self.returned or self.inbox.count >= needed else STARVED
 
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several: their values, under the path of the first."""

@@ -431,7 +431,7 @@ class Node(ABC):
         runtime.active -= 1
         self.running -= 1
         results = task.results
-        done = task.done
+        done = len(results)
         spent = now_ns - task.started_ns if task.started_ns else 0  # 0: it never began
         if task.rows is not None:
             spent -= self._settle_tally(task.rows, now_ns, spent if task.away_ns else 0)
@@ -453,17 +453,13 @@ class Node(ABC):
     def harvest(self, task: Task, now_ns: int) -> None:
         """Hand on what a long task has done so far."""
         at = task.published
-        fresh = self.fresh(task)
+        fresh = task.results[at:]
         if fresh and not self.epoch.over:
             task.published += len(fresh)
             task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
             self.runtime.cost_ns = max(self.runtime.cost_ns, now_ns - task.started_ns)
-
-    def fresh(self, task: Task) -> list[Any]:
-        """Return the results of a task in progress that were not handed on."""
-        return task.results[task.published :]
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""

@@ -344,14 +344,9 @@ class Task(Tally):
         return self.quota > 1 or self.count > 1
 
     @property
-    def done(self) -> int:
-        """Number of results so far."""
-        return len(self.results)
-
-    @property
     def path(self) -> Path | None:
         """The path of the item that is worked on, where that is known."""
-        done = self.done
+        done = len(self.results)
         return self.paths[done] if done < self.count else None
 
     def entry(self, number: int) -> Entry:

@@ -58,24 +58,6 @@ def test_items_in_the_chunk_of_a_failing_source_are_delivered(count):
     assert outcomes == [(list(range(count)), OSError)] * 50
 
 
-def test_cheap_chunks_deliver_all_before_a_failure():
-    """A failure inside a chunk of cheap items loses none of those before it."""
-    bad, outcomes = 0, []
-
-    def work(item):
-        if item == bad:
-            raise ValueError(item)
-        return item
-
-    chain = nbpipe.source(range(1000)).map(work).map(lambda item: item)
-    with chain.start() as run:
-        for number in range(200, 1000, 17):
-            bad = number
-            got, _ = delivered(run)
-            outcomes.append(got == list(range(bad)))
-    assert all(outcomes)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_error_names_stage_item_and_executor(kind):
     """The cause is the user's exception with its traceback; a note says where."""

@@ -116,18 +116,6 @@ def test_paused_run_waits():
         assert drained(items) == list(range(500))
 
 
-def test_time_between_epochs_does_not_count():
-    """Without an epoch in progress no share changes."""
-    chain = nbpipe.source(range(50)).map(lambda n: n, name="a")
-    with chain.start() as run:
-        drained(run)
-        before = later(run)
-        again = later(run)
-        assert {name: shares(row) for name, row in before.items()} == {
-            name: shares(row) for name, row in again.items()
-        }
-
-
 def test_busy_of_an_inline_stage():
     """A fused stage that does all the work of a run is busy, not half of it starved."""
     spent_ns = []
@@ -146,19 +134,6 @@ def test_busy_of_an_inline_stage():
         counters = run._scheduler.runtimes["work"].counters
     assert counters.busy_ns >= sum(spent_ns)
     assert 0 < counters.slot_ns <= perf_counter_ns() - begun_ns
-
-
-def test_shares_sum_to_one():
-    """Busy, starved, blocked and waiting are fractions of one whole, in every row."""
-    chain = nbpipe.source(range(2000)).map(stage("coroutine"), concurrency=5, name="a")
-    chain = chain.filter(lambda n: n % 2, executor="inline").map(lambda n: n, concurrency=3)
-    chain = chain.flat_map(lambda n: [n, n], concurrency=2).batch(5, collate=list)
-    with chain.start() as run:
-        sums = []
-        for number, _ in enumerate(iter(run)):
-            if number % 40 == 0:
-                sums += [sum(shares(row)) for row in run.stats().values()]
-    assert all(abs(total - 1) < 0.03 for total in sums)
 
 
 def test_items_are_counted_in_every_row():
@@ -196,16 +171,6 @@ def test_history_has_a_row_for_each_stage_and_the_consumer():
         rows = run.history()
     assert {row["stage"] for row in rows} == {"source", "a", CONSUMER}
     assert {type(value) for row in rows for value in row.values()} <= {int, float, str}
-
-
-def test_number_of_epochs_does_not_grow_what_is_kept():
-    """After many epochs the run holds no more readings than a window needs."""
-    with nbpipe.source(range(3)).map(lambda n: n, name="a").start() as run:
-        for _ in range(300):
-            list(run)
-        kept = run._scheduler.runtimes["a"].counters.readings
-        assert len(kept) <= kept.maxlen
-        assert len(run._scheduler.runtimes) == 2
 
 
 def held_source(gate):
@@ -302,7 +267,7 @@ def looks(stages):
 
     def note(frame, event, _):
         code = frame.f_code
-        if not code.co_filename.endswith("memory.py"):
+        if not code.co_qualname.startswith(("Memory.", "input_bytes")):
             return
         thread, asks = threading.get_ident(), code.co_name in ("admits", "affordable")
         if event == "call":
@@ -324,4 +289,4 @@ def looks(stages):
 
 def test_memory_budget_costs_the_same_with_many_stages():
     """Whether a call may start is known without a look at all stages."""
-    assert looks(20) == looks(2)
+    assert looks(20) == looks(2) > 0

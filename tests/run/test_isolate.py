@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nbpipe
-from tests.gates import HANG_S, delivered, drained
+from tests.gates import delivered, drained
 
 
 def both(chain, *, epochs=2, seed=0):
@@ -145,14 +145,6 @@ def test_length_units_and_title():
         items = iter(run)
         said = len(run), items.__length_hint__(), run.title, run.status().units["batch"]
         assert said == (9, 9, "source > abs > batch", "batches")
-
-
-def test_train_and_wait():
-    """A loop in the background takes its items from the other process."""
-    got = []
-    with numbers().start(isolate=True) as run:
-        assert run.train(got.append, epochs=2).wait(HANG_S)
-    assert got == list(range(60)) * 2
 
 
 def test_memory_budget():

@@ -154,20 +154,6 @@ def test_every_epoch_takes_the_next_number(isolate):
     assert found == [[0, 0, 0], [1], [2, 2], 2]
 
 
-@isolated
-def test_process_stages_and_batches(isolate):
-    """The order goes through workers and batches like any other."""
-    pipe = (
-        nbpipe.source(ITEMS)
-        .map(lambda item: item + 1, executor="process", concurrency=2, name="add")
-        .batch(4, collate=list)
-    )
-    with pipe.start(isolate=isolate) as run:
-        found = drained(run.iterate(ORDER))
-    plain = [item + 1 for item in WANTED]
-    assert found == [plain[:4], plain[4:8], plain[8:]]
-
-
 STEPS = st.one_of(
     CALL_STEPS,
     GATHER_STEPS,
@@ -490,15 +476,6 @@ def test_leaving_in_mid_epoch():
         stopped = drained(items), run.stopped
         run.iterate(itertools.cycle(ORDER))
         assert (first, stopped, drained(run)) == (WANTED, ([], True), ITEMS)
-
-
-def test_closing_in_mid_epoch():
-    """Closing the run ends an order without an end."""
-    run = chain().start()
-    items = run.iterate(itertools.cycle(ORDER))
-    next(items)
-    run.close()
-    assert drained(items) == []
 
 
 def test_a_failing_stage_ends_an_endless_order():

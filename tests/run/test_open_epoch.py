@@ -566,38 +566,6 @@ def test_an_interrupt_ends_a_load_that_waits():
         assert drained(epoch) == [0, 10, 20, 60]
 
 
-def test_another_thread_may_not_open_an_epoch():
-    """While one thread iterates, another one is told so, and the epoch goes on."""
-    with chain().start() as run, run.open_epoch() as epoch:
-        epoch.load([1, 2])
-        first = next(epoch)
-        with pytest.raises(nbpipe.ConcurrentIterationError, match="MainThread"):
-            finished(run.open_epoch)
-        epoch.end()
-        assert (first, drained(epoch)) == (10, [20])
-
-
-def test_opening_again_cancels_what_this_thread_left():
-    """A second epoch of the same thread ends the first."""
-    with chain().start() as run:
-        old = run.open_epoch()
-        old.load([1])
-        with run.open_epoch() as new:
-            new.load([2])
-            new.end()
-            with pytest.raises(nbpipe.EpochClosedError):
-                old.load([3])
-            assert (drained(new), drained(old), run.epoch) == ([20], [], 1)
-
-
-def test_a_closed_run_opens_no_epoch():
-    """A closed run says how to get another."""
-    run = chain().start()
-    run.close()
-    with pytest.raises(nbpipe.RunClosedError, match=r"pipe\.start\(\)"):
-        run.open_epoch()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_loads_nothing():
     """In a forked child a load is refused at once, whatever the parent's threads held."""
