@@ -21,7 +21,10 @@ class HangError(AssertionError):
 
 
 def finished(function, *args):
-    """Call a function in a thread and give what it returns or raises; fail when it hangs."""
+    """Call a function in a thread and give what it returns or raises.
+
+    Where it hangs, the time limit of the test ends the wait and shows where every thread stood.
+    """
     outcome = []
 
     def call():
@@ -32,9 +35,7 @@ def finished(function, *args):
 
     thread = threading.Thread(target=call, name="test-consumer", daemon=True)
     thread.start()
-    thread.join(HANG_S)
-    if thread.is_alive():
-        raise HangError(f"{function} hangs\n{stacks()}")
+    thread.join()
     value, error = outcome[0]
     if error is not None:
         raise error
