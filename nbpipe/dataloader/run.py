@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 import threading
@@ -15,14 +14,13 @@ from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ..base.knobs import Knob, KnobChange
-from ..engine.failures import KEPT, Failure, formatted, one_line
+from ..engine.failures import Failure, formatted, one_line
 from ..engine.machine import (
     CANCELLED,
     EVENTS_KEPT,
     FAILED,
     FINISHED,
     STOPPED,
-    TICKS_KEPT,
     Record,
 )
 from ..engine.stats import (
@@ -47,21 +45,6 @@ from .state import EpochProgress
 
 if TYPE_CHECKING:
     from ..export.exporting import Exported
-
-_SETTABLE = ("on_run", "between_waits", "shown")
-_ORDERED = "the loader's sampler gives the order: DataLoader(..., sampler=indices)"
-_ELSEWHERE = {  # what a pipeline's run has
-    "train": "write the loop over the loader, in a thread of your own where it is not to wait",
-    "wait": "nothing runs in the background: an epoch is over when the loop over the loader is",
-    "iterate": _ORDERED,
-    "open_epoch": _ORDERED,
-    "set_epoch": "a sampler that wants the number is told it: loader.sampler.set_epoch(number)",
-    "seed": "torch's generator decides: torch.manual_seed(0), or DataLoader(..., generator=...)",
-    "panel": "the loader as the last line of a cell shows the panel",
-    "outcome": "status().state says how the last epoch ended",
-}
-_SUMS = ("items_in", "items_out", "errors", "retries", "bytes_out")  # since the run began
-
 
 # -- an epoch that is made in the calling thread ---------------------------------------------------
 _MADE_IN = "fetch"  # the stage whose calls the loop makes itself
@@ -392,6 +375,11 @@ class _Begun(NamedTuple):
     thread: int
 
     @property
+    def later(self) -> int:
+        """What is added to the numbers of the maker's epochs."""
+        return self.number - self.maker.epoch
+
+    @property
     def going(self) -> bool:
         """Whether more batches may come."""
         epoch = self.epoch()
@@ -427,14 +415,10 @@ class LoaderRun(ShownRun):
         self._begun: list[_Begun] = []
         self._number = -1
         self._lock = threading.RLock()
-        self._runs: list[tuple[Run | LocalRun, dict[int, int]]] = []  # with their epochs' numbers
-        self._past: list[Row] = []  # of runs that are closed, and let go
-        self._counted: Mapping[str, StageStats] = {}  # likewise
-        self._lost: deque[Failure] = deque(maxlen=KEPT)
+        self._makers: list[Run | LocalRun] = []  # those that are not closed
         self._events: deque[KnobChange] = deque(maxlen=EVENTS_KEPT)
         self._knobs: dict[str, dict[str, Knob]] = {}
         self._watched: weakref.WeakSet[Knob] = weakref.WeakSet()
-        self._begun_s = time()
         for made in tuple(loader_made):
             made(self)
 
@@ -473,8 +457,7 @@ class LoaderRun(ShownRun):
         """
         with self._lock:
             self._number += 1
-            self._let_go()
-            self._numbers_of(maker)[maker.epoch] = self._number
+            self._note(maker)
             self._begun = [one for one in self._begun if one.going]
             self._begun.append(_Begun(self._number, maker, weakref.ref(epoch), get_ident()))
 
@@ -493,25 +476,14 @@ class LoaderRun(ShownRun):
             self._begun = [
                 one._replace(maker=other) if one.maker is run else one for one in self._begun
             ]
-            self._numbers_of(other)[other.epoch] = self._number
+            self._note(other)
 
-    def _numbers_of(self, run: Run | LocalRun) -> dict[int, int]:
-        for known, numbers in self._runs:
-            if known is run:
-                return numbers
-        self._runs.append((run, {}))
-        if self.on_run is not None and isinstance(run, Run):
-            self.on_run(run)
-        return self._runs[-1][1]
-
-    def _let_go(self) -> None:
-        """Keep of the runs that are closed what they counted, and no more."""
-        for run, numbers in [one for one in self._runs if one[0].closed]:
-            self._runs.remove((run, numbers))
-            self._past += self._placed(run.history(), numbers)
-            self._lost.extend(_renumbered(run.failures(), numbers))
-            self._counted = {**self._counted, **_added(run.stats(), self._counted)}
-        self._past = _thinned(self._past)
+    def _note(self, maker: Run | LocalRun) -> None:
+        """Keep a run that makes batches until it is closed."""
+        if not any(one is maker for one in self._makers):
+            self._makers = [*(one for one in self._makers if not one.closed), maker]
+            if self.on_run is not None and isinstance(maker, Run):
+                self.on_run(maker)
 
     # -- looking in --------------------------------------------------------------------------
     @property
@@ -582,47 +554,29 @@ class LoaderRun(ShownRun):
     def stats(self) -> RunStats:
         """Return frozen stats by stage address; the training loop's own row is "consumer".
 
-        Counts are those of all epochs. Between epochs, "the last seconds" are those of the last
-        epoch.
+        Counts are those of the newest epoch, and where its workers stayed, of those before it.
+        Between epochs, "the last seconds" are those of the last epoch.
         """
-        with self._lock:
-            shown = self._run
-            rows = {name: _idle(stage) for name, stage in self.stages.items()}
-            rows |= {CONSUMER: StageStats()} if shown is None else dict(shown.stats())
-            others = [run.stats() for run, _ in self._runs if run is not shown]
-            return RunStats(functools.reduce(_added, (rows, self._counted, *others)))
+        shown = self._run
+        rows = {name: _idle(stage) for name, stage in self.stages.items()}
+        rows[CONSUMER] = StageStats()
+        return RunStats(rows if shown is None else rows | dict(shown.stats()))
 
     def history(self) -> list[Row]:
-        """Return one row a second and stage, of all epochs; old times are thinned."""
-        with self._lock:
-            rows = list(self._past)
-            for run, numbers in self._runs:
-                rows += self._placed(run.history(), numbers)
-        rows.sort(key=lambda row: row["time_s"])
-        return rows
-
-    def _placed(self, rows: list[Row], numbers: Mapping[int, int]) -> list[Row]:
-        """Have rows count their time from when the loader was made, and the loader's epochs."""
-        if not rows:
-            return rows
-        later_s = float(rows[0]["when_s"]) - float(rows[0]["time_s"]) - self._begun_s
-        return [
-            {
-                **row,
-                "time_s": float(row["time_s"]) + later_s,
-                "epoch": numbers.get(int(row["epoch"]), row["epoch"]),
-            }
-            for row in rows
-        ]
+        """Return one row a second and stage, of the epochs of `stats`; old times are thinned."""
+        current = self._current
+        if current is None:
+            return []
+        rows = current.maker.history()
+        return [{**row, "epoch": int(row["epoch"]) + current.later} for row in rows]
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the last 100 items that failed, oldest first."""
-        with self._lock:
-            found = list(self._lost)
-            for run, numbers in self._runs:
-                found += _renumbered(run.failures(), numbers)
-        found.sort(key=lambda one: one.when_s)
-        return tuple(found[-KEPT:])
+        """Return the items that failed in the epochs of `stats`, oldest first."""
+        current = self._current
+        if current is None:
+            return ()
+        failed = current.maker.failures()
+        return tuple(dataclasses.replace(one, epoch=one.epoch + current.later) for one in failed)
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
         """Return a stage; one with workers also tells how many, and their process ids.
@@ -695,8 +649,8 @@ class LoaderRun(ShownRun):
         Args:
             timeout_s: how long to wait for calls in progress [s].
         """
-        for run, _ in tuple(self._runs):
-            close_run(run, timeout_s)
+        for maker in self._makers:
+            close_run(maker, timeout_s)
         for one in tuple(self._begun):
             epoch = one.epoch()
             if epoch is not None:
@@ -708,29 +662,20 @@ class LoaderRun(ShownRun):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what belongs to the loader ----------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
         """Tell where something is that this run has not.
 
         Raises:
             AttributeError: always; with the way out.
         """
-        raise AttributeError(self._elsewhere(name), name=name, obj=self)
+        there = name[0] != "_" and hasattr(self._loader(), name)
+        way = f"; that is the loader's: loader.{name}" if there else ""
+        raise AttributeError(f"a loader's run has no {name!r}{way}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not name.startswith("_") and name not in _SETTABLE:
-            known = hasattr(type(self), name)
-            reason = f"{name} of a loader's run cannot be set" if known else self._elsewhere(name)
-            raise AttributeError(reason, name=name, obj=self)
+        if name[0] != "_" and name not in ("on_run", "between_waits", "shown"):
+            self.__getattr__(name)  # what else can be set is the loader's
         object.__setattr__(self, name, value)
-
-    def _elsewhere(self, name: str) -> str:
-        if name.startswith("_"):
-            return f"{type(self).__name__!r} object has no attribute {name!r}"
-        way = _ELSEWHERE.get(name)
-        if way is None and hasattr(self._loader(), name):
-            way = f"that is the loader's: loader.{name}"
-        return f"a loader's run has no {name!r}" + (f"; {way}" if way else "")
 
     # -- what others make of it --------------------------------------------------------------
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
@@ -738,33 +683,6 @@ class LoaderRun(ShownRun):
         return self._pipeline.export(path, overwrite=overwrite)
 
 
-def _added(
-    rows: Mapping[str, StageStats], others: Mapping[str, StageStats]
-) -> dict[str, StageStats]:
-    """Add to the counts of some rows those of the others of the same name."""
-    found = dict(rows)
-    for name in rows.keys() & others.keys():
-        sums = {part: getattr(rows[name], part) + getattr(others[name], part) for part in _SUMS}
-        found[name] = dataclasses.replace(rows[name], **sums)
-    return found
-
-
 def _idle(stage: Stage) -> StageStats:
     knobs = {name: knob.value for name, knob in stage.knobs.items()}
     return StageStats(concurrency=knobs.get("concurrency", 1), prefetch=knobs.get("prefetch", 0))
-
-
-def _renumbered(failures: tuple[Failure, ...], numbers: Mapping[int, int]) -> list[Failure]:
-    return [dataclasses.replace(one, epoch=numbers.get(one.epoch, one.epoch)) for one in failures]
-
-
-def _thinned(rows: list[Row]) -> list[Row]:
-    """Leave out every second tick of the older half, where there are many."""
-    ticks: dict[float, list[Row]] = {}
-    for row in rows:
-        ticks.setdefault(float(row["time_s"]), []).append(row)
-    if len(ticks) <= TICKS_KEPT:
-        return rows
-    kept = list(ticks.values())
-    half = TICKS_KEPT // 2
-    return [row for tick in (*kept[:half:2], *kept[half:]) for row in tick]
