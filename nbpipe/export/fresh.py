@@ -14,6 +14,7 @@ import json
 import linecache
 import os
 import pickle
+import re
 import shutil
 import signal
 import sys
@@ -119,6 +120,7 @@ _SHOWN = 200  # characters of each
 STARTS_S = 60.0  # to start, to import nbpipe and, where a module is asked for, to import it
 _GRACE_S = 5.0  # for what libraries do at its exit
 _SEED = "PYTHONHASHSEED"
+_LOADED = ("torch",)  # by the process that forks, where it is needed
 _STOP = b""  # what is said in place of a question
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 
@@ -209,6 +211,7 @@ class FreshProcess:
         *,
         limits_s: Mapping[str, float],
         files: Mapping[str, bytes] | None = None,
+        text: str = "",
     ) -> Answer:
         """Have a fork of it do a task of `probe`; no process is left of that afterwards.
 
@@ -218,6 +221,7 @@ class FreshProcess:
             limits_s: how long each step may take [s], by the name that the task announces; "" is
                 the first.
             files: what to find in the folder that the task is given, by name.
+            text: source that will be run; what forks stand, and takes seconds, is loaded before.
 
         Raises:
             ExportError: no Python can be started here.
@@ -227,7 +231,10 @@ class FreshProcess:
             self._folder = Path(self._held.enter_context(temporary_folder()))
         if self._worker is None or self._worker.wait(0) is not None:
             self._worker = self._started()
-        question = self._written(task, request, files or {})
+        loads = [name for name in _LOADED if re.search(rf"(?m)^(?:import|from) {name}\b", text)]
+        question = self._written(
+            {"task": task, "request": dict(request), "loads": loads}, files or {}
+        )
         ours, theirs = Pipe()
         with ours:
             with theirs, contextlib.suppress(OSError):  # it has ended: the listener hears how
@@ -235,7 +242,7 @@ class FreshProcess:
                 send_handle(self._worker.connection, theirs.fileno(), self._worker.pid)
             return _Listener(self._worker, ours, self._output).listen(limits_s)
 
-    def _written(self, task: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Path:
+    def _written(self, asked: dict[str, Any], files: Mapping[str, bytes]) -> Path:
         """Write a question, and what goes with it, into a folder of its own."""
         self._asked += 1
         folder = self._folder / str(self._asked)
@@ -244,8 +251,7 @@ class FreshProcess:
         for name, data in files.items():
             (folder / "module" / name).write_bytes(data)
         whole = {
-            "task": task,
-            "request": dict(request),
+            **asked,
             "paths": list(self._where.paths),
             "cwd": self._where.cwd,
             "empty": str(folder / "empty"),
@@ -670,11 +676,15 @@ def main(connection: Connection, litter: str) -> NoReturn:
             if question == _STOP:  # it has ended before it was asked to
                 continue
             answers = recv_handle(connection)
+            given = json.loads(Path(os.fsdecode(question)).read_bytes())
+            for name in given["loads"]:
+                with contextlib.suppress(Exception):  # the module's own import says why
+                    importlib.import_module(name)
             pid = _forked() if sys.platform == "linux" else 0
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _answer(os.fsdecode(question), Connection(answers))
+                _answer(given, Connection(answers))
             os.close(answers)
             while connection not in wait([connection, ended]) and not _has_ended(pid):
                 os.read(ended, _READ_BYTES)
@@ -708,12 +718,11 @@ def _forked() -> int:
         return os.fork()
 
 
-def _answer(path: str, connection: Connection) -> NoReturn:
-    """Do the task that a file tells, and end the process, whatever threads still run."""
+def _answer(given: dict[str, Any], connection: Connection) -> NoReturn:
+    """Do a task, and end the process, whatever threads still run."""
     code = 1
     try:
         os.register_at_fork(after_in_child=connection.close)
-        given = json.loads(Path(path).read_bytes())
         os.chdir(given["empty"])
         sys.path[:] = given["paths"]
         importlib.invalidate_caches()

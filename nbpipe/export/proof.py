@@ -162,7 +162,7 @@ def tried(
     for _ in range(_ROUNDS):
         given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
         request = {"name": name, "future": future, "pieces": given}
-        answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files)
+        answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files, text=imports)
         last = _last_tried(answer)
         if last is None or last[1] + 1 >= len(given[last[0]]["spellings"]):
             break
@@ -570,7 +570,7 @@ def verified(
         "check_items": count,
     }
     limits_s = {"": start_limit_s, "items": limit_s}
-    answer = fresh.ask("inspect", request, limits_s=limits_s, files=every)
+    answer = fresh.ask("inspect", request, limits_s=limits_s, files=every, text=text)
     _check_names(answer, reads or {})
     _check_start(answer, filename)
     _check_graph(answer, expected_graph)
