@@ -7,8 +7,7 @@ import contextlib
 import json
 import re
 import signal
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from ..base.format import shortened
 from ..errors import ArgumentError, ArgumentTypeError
@@ -22,7 +21,6 @@ from .terminal import (
     DONE,
     BadUsageError,
     FailedError,
-    is_live,
     printable,
     printable_lines,
     say,
@@ -47,9 +45,7 @@ def export(options: Namespace) -> int:
         return DONE
     for warning in plan.warnings():
         tell(f"note: {printable(warning)}")
-    with _shown(len(plan.notebook.cells)) as progress:
-        outcome = asyncio.run(_NotebookRun(plan, progress).run())
-    say(printable_lines(outcome))
+    say(printable_lines(asyncio.run(_NotebookRun(plan).run())))
     return DONE
 
 
@@ -81,12 +77,10 @@ class _NotebookRun:
 
     Args:
         plan: what to run.
-        progress: shows every cell that begins.
     """
 
-    def __init__(self, plan: Plan, progress: _Progress) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._progress = progress
         self._doing = "starting the kernel"
         self._cell = ""
 
@@ -121,13 +115,13 @@ class _NotebookRun:
             for cell in plan.notebook.cells:
                 await self._run_cell(kernel, cell)
             self._doing, self._cell = "exporting", ""
-            self._progress.say("exporting")
+            tell("exporting")
             return await self._export(kernel)
 
     async def _run_cell(self, kernel: Kernel, cell: CodeCell) -> None:
         place = f"cell {cell.number} of {len(self._plan.notebook.cells)}"
         self._doing, self._cell = f"running {place}", f": {cell.first_line}"
-        self._progress.begin(cell.number, f"{place}: {cell.first_line}")
+        tell(f"{place}: {cell.first_line}")
         try:
             await kernel.run(cell.text)
         except CellError as error:
@@ -190,50 +184,3 @@ def _cancel_when_terminated() -> None:
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # Windows knows no signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-
-
-# -- how far it is ------------------------------------------------------------------------
-class _Progress:
-    """Plain lines on stderr."""
-
-    def begin(self, number: int, words: str) -> None:
-        """Called when a cell begins."""
-        tell(words)
-
-    def say(self, words: str) -> None:
-        """Called with what goes on after the cells."""
-        tell(words)
-
-
-class _Bar(_Progress):
-    """A bar that fills; the lines are beside it.
-
-    Args:
-        bar: of rich.
-        total: number of cells.
-    """
-
-    def __init__(self, bar: Any, total: int) -> None:
-        self._bar = bar
-        self._total = total
-        self._task = bar.add_task("starting the kernel", total=total)
-
-    def begin(self, number: int, words: str) -> None:
-        self._bar.update(self._task, completed=number - 1, description=words)
-
-    def say(self, words: str) -> None:
-        self._bar.update(self._task, completed=self._total, description=words)
-
-
-@contextlib.contextmanager
-def _shown(total: int) -> Iterator[_Progress]:
-    if not is_live():
-        yield _Progress()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words = TextColumn("{task.description}", markup=False)
-    columns = (BarColumn(bar_width=24), TimeElapsedColumn(), words)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar, total)

@@ -96,17 +96,13 @@ class Channel:
         others = sum(slab.size_bytes for slab in list(self._others.values()))
         return self._ring.held_bytes + others
 
-    def fileno(self) -> int:
-        """Return the file descriptor of the connection, to wait for."""
-        return self._connection.fileno()
-
     def poll(self, timeout_s: float | None) -> bool:
         """Wait until a message can be received, or the other end is gone.
 
         Args:
             timeout_s: how long at most [s]; None: for ever.
         """
-        return self._wire.poll(timeout_s)
+        return self._connection.poll(timeout_s)
 
     def send(self, message: object) -> None:
         """Send a message; any thread may.
@@ -144,11 +140,8 @@ class Channel:
             return False
         return True
 
-    def recv(self, *, copy: bool | None = None) -> Any:
+    def recv(self) -> Any:
         """Receive the next message, waiting for it.
-
-        Args:
-            copy: as of the channel; None: the channel's own.
 
         Raises:
             EOFError: the other end is gone.
@@ -156,7 +149,7 @@ class Channel:
                 map the message, which is lost then.
             Exception: whatever the loading of this message raised; the next can be received.
         """
-        (head, buffers), defines = self._receive(copy=self.copy if copy is None else copy)
+        (head, buffers), defines = self._receive()
         try:
             if defines:
                 return MessageLoader(head, buffers, self._classes).load()
@@ -209,7 +202,7 @@ class Channel:
 
     # -- receiving ------------------------------------------------------------------------
 
-    def _receive(self, *, copy: bool) -> tuple[_Body, bool]:
+    def _receive(self) -> tuple[_Body, bool]:
         with self._receiving:
             if self._broken_in:
                 raise EOFError(_GONE)
@@ -221,7 +214,7 @@ class Channel:
                     if header.kind == _PIPED:
                         return _read(self._piped(block, header), header), header.defines
                     if header.kind == _SHARED:
-                        return self._read_shared(header, copy=copy), header.defines
+                        return self._read_shared(header), header.defines
                     self._hear(header)
                     block[0] = 0
             except _LostError:
@@ -255,7 +248,7 @@ class Channel:
         finally:
             os.close(fd)
 
-    def _read_shared(self, header: _Header, *, copy: bool) -> _Body:
+    def _read_shared(self, header: _Header) -> _Body:
         slab = self._others.get(header.number)
         if slab is None:
             raise _LostError(
@@ -263,7 +256,7 @@ class Channel:
                 "its limit of open files or of memory is reached"
             )
         head, buffers = _read(bytes_of(Lease(slab))[HEADER_BYTES:], header)
-        return head, list(map(self._blocks.copy, buffers)) if copy else buffers
+        return head, list(map(self._blocks.copy, buffers)) if self.copy else buffers
 
 
 class _LostError(OSError):
@@ -492,10 +485,6 @@ class _Wire:
             if not count:
                 raise EOFError("the other end of the channel is gone")
             rest = rest[count:]
-
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait until something can be read, or the other end is gone."""
-        return self._connection.poll(timeout_s)
 
     def send_fd(self, fd: int) -> None:
         """Send a file descriptor, with the one byte it needs."""

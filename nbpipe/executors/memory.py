@@ -56,11 +56,6 @@ class Blocks:
         self._free: list[_Bytes] = []
         self._lock = threading.Lock()
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory in blocks that wait to be used again [bytes]."""
-        return sum(map(len, [*self._free, *self._returned]))
-
     def copy(self, source: memoryview) -> memoryview:
         """Copy some bytes."""
         size = len(source)

@@ -49,30 +49,26 @@ _Definition = tuple[str, bytes]
 # -- Pickling for other processes: cloudpickle, and what it leaves to be decided -------------------
 # Functions and classes go by name where a fresh process would find the same module, and by value
 # where it would not: in a notebook's cells, in a script, in a file that was loaded by its path.
-def dumps(
-    value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
-) -> bytes:
-    """Pickle `value`, with all its data in it.
-
-    Args:
-        value: anything.
-        limit_bytes: the most that it may take.
-        pickler: how; `Pickler` if it is None.
+def dumps(value: object, pickler: Callable[..., Pickler] | None = None) -> bytes:
+    """Pickle `value`, with all its data in it; by `Pickler`, if no other is given.
 
     Raises:
-        TooLargeError: it takes more than `limit_bytes`.
         Exception: whatever the pickling of one of its parts raises.
     """
-    sink = _CountingSink(limit_bytes, io.BytesIO())
-    (pickler or Pickler)(sink).dump(value)
-    assert sink.kept is not None
-    return sink.kept.getvalue()
+    kept = io.BytesIO()
+    (pickler or Pickler)(kept).dump(value)
+    return kept.getvalue()
 
 
 def pickled_bytes(
     value: object, limit_bytes: int | None = None, pickler: Callable[..., Pickler] | None = None
 ) -> int:
-    """Count the bytes of `value` pickled, without keeping them; raises as `dumps` does."""
+    """Count the bytes of `value` pickled, without keeping them.
+
+    Raises:
+        TooLargeError: it takes more than `limit_bytes`.
+        Exception: as of `dumps`.
+    """
     sink = _CountingSink(limit_bytes)
     (pickler or Pickler)(sink).dump(value)
     return sink.size_bytes
@@ -85,11 +81,10 @@ class TooLargeError(Exception):
 class _CountingSink:
     """Takes pickled bytes, counts them, and refuses more than allowed."""
 
-    __slots__ = ("_limit_bytes", "kept", "size_bytes")
+    __slots__ = ("_limit_bytes", "size_bytes")
 
-    def __init__(self, limit_bytes: int | None, kept: io.BytesIO | None = None) -> None:
+    def __init__(self, limit_bytes: int | None) -> None:
         self._limit_bytes = limit_bytes
-        self.kept = kept
         self.size_bytes = 0
 
     def write(self, data: Any, /) -> None:
@@ -97,8 +92,6 @@ class _CountingSink:
         self.size_bytes += memoryview(data).nbytes
         if self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
             raise TooLargeError
-        if self.kept is not None:
-            self.kept.write(data)
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..base.format import shortened
@@ -20,13 +19,12 @@ from .words import LOOP
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_INK, _GRID, _BAND = "#808080", "rgba(128,128,128,0.25)", "rgba(128,128,128,0.10)"
+_INK, _GRID = "#808080", "rgba(128,128,128,0.25)"
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a00")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARK = "#d55e00"
 _NAME = 18
-_MOST_MARKS, _MOST_BANDS = 100, 60
-_LABEL = 0.12  # narrower epochs have no label
+_MOST_MARKS = 100
 _FEW = 4  # times of which a line shows little
 _GAP = 3.0  # so much longer than usual, between epochs, is a gap
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -41,7 +39,6 @@ class Columns:
         at: times since the run began, in `unit`.
         unit: "s", "min" or "h".
         unit_s: length of it [s].
-        epochs: epoch of each time; None in a gap.
         rows: a row for each time, by stage; None where there is none.
         units: what each stage hands on, by address.
     """
@@ -49,7 +46,6 @@ class Columns:
     at: Sequence[float]
     unit: str
     unit_s: float
-    epochs: Sequence[int | None]
     rows: Mapping[str, Sequence[Row | None]]
     units: Mapping[str, str]
 
@@ -62,8 +58,7 @@ def figure(watched: Watched) -> Figure:
     """Draw a run's history.
 
     From top to bottom: the rate of each stage that hands on items, of each that hands on
-    batches, how long the loop waited, and how full each queue was. Knob changes are marked,
-    epochs are shaded in turns.
+    batches, how long the loop waited, and how full each queue was. Knob changes are marked.
 
     Args:
         watched: the run.
@@ -94,7 +89,6 @@ def figure(watched: Watched) -> Figure:
     _draw_wait(drawn, past, row=len(groups) + 1)
     if queues:
         _draw_queues(drawn, past, queues, row=rows)
-    _draw_epochs(drawn, past)
     changes = watched.events[-_MOST_MARKS:]
     _draw_changes(drawn, past, changes, unix_zero_s(ticks), next(iter(groups.values())))
     drawn.update_xaxes(title_text=f"time since the run began [{past.unit}]", row=rows, col=1)
@@ -108,23 +102,22 @@ def _columns_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Col
     """Lay a history out in columns, with an empty place where nothing ran between epochs."""
     names = {str(row["stage"]): None for tick in ticks for row in tick}
     times: list[float] = []
-    epochs: list[int | None] = []
+    last = -1  # epoch of the tick before
     rows: dict[str, list[Row | None]] = {name: [] for name in names}
     for tick in ticks:
         time_s, epoch = time_of(tick), int(tick[0]["epoch"])
-        if _is_gap(times, time_s) and epoch != epochs[-1]:
+        if _is_gap(times, time_s) and epoch != last:
             edge_s = min(1.0, (time_s - times[-1]) / 3)
             times += [times[-1] + edge_s, time_s - edge_s]
-            epochs += [None, None]
             for column in rows.values():
                 column += [None, None]
         times.append(time_s)
-        epochs.append(epoch)
+        last = epoch
         found = {str(row["stage"]): row for row in tick}
         for name, column in rows.items():
             column.append(found.get(name))
     unit_s, unit = next((s, word) for least, s, word in _UNITS if times[-1] >= least)
-    return Columns([time_s / unit_s for time_s in times], unit, unit_s, epochs, rows, units)
+    return Columns([time_s / unit_s for time_s in times], unit, unit_s, rows, units)
 
 
 def _is_gap(times: Sequence[float], time_s: float) -> bool:
@@ -261,44 +254,6 @@ def _colour_bar(beside: Sequence[float]) -> dict[str, Any]:
 def _bound(row: Row) -> float:
     """Return the most that a stage holds: a chunk of cheap items may be more."""
     return max(float(row["prefetch"]) + float(row["concurrency"]), float(row["queued"]))
-
-
-def _draw_epochs(drawn: Any, past: Columns) -> None:
-    """Shade every second epoch, and name those that are wide enough."""
-    bands = _bands(past)
-    whole = past.at[-1] - past.at[0]
-    if len(bands) > _MOST_BANDS or not whole > 0:
-        return
-    for epoch, start, end in bands:
-        band = {"x0": start, "x1": end, "y0": 0, "y1": 1, "xref": "x", "yref": "paper"}
-        if epoch % 2:
-            drawn.add_shape(type="rect", fillcolor=_BAND, line_width=0, layer="below", **band)
-        if end - start >= _LABEL * whole:
-            drawn.add_annotation(
-                x=start,
-                y=1,
-                xref="x",
-                yref="paper",
-                xanchor="left",
-                yanchor="bottom",
-                text=f"epoch {epoch}",
-                showarrow=False,
-                font={"size": 11},
-            )
-
-
-def _bands(past: Columns) -> list[tuple[int, float, float]]:
-    """Return number, beginning and end of each epoch; the end is that of its last row."""
-    bands: list[tuple[int, float, float]] = []
-    last: float | None = None  # end of the epoch that stands right before
-    for epoch, group in groupby(zip(past.epochs, past.at, strict=True), key=lambda one: one[0]):
-        times = [at for _, at in group]
-        if epoch is None:
-            last = None
-            continue
-        bands.append((epoch, times[0] if last is None else last, times[-1]))
-        last = times[-1]
-    return bands
 
 
 def _draw_changes(

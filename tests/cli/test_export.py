@@ -14,7 +14,6 @@ from tests.cli.commands import (
     environment,
     execute,
     is_gone,
-    run_in_terminal,
     write_notebook,
 )
 from tests.gates import HANG_S
@@ -207,12 +206,3 @@ def test_cells_run_as_in_a_notebook(tmp_path):
     before = path.read_bytes()
     done = execute(path, "--set", "N=9", "--set", "ROOT=a b", cwd=tmp_path)
     assert (done.returncode, path.read_bytes() == before) == (0, True), done.stderr
-
-
-def test_export_in_a_terminal_draws_a_bar(tmp_path):
-    """In a terminal a bar shows which cell is running; the message stands below."""
-    pytest.importorskip("rich")
-    path = write_notebook(tmp_path / "n.ipynb", "x = 1", "['[red]'][x]")
-    seen = run_in_terminal("export", path, "-o", "loader.py", "--execute", cwd=tmp_path)
-    words = ["cell 2 of 2: ['[red]'][x]", "━", "IndexError: list index out of range"]
-    assert (seen.code, [word for word in words if word not in seen.drawn]) == (1, []), seen.drawn

@@ -46,22 +46,12 @@ def test_changes_are_marked():
     assert marks.hovertext[1] == "decode.concurrency 4 → 5<br>by panel: decode limits"
 
 
-def test_epochs_are_marked():
-    """Epochs are named, every second one is shaded."""
-    layout = figure(photographs()).layout
-    bands = [(shape.x0, shape.x1) for shape in layout.shapes if shape.type == "rect"]
-    assert [note.text for note in layout.annotations] == ["epoch 0", "epoch 1"]
-    assert bands == [(5.25, 39.25)]
-
-
-def test_many_epochs_and_changes():
-    """Narrow epochs have no names, and only the last changes are marked."""
+def test_many_changes():
+    """Only the last changes are marked."""
     run = photographs()
-    for row in run.past:
-        row["epoch"] = int(row["time_s"])
     run.events = tuple(KnobChange(BEGUN_S + n / 20, "a.b", n, n + 1, "", "") for n in range(500))
     layout = figure(run).layout
-    assert (layout.annotations, sum(s.type == "line" for s in layout.shapes)) == ((), 100)
+    assert sum(shape.type == "line" for shape in layout.shapes) == 100
 
 
 def test_names_are_shown_as_they_are():
@@ -93,16 +83,13 @@ def test_gap_between_epochs():
     assert [place for place, rate in enumerate(rates) if rate is None] == [6, 7]
 
 
-def test_waits_and_bands_leave_gaps():
-    """Between epochs the loop does not wait, and no epoch is shaded."""
+def test_waits_leave_gaps():
+    """Between epochs the loop does not wait."""
     run = photographs()
     for row in run.past:
         row["time_s"] += 60 * row["epoch"]
-        row["epoch"] += 1
-    drawn = figure(run)
-    waits = traces(drawn)["loop waits"].y
-    bands = [(shape.x0, shape.x1) for shape in drawn.layout.shapes if shape.type == "rect"]
-    assert (waits[5:9], bands) == ((62.0, None, None, 62.0), [(0.25, 5.25)])
+    waits = traces(figure(run))["loop waits"].y
+    assert waits[5:9] == (62.0, None, None, 62.0)
 
 
 def test_nothing_yet():

@@ -1,6 +1,7 @@
 """Processes that a stage starts itself, in its worker."""
 
 import multiprocessing
+import os
 import subprocess
 
 import pytest
@@ -34,6 +35,26 @@ def test_a_forked_pool(capfd):
 
     with placed(4, work).start() as run:
         assert drained(run) == [sum(range(n + 1)) for n in range(4)]
+
+
+@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
+def test_a_fork_that_holds_all_files(tmp_path, bell, gate):
+    """A forked process that goes on without an exec hides no death of its worker either."""
+
+    def work(n):
+        mark = tmp_path / str(n)
+        if n == 2 and not mark.exists():
+            mark.touch()
+            if os.fork() == 0:
+                gate.wait()
+                os._exit(0)
+            os._exit(3)
+        return n
+
+    with placed(6, work).start() as run:
+        got = drained(run)
+        gate.open()
+    assert got == list(range(6))
 
 
 def test_a_pipeline_with_processes_in_a_stage():

@@ -1,6 +1,7 @@
 """The end of workers: with their run, however and whenever that ends."""
 
 import gc
+import os
 import threading
 import weakref
 
@@ -46,6 +47,30 @@ def test_a_run_that_is_dropped():
     assert (died(), alive(workers)) == (None, [])
 
 
+def test_an_exception_in_the_loop():
+    """One epoch of a pipeline takes its workers with it when the loop fails."""
+    workers = []
+
+    def train():
+        for _, pid in placed(100, lambda n: (n, os.getpid())):
+            workers.append(psutil.Process(pid))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        finished(train)
+    gc.collect()
+    assert (len(workers), alive(workers)) == (1, [])
+
+
+def test_break_out_of_a_pipeline():
+    """One epoch of a pipeline takes its workers with it when the loop is left."""
+    for n, pid in placed(100, lambda n: (n, os.getpid())):
+        worker = psutil.Process(pid)
+        if n == 5:
+            break
+    assert alive([worker]) == []
+
+
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03, 0.1])
 def test_close_while_workers_start(gate, after_s):
     """A run that is closed while its workers start leaves none of them, though they never end."""
@@ -60,6 +85,29 @@ def test_close_while_workers_start(gate, after_s):
     finished(lambda: run.close(timeout_s=0))
     del items
     assert run["fn"].pids == ()
+
+
+def test_many_short_lives():
+    """Runs that are closed at any moment, one after the other, leave nothing behind."""
+    counts = []
+    for taken in range(12):
+        run = placed(50, lambda n: n, concurrency=3).start()
+        items = iter(run)
+        counts.append(len(finished(lambda items=items, n=taken: [next(items) for _ in range(n)])))
+        finished(lambda run=run: run.close(timeout_s=0))
+        del items, run
+    assert counts == list(range(12))
+
+
+def test_close_while_paused(bell):
+    """A paused run closes at once, with its workers."""
+    run = placed(50, bell.ring, prefetch=1).start()
+    items = iter(run)
+    bell.wait()
+    run.pause()
+    finished(run.close)
+    del items
+    assert (run.closed, run["fn"].pids) == (True, ())
 
 
 def test_a_worker_that_is_stopped():

@@ -67,6 +67,41 @@ def work():
 """
 
 
+def test_a_fork_of_the_user_in_between(tmp_path):
+    """A process that user code forks takes no workers with it, and can have its own."""
+    text = """
+        import os, sys
+        import nbpipe
+
+        chain = nbpipe.source(range(6)).map(lambda n: 2 * n, name="fn", executor="process")
+        run = chain.start()
+        print(list(run), flush=True)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                list(run)
+            except nbpipe.RunClosedError:
+                print("refused", flush=True)
+            with chain.start() as own:
+                print(list(own), set(own["fn"].pids) & set(run["fn"].pids), flush=True)
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1], flush=True)
+        print(list(run), flush=True)
+        pids = run["fn"].pids
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        run.close()
+        print(len(pids), run["fn"].pids)
+    """
+    code, out, err = ran(text, tmp_path)
+    got = "[0, 2, 4, 6, 8, 10]"
+    assert (code, err) == (0, "")
+    lines = [got, "refused", f"{got} set()", "0", got, "1 ()"]
+    assert out.splitlines() == lines
+
+
 def test_the_exit_of_a_forked_process(tmp_path):
     """A forked process that ends by itself ends nothing of its parent's."""
     text = """
@@ -129,6 +164,24 @@ STUCK = """
         work, name="fn", executor="process", concurrency=3
     ).start()
 """
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_in_the_loop(tmp_path, method):
+    """A script that fails in its loop shows its own error alone, and leaves nobody."""
+    text = STUCK.format(stuck=-1, count=10**6) + (
+        "    for item in run:\n"
+        "        if item == 50:\n"
+        "            print('failing', flush=True); sys.stdin.readline()\n"
+        "            raise ZeroDivisionError('in the loop')\n"
+    )
+    with Script(text, tmp_path, method=method) as script:
+        script.line()
+        code, out, err = script.end()
+        left = script.left()
+    assert (code, out, left) == (1, "", [])
+    assert err.splitlines()[-1] == "ZeroDivisionError: in the loop"
+    assert err.count("Traceback") == 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,14 +1,13 @@
 """Calls that take too long: their worker is killed, it alone, and `on_error` decides."""
 
 import contextlib
-import logging
 import threading
 
 import pytest
 
 import nbpipe
 from nbpipe.executors import process
-from tests.gates import HANG_S, delivered, drained, finished
+from tests.gates import HANG_S, delivered, drained
 
 LIMIT_S = 1.0  # calls that are not stuck take next to nothing of it
 
@@ -169,17 +168,3 @@ def test_the_start_of_a_worker_is_no_call(clock):
     options = {"worker_init": slow_init, "concurrency": 1, "timeout_s": HANG_S}
     with contextlib.redirect_stdout(clock), placed(4, lambda n: n, **options).start() as run:
         assert drained(run) == list(range(4))
-
-
-def test_close_waits_for_what_ends(gate, bell, caplog):
-    """A call that ends in the time given to `close` is no reason for a word."""
-    run = placed(4, stuck_at(0, gate, bell), timeout_s=None).start()
-    items = iter(run)
-    bell.wait(2)
-    opener = threading.Timer(0.1, gate.open)
-    opener.start()
-    with caplog.at_level(logging.WARNING, logger="nbpipe"):
-        finished(lambda: run.close(timeout_s=HANG_S))
-    opener.join()
-    del items
-    assert caplog.records == []

@@ -1,6 +1,5 @@
 """torch in workers: tensors that come and go, one thread, numbers by the item."""
 
-import ast
 import functools
 import os
 import signal
@@ -10,11 +9,9 @@ from pathlib import Path
 import pytest
 
 import nbpipe
-from nbpipe.base.seeding import seed_item
 from tests.executors.processes.chain import placed
 from tests.executors.processes.conftest import start_server
 from tests.gates import drained
-from tests.scripts import ran
 
 FILES = Path("/proc/self/fd")
 pytestmark = pytest.mark.torch
@@ -61,43 +58,6 @@ def drawn(fn, **options):
     options = {"concurrency": 2, **options}
     with placed(30, fn, **options).start(seed=3) as run:
         return drained(run)
-
-
-def test_torch_draws_by_the_item():
-    """Numbers of torch's own generator depend on no worker, and differ between items."""
-
-    def work(n):
-        import torch
-
-        return float(torch.rand(1))
-
-    found = drawn(work)
-    others = [drawn(work, concurrency=5), drawn(work, max_items_per_worker=4)]
-    assert others == [found] * 2
-    assert len(set(found)) == 30
-
-
-def test_torch_that_only_a_worker_loads(tmp_path):
-    """A worker whose function loads torch draws by the item from the first one on."""
-    import torch
-
-    text = """
-        import sys
-        import nbpipe
-
-        def work(n):
-            import torch
-            seed = nbpipe.worker_info().seed
-            return torch.get_num_threads(), seed, float(torch.rand(1))
-
-        with nbpipe.source(range(3)).map(work, executor="process").start() as run:
-            print("torch" in sys.modules, list(run))
-    """
-    code, out, err = ran(text, tmp_path)
-    assert (code, out[:6], err) == (0, "False ", "")
-    for threads, seed, number in ast.literal_eval(out[6:]):
-        seed_item(seed)
-        assert (threads, number) == (1, float(torch.rand(1)))
 
 
 class Cache:

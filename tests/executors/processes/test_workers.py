@@ -72,6 +72,16 @@ def test_worker_init_that_fails(on_error):
     assert "no licence" in str(causes[-1])
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_worker_init_that_dies(on_error):
+    """A worker that dies whenever it begins ends the epoch, too, and no item is blamed for it."""
+    chain = placed(10, lambda n: n, worker_init=lambda: os._exit(5), on_error=on_error)
+    with chain.start() as run:
+        got, error = delivered(run)
+    assert (got, isinstance(error, nbpipe.StageError)) == ([], True)
+    assert "exit code 5" in str(error)
+
+
 def test_worker_init_of_a_region(bell):
     """Stages that share workers are prepared together, by the init of the first."""
     chain = placed(10, lambda n: n, worker_init=bell.ring, concurrency=1)
@@ -91,22 +101,6 @@ def test_workers_are_replaced(ordered):
     counts = [sum(pid == other for _, other in got) for pid in {pid for _, pid in got}]
     assert (sorted(n for n, _ in got), max(counts) <= most) == (list(range(60)), True)
     assert not ordered or [n for n, _ in got] == list(range(60))
-
-
-def test_replaced_workers_are_prepared(bell):
-    """Each new worker calls `worker_init`."""
-    chain = nbpipe.source(range(9)).map(
-        lambda n: os.getpid(),
-        executor="process",
-        timeout_s=30,
-        max_items_per_worker=3,
-        worker_init=bell.ring,
-    )
-    with chain.start() as run:
-        got = drained(run)
-        rung = [pid for _, pid in bell.rings()]
-    assert sorted(rung) == sorted(set(got))
-    assert [got.count(pid) for pid in rung] == [3, 3, 3]
 
 
 # -- worker_info --------------------------------------------------------------------------
