@@ -49,7 +49,7 @@ CIRCLES = {
     "engine/task.py": {"engine/map.py", "engine/node.py"},
 }
 # Names of classes that mean more than one thing; none may be added.
-AMBIGUOUS_CLASSES = "Answer Failure Record Sample Step"
+AMBIGUOUS_CLASSES = "Answer Failure Record Sample"
 # They import torch when they need it; all others ask whether it is loaded.
 IMPORT_TORCH = {"executors/device.py", "ranks.py", "dataloader/loader.py"}
 # Functions longer than 40 lines, as "file:name", each with its reason.

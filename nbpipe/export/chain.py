@@ -6,10 +6,9 @@ import ast
 import contextlib
 import functools
 import inspect
-from collections import Counter
-from collections.abc import Iterator
+import re
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -37,8 +36,8 @@ from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusa
 from .definitions import is_defined
 from .difference import same_value
 from .held import handle_in, kind_of, secret_in
-from .literals import NoLiteral
-from .module import Chain, Module, Parameter, Piece, Spelling, Step, stage_words
+from .literals import NoLiteral, group
+from .module import Module, Parameter, Piece, Spelling, stage_words
 from .pieces import (
     Called,
     Place,
@@ -49,10 +48,9 @@ from .pieces import (
     new_function,
     new_object,
     on_trial,
-    same_function,
 )
 from .secrets import secret_in_text
-from .source import names_in, replaced
+from .source import last_name, names_in, names_read, replaced
 
 # -- Expressions: a live value as source, in the place where a chain uses it -----------------------
 _BUILTINS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -134,8 +132,12 @@ def _function(value: FunctionType, place: Place) -> str:
         place.collector.need(place.scope, named, place.use)
         return named
     if named is None:
-        same = _member(value, place) or same_function(value, place)
+        same = _member(value, place)
         if same is not None:
+            return same
+        same = place.collector.same_name(place.scope, value, place.use)
+        if same is not None:
+            place.collector.need(place.scope, same, place.use)
             return same
     if value.__closure__:
         return _captured(value, place, named)
@@ -252,18 +254,14 @@ def _object(value: Any, place: Place) -> str:
 
 
 # -- Arguments: plain options of stages as source --------------------------------------------------
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """Write a text in double quotes where that needs no more escapes."""
     single = repr(text)
     return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
 
 
-def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
-    """Write the arguments of a claim.
-
-    Raises:
-        ExportError: it has a store of this process.
-    """
+def _claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
+    """Write the arguments of a claim; a store of this process is refused."""
     arguments = [f"chunk={spec.chunk}"]
     if isinstance(spec.store, LocalStore):
         arguments.append("store=nbpipe.ranks.LocalStore()")
@@ -273,15 +271,11 @@ def claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
             "and call torch.distributed.init_process_group before the first epoch",
             use,
         )
-    return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
+    return [*arguments, *([f"name={_quoted(stage.name)}"] if stage.named else [])]
 
 
-def target_of(stage: Stage, use: Use) -> Target:
-    """Return the device of a stage.
-
-    Raises:
-        ExportError: it uses a stream of this process.
-    """
+def _target_of(stage: Stage, use: Use) -> Target:
+    """Return the device of a stage; a stream of this process is refused."""
     assert stage.placement is not None
     target = stage.placement.given
     assert isinstance(target, Target)
@@ -300,7 +294,7 @@ def _policy_arguments(policy: FailurePolicy) -> list[str]:
     if retry is not None:
         inner = [str(retry.times)]
         inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
-        inner += [f"then={quoted(retry.then)}"] if retry.then != "raise" else []
+        inner += [f"then={_quoted(retry.then)}"] if retry.then != "raise" else []
         arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
     elif policy.skips:
         arguments.append('on_error="skip"')
@@ -309,39 +303,9 @@ def _policy_arguments(policy: FailurePolicy) -> list[str]:
     return arguments
 
 
-# -- Beginnings: stages that several chains of one pipeline have in common -------------------------
-def _shared_beginnings(chain: Stages) -> set[tuple[int, ...]]:
-    """Return the longest beginnings that several chains have in common, as ids of stages."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    for one in _chains(chain):
-        ids = tuple(map(id, one))
-        counts.update(ids[:count] for count in range(1, len(ids) + 1))
-    several = {key for key, count in counts.items() if count > 1}
-    return {key for key in several if not any(_extends(other, key, counts) for other in several)}
-
-
-def _extends(
-    other: tuple[int, ...], key: tuple[int, ...], counts: Counter[tuple[int, ...]]
-) -> bool:
-    longer = len(other) > len(key) and other[: len(key)] == key
-    return longer and counts[other] == counts[key]
-
-
-def _chains(chain: Stages) -> list[Stages]:
-    """Return a chain and all that it joins; branches of routes have no beginning of their own."""
-    found = [chain]
-    for stage in chain:
-        if not stage.spec.branches:
-            for one in stage.inputs:
-                found += _chains(one)
-    return found
-
-
 # -- Items: the source of a pipeline; the path that its files are found under is a parameter -------
-_METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))
-_FUNCTIONS = frozenset(("glob", "iglob", "listdir", "scandir", "walk"))
-_MODULES = frozenset(("glob", "os"))
-_ROOT, _PATTERN = "root", "pattern"
+_METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))  # of paths
+_ROOT = "root"
 _ITEMS = "_items"  # what stands for an expression that the trial decides on
 _CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
 _MAKE = "give the source a function that makes them: nbpipe.source(make_items)"
@@ -379,9 +343,9 @@ def items_of(
     written = None if call is None or not call.is_global else _argument(call)
     written = _followed(written, items, place)
     if written is not None:
-        found = _root(written.node, place)
-        if found is not None and _is_placed(written, found[0]):
-            return _searched(_Search(written, *found, wanted), items, place)
+        root = _root(written, place)
+        if root is not None:
+            return _searched(written, root, wanted, items, place)
     if _is_named(items, place):
         return _item_name(items, place), None
     return _checked(written, items, place), None
@@ -436,40 +400,57 @@ def _item_name(items: Any, place: Place) -> str:
 
 
 # -- files under a path ----------------------------------------------------------------------------
-def _searches(node: ast.expr) -> Iterator[ast.expr]:
-    """Return the paths that an expression looks for files under."""
-    for one in ast.walk(node):
-        if not isinstance(one, ast.Call) or not isinstance(one.func, ast.Attribute):
-            continue
-        owner, name = one.func.value, one.func.attr
-        is_module = isinstance(owner, ast.Name) and owner.id in _MODULES
-        if is_module and name in _FUNCTIONS and one.args:
-            yield one.args[0]
-        elif not is_module and name in _METHODS:
-            yield owner
+def _root(written: _Written, place: Place) -> ast.expr | None:
+    """Return the path whose method an expression looks for files by.
+
+    It is a variable or `Path(...)`; None where there are several, or none.
+    """
+    found = [
+        one.func.value
+        for one in ast.walk(written.node)
+        if isinstance(one, ast.Call)
+        and isinstance(one.func, ast.Attribute)
+        and one.func.attr in _METHODS
+        and _is_path(one.func.value, written.node, place)
+    ]
+    source = written.statement.cell.text
+    names = [one for root in found for one in _same(written.node, root) if _is_name(one)]
+    # Of variables in f-strings, Python 3.11 does not know the place.
+    placed = all(ast.get_source_segment(source, one) == last_name(one) for one in names)
+    return found[0] if placed and len(set(map(ast.dump, found))) == 1 else None
 
 
-class _Search(NamedTuple):
-    """An expression that looks for files."""
-
-    written: _Written
-    root: ast.expr
-    base: ast.expr
-    wanted: str
+def _is_path(node: ast.expr, whole: ast.expr, place: Place) -> bool:
+    if isinstance(node, ast.Name):
+        is_global = node.id in names_read(whole, future=True).now
+        return is_global and isinstance(place.scope.namespace.get(node.id), Path)
+    return isinstance(node, ast.Call) and last_name(node.func) == "Path"
 
 
-def _searched(search: _Search, items: Any, place: Place) -> tuple[str, Parameter]:
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _same(whole: ast.expr, root: ast.expr) -> list[ast.expr]:
+    """Return all places of an expression where the same variable is; only one of another part."""
+    if not isinstance(root, ast.Name):
+        return [root]
+    return [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == root.id]
+
+
+def _searched(
+    written: _Written, root: ast.expr, wanted: str, items: Any, place: Place
+) -> tuple[str, Parameter]:
     """Make a parameter of the path that files are looked for under."""
-    statement, node = search.written
-    root = search.root
+    statement, node = written
     source = statement.cell.text
     whole = ast.get_source_segment(source, node) or ""
     default = ast.get_source_segment(source, root) or ""
     if secret_in_text(f"items = {whole}"):
         raise secret_refusal("the source", place.use)
-    wanted = search.wanted.replace(_ROOT, _PATTERN) if "*" in default else search.wanted
     name = place.collector.free_name(wanted) if default != wanted else wanted
-    parameter = Parameter(name, _annotation(root, search.base, place), default, positional=True)
+    annotation = place.collector.spelled(place.scope, Path, place.use)
+    parameter = Parameter(name, annotation, default, positional=True)
     mark = place.collector.free_name(_ITEMS)
     now, later = place.collector.read(place.scope, node, statement.cell, place.use)
     text = replaced(source, ((one, name) for one in _same(node, root)), within=node)
@@ -488,71 +469,6 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
         f"changed afterwards, or the files were; make it in one expression, as {name} = "
         "sorted(...), and rebuild the pipeline"
     )
-
-
-def _root(node: ast.expr, place: Place) -> tuple[ast.expr, ast.expr] | None:
-    """Return the folder that an expression looks for files under, and the path that names it.
-
-    None where there are several folders, or the expression itself finds out where to look.
-    """
-    inner = {name for one in ast.walk(node) for name in _bound(one)}
-    found = [(_folder(base, inner, place), base) for base in _searches(node)]
-    outer = [(root, base) for root, base in found if inner.isdisjoint(names_in(root))]
-    return outer[0] if len({ast.dump(root) for root, _ in outer}) == 1 else None
-
-
-def _bound(node: ast.AST) -> Iterator[str]:
-    """Return the names that a part of an expression binds for others."""
-    if isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-
-
-def _folder(base: ast.expr, inner: set[str], place: Place) -> ast.expr:
-    """Return the part of a path that names a folder: a variable, else all of it."""
-    for node in ast.walk(base):
-        if isinstance(node, ast.Name) and node.id not in inner:
-            value = place.scope.namespace.get(node.id)
-            if isinstance(value, PurePath | str):
-                return node
-    return base
-
-
-def _annotation(root: ast.expr, base: ast.expr, place: Place) -> str:
-    value = place.scope.namespace.get(root.id) if isinstance(root, ast.Name) else None
-    if isinstance(value, str) or isinstance(root, ast.Constant | ast.JoinedStr):
-        return "str"
-    if root is base and value is None and _is_text(base):
-        return "str"
-    kind = type(value) if isinstance(value, PurePath) else None
-    if kind is None or kind.__name__.endswith(("PosixPath", "WindowsPath")):
-        from pathlib import Path
-
-        kind = Path
-    return place.collector.spelled(place.scope, kind, place.use)
-
-
-def _is_text(base: ast.expr) -> bool:
-    """Tell whether a path is text: neither a path nor something that is joined to one."""
-    if isinstance(base, ast.BinOp):
-        return not isinstance(base.op, ast.Div)
-    return not (isinstance(base, ast.Call) and ast.unparse(base.func).endswith("Path"))
-
-
-def _same(whole: ast.expr, part: ast.expr) -> list[ast.expr]:
-    """Return all places of an expression where the same variable is; only one of another part."""
-    if not isinstance(part, ast.Name):
-        return [part]
-    found = [one for one in ast.walk(whole) if isinstance(one, ast.Name) and one.id == part.id]
-    return sorted(found, key=lambda one: (one.lineno, one.col_offset))
-
-
-def _is_placed(written: _Written, part: ast.expr) -> bool:
-    """Tell whether a variable is where its tree says; in f-strings, Python 3.11 may be wrong."""
-    source = written.statement.cell.text
-    names = [one for one in _same(written.node, part) if isinstance(one, ast.Name)]
-    return all(ast.get_source_segment(source, one) == one.id for one in names)
 
 
 # -- what has no name ------------------------------------------------------------------------------
@@ -627,7 +543,7 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
         writer = _ChainWriter(chain, collector, home, avoid=frozenset(hidden))
         whole = writer.chain(chain)
     parameters = tuple(writer.parameters.values())
-    return Module(parameters, tuple(writer.locals.items()), whole)
+    return Module(parameters, whole)
 
 
 @final
@@ -644,70 +560,34 @@ class _ChainWriter:
         self.read: set[str] = set()
         self._addresses = {id(stage): address for address, stage in addresses(chain).items()}
         self._words = stage_words(chain)
-        self._shared = _shared_beginnings(chain)
-        self._known: dict[tuple[int, ...], str] = {}
-        self._knobs: dict[int, str] = {}
+        self._sources: dict[int, str] = {}  # what each reads, by the stage's id
+        self._knobs: dict[int, tuple[str, Stage]] = {}
         self._devices: dict[str, str] = {}
         self.parameters: dict[str, Parameter] = {}
-        self.locals: dict[str, Chain] = {}
 
     # -- chains ---------------------------------------------------------------------------
-    def chain(self, stages: Stages, *, whole: bool = False) -> Chain:
-        """Write a chain; a beginning that another chain has, too, becomes a local variable."""
-        count = 0 if whole else self._shared_length(stages)
-        if count:
-            head = Chain(self._local(stages[:count]))
-        else:
-            head = self._head(stages[0])
-            count = 1
-        names = {stage.name for stage in stages[:count]}
-        steps = []
-        for number in range(count, len(stages)):
-            steps.append(self._step(stages[number], number, names))
-            names |= _names_of_stage(stages[number])
-        return Chain(head.head, head.inputs, head.listed, head.arguments, tuple(steps))
+    def chain(self, stages: Stages) -> str:
+        """Write a chain; a beginning that several chains have in common is written in each."""
+        text = self._head(stages[0])
+        names = {stages[0].name}
+        for number, stage in enumerate(stages[1:], 1):
+            text += self._step(stage, number, names)
+            names |= _names_of_stage(stage)
+        return text
 
-    def _shared_length(self, stages: Stages) -> int:
-        keys = [tuple(map(id, stages[:count])) for count in range(1, len(stages) + 1)]
-        return max((len(key) for key in keys if key in self._shared), default=0)
-
-    def _local(self, stages: Stages) -> str:
-        key = tuple(map(id, stages))
-        if key not in self._known:
-            chain = self.chain(stages, whole=True)
-            self._known[key] = name = self._free(self._user_name(stages) or "shared")
-            self.locals[name] = chain
-        return self._known[key]
-
-    def _user_name(self, stages: Stages) -> str | None:
-        """Return the user's variable for a pipeline of these stages."""
-        for name, value in self._home.namespace.items():
-            chain = getattr(value, "chain", None) if type(value).__name__ == "Pipeline" else None
-            taken = name in self._collector.found.owners or not name.isidentifier()
-            if isinstance(chain, tuple) and list(map(id, chain)) == list(map(id, stages)):
-                return None if taken or name.startswith("_") else name
-        return None
-
-    def _free(self, wanted: str) -> str:
-        name = wanted
-        if wanted in self._collector.found.owners or wanted not in self._home:
-            name = self._collector.free_name(wanted)
-        self._collector.found.owners[name] = None
-        return name
-
-    def _head(self, stage: Stage) -> Chain:
+    def _head(self, stage: Stage) -> str:
         spec: Any = stage.spec
         if spec.runs != "source":
-            inputs = tuple(self.chain(one) for one in stage.inputs)
-            listed = stage.op in ("mix", "interleave")
-            return Chain(f"nbpipe.{stage.op}", inputs, listed, tuple(self._join(stage, spec)))
-        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
+            inputs = [self.chain(one) for one in stage.inputs]
+            if stage.op in ("mix", "interleave"):
+                inputs = [group("[", inputs, "]")]
+            return group(f"nbpipe.{stage.op}(", [*inputs, *self._join(stage, spec)], ")")
+        tail = [] if stage.name == "source" else [f"name={_quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
-        if stage.inputs:
-            inner = self.chain(stage.inputs[0])
-            return Chain("nbpipe.source", (inner,), False, tuple(tail))  # noqa: FBT003
-        text = self._items(stage, spec)
-        return Chain("nbpipe.source", arguments=(text, *tail))
+        if id(stage) not in self._sources:
+            inputs = [self.chain(one) for one in stage.inputs]
+            self._sources[id(stage)] = inputs[0] if inputs else self._items(stage, spec)
+        return group("nbpipe.source(", [self._sources[id(stage)], *tail], ")")
 
     def _items(self, stage: Stage, spec: Source) -> str:
         named = _ROOT in self.parameters
@@ -739,15 +619,17 @@ class _ChainWriter:
         return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
-    def _step(self, stage: Stage, number: int, names: set[str]) -> Step:
+    def _step(self, stage: Stage, number: int, names: set[str]) -> str:
         spec: Any = stage.spec
         if spec.runs == "call":
-            return Step(stage.op, tuple(self._call(stage, spec, number, names)))
-        if spec.runs == "route":
-            return self._route(stage, spec, names)
-        if spec.runs == "batch":
-            return Step("batch", tuple(self._batch(stage, spec, names)))
-        return Step(stage.op, tuple(self._plain(stage, spec)))
+            arguments = self._call(stage, spec, number, names)
+        elif spec.runs == "route":
+            arguments = self._route(stage, spec, names)
+        elif spec.runs == "batch":
+            arguments = self._batch(stage, spec, names)
+        else:
+            arguments = self._plain(stage, spec)
+        return group(f".{stage.op}(", arguments, ")")
 
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
@@ -766,7 +648,7 @@ class _ChainWriter:
         """Return `name=` where the module would call the stage something else."""
         name = stage.name.partition("@")[0]
         same = numbered(clean_name(found), names) == name
-        return [] if same and not stage.named else [f"name={quoted(name)}"]
+        return [] if same and not stage.named else [f"name={_quoted(name)}"]
 
     def _executor(self, stage: Stage, place: Place) -> list[str]:
         if stage.placement is None:
@@ -819,10 +701,10 @@ class _ChainWriter:
 
     def _plain(self, stage: Stage, spec: Any) -> list[str]:
         if spec.runs == "device":
-            target = target_of(stage, self._place(stage, None, "").use)
+            target = _target_of(stage, self._place(stage, None, "").use)
             return [self._device(stage, target), *self._knob_arguments(stage)]
         if spec.claims:
-            return claim_arguments(stage, spec, self._place(stage, None, "").use)
+            return _claim_arguments(stage, spec, self._place(stage, None, "").use)
         given = [
             self._argument(stage, word, value, named=word not in spec.positional)
             for word, value in spec.arguments(stage.given)
@@ -831,7 +713,7 @@ class _ChainWriter:
 
     def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
         if isinstance(value, str):
-            text = quoted(value)
+            text = _quoted(value)
         elif isinstance(value, int | float):
             text = repr(value)
         else:
@@ -843,33 +725,34 @@ class _ChainWriter:
         """Return the parameter for a device; stages on one device have one."""
         if target.device not in self._devices:
             self._devices[target.device] = name = self._parameter(stage, "device")
-            self._add(Parameter(name, "str", quoted(target.device)))
+            self._add(Parameter(name, "str", _quoted(target.device)))
         return self._devices[target.device]
 
-    def _route(self, stage: Stage, spec: Route, names: set[str]) -> Step:
+    def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:
         place = self._place(stage, spec.key, f"{stage.name}_key", "route")
         key = self._expression(spec.key, place)
-        branches = []
+        branches: dict[str, str] = {}
         for value, inner in zip(spec.values, stage.inputs, strict=True):
             text = self._expression(value, self._at_home(place))
+            branches[text] = ""
             known: set[str] = set()
-            steps = []
             for number, one in enumerate(inner):
-                steps.append(self._step(one, number, known))
+                branches[text] += self._step(one, number, known)
                 known.add(one.name.partition("@")[0])
-            branches.append((text, tuple(steps)))
-        return Step("route", (key, *self._name(stage, "route", names)), tuple(branches))
+        name, read = "chain", re.findall(r"\w+", " ".join(branches.values()))
+        while name in read:
+            name = f"{name}_"
+        pairs = [f"{value}: lambda {name}: {name}{steps}" for value, steps in branches.items()]
+        return [key, group("{", pairs, "}"), *self._name(stage, "route", names)]
 
     # -- knobs ----------------------------------------------------------------------------
     def _knob_arguments(self, stage: Stage) -> list[str]:
         """Return the knobs that were given or tuned, as parameters with their values."""
         arguments = []
         for word, knob in stage.knobs.items():
-            if id(knob) in self._knobs:  # it is that of the stage whose workers this one shares
-                continue
-            if word in stage.given or knob.value != knob.default:
-                name = self._parameter(stage, word)
-                self._knobs[id(knob)] = name
+            name, owner = self._knobs.get(id(knob), (self._parameter(stage, word), stage))
+            if owner is stage and (word in stage.given or knob.value != knob.default):
+                self._knobs[id(knob)] = name, stage
                 self._add(Parameter(name, "int", str(knob.value)))
                 arguments.append(f"{word}={name}")
         return arguments

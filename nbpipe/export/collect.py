@@ -31,7 +31,7 @@ from .held import is_generator, kind_of
 from .literals import NoLiteral, literal
 from .module import Import, Piece, Spelling
 from .secrets import advice, scrubbed, secrets_in_text
-from .source import Reads, names_read
+from .source import Names, names_read
 
 
 # -- Uses: who uses what, from the stage down, and refusals that tell it ---------------------------
@@ -156,14 +156,14 @@ class Scope:
 
     @functools.cached_property
     def _rebound(self) -> frozenset[str]:
-        return frozenset(name for reads in self._reads for name in reads[2])
+        return frozenset(name for reads in self._reads for name in reads.rebound)
 
     @functools.cached_property
     def _mutated(self) -> frozenset[str]:
-        return frozenset(name for reads in self._reads for name in reads[3])
+        return frozenset(name for reads in self._reads for name in reads.changed)
 
     @functools.cached_property
-    def _reads(self) -> list[Reads]:
+    def _reads(self) -> list[Names]:
         nodes = (one.node for cell in self.cells.cells for one in cell.statements)
         return [names_read(node, future=True) for node in nodes]
 
@@ -198,16 +198,16 @@ class Scope:
         found: list[Import] = []
         for one in self._imports:
             line = _line(one, name)
-            if line is None or one.for_types or not gives(line, value):
+            if line is None or not gives(line, value):
                 continue
             if line.member is not None or line.alias is not None:
                 return (line,) if not found else tuple(found)
             found.append(line)
         return tuple(dict.fromkeys(found))
 
-    def for_types(self, name: str) -> Import | None:
-        """Return the import of a name under `if TYPE_CHECKING:`."""
-        lines = (_line(one, name) for one in self._imports if one.for_types)
+    def not_executed(self, name: str) -> Import | None:
+        """Return an import of a name that is not bound, as one under `if TYPE_CHECKING:`."""
+        lines = (_line(one, name) for one in self._imports)
         return next((line for line in lines if line is not None), None)
 
     def alias_of(self, value: object) -> tuple[str, Import] | None:
@@ -565,7 +565,7 @@ class Collector:
             raise self._foreign(name, getattr(builtins, name, None), use)
         if _is_builtin(name):
             return
-        line = scope.for_types(name)
+        line = scope.not_executed(name)
         if line is None:
             raise refusal(f"{name!r} is not defined; define it, or take it out", use)
         self.found.owners[name] = scope
@@ -595,11 +595,11 @@ class Collector:
             use: who reads.
             local: names that are parameters in the module.
         """
-        now, later, rebound, mutated = names_read(node, future=cell.future)
-        for name in (*rebound, *mutated):
+        found = names_read(node, future=cell.future)
+        for name in (*found.rebound, *found.changed):
             self.found.changed.setdefault(name, use.words.partition(" [")[0])
-        self.need_all(scope, (now | later | rebound) - set(local), use)
-        return now, later
+        self.need_all(scope, (found.now | found.later | found.rebound) - set(local), use)
+        return found.now, found.later
 
     # -- imports --------------------------------------------------------------------------
     def add_import(self, line: Import) -> None:
@@ -662,7 +662,7 @@ class Collector:
             return known[0]
         if isinstance(value, ModuleType):
             return self._spelled_module(value)
-        own = scope.name_of(value) or self._same(scope, value, use)
+        own = scope.name_of(value) or self.same_name(scope, value, use)
         if own is not None and not (by_reference(value) and scope.newest(own) is None):
             self.need(scope, own, use)
             return own
@@ -678,7 +678,7 @@ class Collector:
             use,
         )
 
-    def _same(self, scope: Scope, value: Any, use: Use) -> str | None:
+    def same_name(self, scope: Scope, value: Any, use: Use) -> str | None:
         """Return the name of a function or class that was defined anew since, to the same effect.
 
         Raises:
@@ -686,7 +686,7 @@ class Collector:
         """
         name = getattr(value, "__name__", None)
         live = scope.namespace.get(name) if isinstance(name, str) else None
-        if by_reference(value) or not isinstance(live, FunctionType | type):
+        if live is None or by_reference(value) or "<locals>" in value.__qualname__:
             return None
         if same_value(value, live):
             return name

@@ -6,11 +6,10 @@ import ast
 import builtins
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..executors.pickling import CACHED, by_reference
 from .cells import Cell, Definition, Statement
@@ -62,22 +61,13 @@ def collect_definition(collector: Collector, scope: Scope, name: str, value: Any
     reads = use.then(words)
     _refuse_handle(collector, name, value, node, use)
     check_text(text, node, cell, words, use)
-    added = registered(scope, name, value, statement)
-    names = (name, *_names_of(collector, scope, added.texts))
+    _refuse_added(scope, name, value, statement, use)
     now, later = collector.read(scope, node, cell, reads)
     if isinstance(value, type):
-        later |= _read_members(collector, scope, name, [statement, *added.texts], reads)
-    for one in added.texts:
-        more = _read_added(collector, scope, one, reads)
-        now, later = now | more[0], later | more[1]
-    collector.need_all(scope, added.names, reads)
-    later |= added.names
-    if any(name in piece.names for piece in collector.found.pieces.values()):
-        return  # it stands below what it registers with
-    text = "\n\n\n".join([text, *(one.text for one in added.texts)])
+        later |= _read_members(collector, scope, name, statement, reads)
     piece = Piece(
-        names=names,
-        spellings=(Spelling(text, now - set(names), later - set(names)),),
+        names=(name,),
+        spellings=(Spelling(text, now - {name}, later - {name}),),
         expected={name: loosened(fingerprint_of(value), _filled_defaults(node))},
         first=scope.first(name),
         words=f"{_kind(node)} {name!r}, defined in {cell.place}",
@@ -99,11 +89,11 @@ def _written(scope: Scope, name: str, value: Any, use: Use) -> tuple[Statement, 
 
 
 def _read_members(
-    collector: Collector, scope: Scope, name: str, statements: Sequence[Statement], use: Use
+    collector: Collector, scope: Scope, name: str, statement: Statement, use: Use
 ) -> frozenset[str]:
     """Collect the functions that the attributes of a class hold; return their names."""
     members = members_of(scope[name])
-    place = unnamed_in(scope, members, statements)
+    place = unnamed_in(scope, members, [statement])
     if place is not None:
         collector.found.unnamed[name] = (place, use)
     return need_held(collector, scope, members, use)
@@ -122,27 +112,6 @@ def _refuse_handle(collector: Collector, name: str, value: Any, node: ast.AST, u
     if not isinstance(value, type) or not _changes_itself(node, name):
         raise error
     collector.found.alive[name] = ("", error)
-
-
-def _names_of(collector: Collector, scope: Scope, texts: Sequence[Statement]) -> list[str]:
-    """Return the names that statements bind for good; whoever needs them finds them there."""
-    names = sorted(
-        name for one in texts for name in one.binds if name in scope and scope.newest(name) is one
-    )
-    for name in names:
-        collector.found.owners.setdefault(name, scope)
-    return names
-
-
-def _read_added(
-    collector: Collector, scope: Scope, statement: Statement, use: Use
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Collect what a statement below a definition reads, and refuse what must not be in it."""
-    node, cell = statement.node, statement.cell
-    name = getattr(node, "name", None)
-    words = f"a line of {cell.place}" if name is None else described(name, node, cell.place)
-    check_text(statement.text, node, cell, words, use)
-    return collector.read(scope, node, cell, use.then(words))
 
 
 def unnamed_in(scope: Scope, value: Any, statements: Sequence[Statement]) -> str | None:
@@ -262,8 +231,7 @@ def _filled_defaults(node: ast.AST) -> Iterator[str]:
 def _is_named(statement: Statement, found: Definition) -> bool:
     """Tell whether the text of a class takes a function over by its name, as `run = helper`."""
     named = getattr(found.node, "name", None)
-    reads = names_read(statement.node, future=True)
-    return named in reads[0]
+    return named in names_read(statement.node, future=True).now
 
 
 def _is_decorated(statement: Statement | None, name: str) -> bool:
@@ -307,59 +275,34 @@ def _named_in(scope: Scope, value: Any) -> Iterator[Any]:
             return
 
 
-# -- Registers: what statements add to functions and classes after these are defined ---------------
-# `@show.register` adds an implementation to a function, `@Steps.register("crop")` one to a class.
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-_REGISTER = "register"
+# -- Implementations that are added to a function below it, as by `@show.register` -----------------
+def _refuse_added(scope: Scope, name: str, value: Any, statement: Statement, use: Use) -> None:
+    """Refuse a function or class with implementations that its own text does not hold.
 
-
-class Registered(NamedTuple):
-    """What is added to a function or class.
-
-    Attributes:
-        texts: statements that must stand below it, oldest first.
-        names: functions that add themselves, each a definition of its own.
+    Raises:
+        ExportError: there is one.
     """
-
-    texts: tuple[Statement, ...]
-    names: frozenset[str]
-
-
-def registered(scope: Scope, name: str, value: Any, statement: Statement) -> Registered:
-    """Find what is added to a function or class.
-
-    Args:
-        scope: where it lives.
-        name: its name.
-        value: the function or class.
-        statement: its definition.
-    """
-    codes = implementations(value)
-    dispatches = codes is not None or _dispatching(value)
-    texts: dict[str, Statement] = {}
-    names: set[str] = set()
-    for one in _below(scope, statement):
-        node = one.node
-        if isinstance(node, _FUNCTIONS) and any(_adds(mark, name) for mark in node.decorator_list):
-            if codes is not None and not _is_among(scope, one, codes):
-                continue  # another one took its place
-            if not dispatches and scope.newest(node.name) is one and node.name in scope:
-                names.add(node.name)
-            else:
-                texts.setdefault(_overload(node), one)
-                texts[_overload(node)] = one
-        elif dispatches and isinstance(node, ast.Expr) and _is_registration(node.value, name):
-            texts[ast.dump(node)] = one
-    return Registered(tuple(texts.values()), frozenset(names))
+    methods = vars(value).values() if isinstance(value, type) else ()
+    kinds = functools.singledispatchmethod
+    owners = [value, *(one.dispatcher for one in methods if isinstance(one, kinds))]
+    for code in (code for owner in owners for code in _implementations(owner)):
+        found = scope.cells.definition(code)
+        if found is not None and found.statement is not statement:
+            raise refusal(
+                f"{found.place} registers an implementation with {name!r}, which is not in its "
+                "own text; write one function that looks at the type, or define all of them in "
+                "one cell that begins with the line `#| nbpipe: setup`",
+                use,
+            )
 
 
-def implementations(value: Any) -> list[CodeType] | None:
-    """Return the code of all implementations of a `singledispatch` function; None for others."""
+def _implementations(value: Any) -> list[CodeType]:
+    """Return the code of all implementations of a `singledispatch` function; none of others."""
     registry = getattr(value, "registry", None)
     if not isinstance(registry, Mapping) or not callable(getattr(value, "dispatch", None)):
-        return None
-    inner = (inspect.unwrap(one) for one in registry.values() if callable(one))
-    return [one.__code__ for one in inner if hasattr(one, "__code__")]
+        return []
+    found = (code_of(one) for one in registry.values() if callable(one))
+    return [code for code in found if code is not None]
 
 
 def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
@@ -382,62 +325,18 @@ def lost(scope: Scope, used: frozenset[str]) -> Iterator[tuple[Statement, str]]:
                     continue
                 with contextlib.suppress(AttributeError, KeyError):
                     found = followed(call.value, scope.namespace)
-                    if implementations(found) is not None and by_reference(found):
+                    if _implementations(found) and by_reference(found):
                         yield statement, ast.unparse(call.value)
-
-
-def _below(scope: Scope, statement: Statement) -> Iterator[Statement]:
-    after = (statement.cell.order, statement.number)
-    for cell in scope.cells.cells:
-        for one in cell.statements:
-            if (one.cell.order, one.number) > after:
-                yield one
-
-
-def _is_among(scope: Scope, statement: Statement, codes: list[CodeType]) -> bool:
-    definitions = (scope.cells.definition(code) for code in codes)
-    return any(one is not None and one.statement is statement for one in definitions)
-
-
-def _overload(node: ast.stmt) -> str:
-    """Tell registered functions apart: by their annotations, and what their decorators take."""
-    assert isinstance(node, _FUNCTIONS)
-    return ast.dump(node.args) + "".join(map(ast.dump, node.decorator_list))
-
-
-def _adds(mark: ast.expr, name: str) -> bool:
-    """Tell whether a decorator is `@name.x`, `@name.x(...)` or `@name.method.register`."""
-    mark = mark.func if isinstance(mark, ast.Call) else mark
-    if not isinstance(mark, ast.Attribute):
-        return False
-    if isinstance(mark.value, ast.Name):
-        return mark.value.id == name
-    return mark.attr == _REGISTER and last_name(root_of(mark)) == name
-
-
-def _is_registration(node: ast.expr, name: str) -> bool:
-    """Tell whether an expression is `name.register(kind, function)`, or with two calls."""
-    func = node.func if isinstance(node, ast.Call) else None
-    func = func.func if isinstance(func, ast.Call) else func
-    return (
-        isinstance(func, ast.Attribute)
-        and func.attr == _REGISTER
-        and last_name(root_of(func)) == name
-    )
 
 
 def _registrations(node: ast.stmt) -> Iterator[ast.Attribute]:
     """Return each `x.register` that decorates a definition, or is called by an expression."""
-    marks: list[ast.expr] = []
-    if isinstance(node, _FUNCTIONS):
-        marks = node.decorator_list
-    elif isinstance(node, ast.Expr):
-        marks = [node.value]
+    marks = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
     for mark in marks:
         func = mark
         while isinstance(func, ast.Call):
             func = func.func
-        if isinstance(func, ast.Attribute) and func.attr == _REGISTER:
+        if isinstance(func, ast.Attribute) and func.attr == "register":
             yield func
 
 
@@ -458,9 +357,3 @@ def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
         if isinstance(owner, type | ModuleType | str | bytes):
             return getattr(owner, node.attr)
     raise AttributeError(ast.dump(node))
-
-
-def _dispatching(value: Any) -> bool:
-    """Tell whether a class has methods that implementations may be added to."""
-    kinds = functools.singledispatchmethod
-    return isinstance(value, type) and any(isinstance(one, kinds) for one in vars(value).values())

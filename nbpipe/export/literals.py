@@ -101,6 +101,7 @@ def _filled(texts: list[str], indent: str) -> Iterator[str]:
 
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
 MOST = 64  # elements
+_KINDS = "biufcSU"  # of elements that have a text
 _SAVE_LARGE = f"(at most {MOST} elements are written as source; save it and load it by path)"
 Spell = Callable[[object], str]
 
@@ -126,15 +127,17 @@ def written(value: Any, spell: Spell) -> str | None:
     if isinstance(value, np.ndarray):
         return _array(value, spell)
     if isinstance(value, np.generic):
-        return _scalar(value, spell)
-    if isinstance(value, np.dtype):
-        return f"{spell(np)}.dtype({_dtype(value, spell)})"
+        if value.dtype.kind not in _KINDS:
+            raise NoLiteral(f"numpy scalar of {value.dtype} (it has no short text)")
+        numpy = spell(np)
+        number = _number(value, f"{numpy}.nan", f"{numpy}.inf")
+        return f"{numpy}.{type(value).__name__}({number})"
     if is_tensor(value):
         return _tensor(value, spell)
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "dtype"):
         return None
-    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+    if isinstance(value, torch.dtype):
         return f"{spell(torch)}.{str(value).removeprefix('torch.')}"
     return f"{spell(torch)}.device({str(value)!r})" if isinstance(value, torch.device) else None
 
@@ -142,17 +145,18 @@ def written(value: Any, spell: Spell) -> str | None:
 def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
-    if type(value) is not np.ndarray or value.dtype.kind not in "biufcSUMm":
+    if type(value) is not np.ndarray or value.dtype.kind not in _KINDS:
         kind = "array" if type(value) is np.ndarray else type(value).__name__
         raise NoLiteral(
             f"numpy {kind} of dtype {value.dtype} "
             "(it has no short text; save it and load it by path)"
         )
     numpy = spell(np)
-    dtype = f"dtype={_dtype(value.dtype, spell)}"
+    named = value.dtype.isnative and value.dtype.kind in "iufcb"
+    element = f"{numpy}.{value.dtype.type.__name__}" if named else repr(value.dtype.str)
     if value.size == 0 and value.shape != (0,):
-        return group(f"{numpy}.zeros(", [repr(value.shape), dtype], ")")
-    return group(f"{numpy}.array(", [_nested(value, numpy), dtype], ")")
+        return group(f"{numpy}.zeros(", [repr(value.shape), f"dtype={element}"], ")")
+    return group(f"{numpy}.array(", [_nested(value, numpy), f"dtype={element}"], ")")
 
 
 def _nested(value: np.ndarray[Any, Any], numpy: str) -> str:
@@ -161,55 +165,19 @@ def _nested(value: np.ndarray[Any, Any], numpy: str) -> str:
     return group("[", [_nested(np.asarray(part), numpy) for part in value], "]")
 
 
-def _dtype(dtype: np.dtype[Any], spell: Spell) -> str:
-    """Write a type of elements: by its name where numpy has one, else by its code."""
-    if dtype.kind == "b":
-        return f"{spell(np)}.bool_"
-    named = getattr(np, dtype.name, None)
-    if dtype.isnative and dtype.kind in "iufc" and isinstance(named, type):
-        return f"{spell(np)}.{dtype.name}"
-    if dtype.names is not None or dtype.hasobject:
-        raise NoLiteral(f"numpy dtype {dtype} (it has no short text; write it by hand)")
-    return repr(dtype.str)
-
-
-def _scalar(value: np.generic[Any], spell: Spell) -> str:
-    numpy, name = spell(np), value.dtype.name
-    if value.dtype.kind == "b":
-        return f"{numpy}.bool_({bool(value)})"
-    if value.dtype.kind in "Mm":
-        name, unit = name.partition("[")[0], np.datetime_data(np.dtype(value.dtype.str))
-        count = repr(str(value)) if value.dtype.kind == "M" else str(value.astype("int64"))
-        units = unit[0] if unit[1] == 1 else f"{unit[1]}{unit[0]}"
-        return f"{numpy}.{name}({count}, {units!r})"
-    if value.dtype.kind in "SU":
-        return f"{numpy}.{type(value).__name__}({value.item()!r})"
-    if value.dtype.kind not in "iufc":
-        raise NoLiteral(f"numpy scalar of {value.dtype} (it has no short text)")
-    return f"{numpy}.{name}({_number(value, f'{numpy}.nan', f'{numpy}.inf')})"
-
-
 def _number(value: Any, nan: str, inf: str) -> str:
     """Write one element, a float of 16 or 32 bits as short as its own precision allows."""
-    if value.dtype.kind == "M":
-        return repr(str(value))
-    if value.dtype.kind == "m":
-        return str(value.astype("int64"))
     if value.dtype.kind == "c":
         parts = [_number(part, nan, inf) for part in (value.real, value.imag)]
         return f"complex({', '.join(parts)})"
     if value.dtype.kind != "f":
         return repr(value.item())
-    if np.isnan(value):
-        return nan
-    if np.isinf(value):
-        return inf if value > 0 else f"-{inf}"
+    if not np.isfinite(value):
+        return nan if np.isnan(value) else inf if value > 0 else f"-{inf}"
     short = str(value)
     if type(value)(float(short)) == value:
         return short
-    if value.dtype.itemsize > np.dtype(float).itemsize:
-        raise NoLiteral(f"numpy number of {value.dtype} (it has no short text)")
-    return repr(value.item())
+    raise NoLiteral(f"numpy number of {value.dtype} (it has no short text)")
 
 
 def _tensor(value: Any, spell: Spell) -> str:
@@ -245,7 +213,12 @@ _LEAVES = 200
 _CHARACTERS = 4_000
 _MAKE = "write a function that makes it"
 _SAVE = "save it and load it by path"
-_PARTS_OF_TIME = ("hour", "minute", "second", "microsecond")
+# Their own words evaluate to them, by the names of their classes.
+_TOLD = (
+    *(dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, zoneinfo.ZoneInfo),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID, slice, types.EllipsisType),
+)
+_CLASSES = re.compile(r"\b(?:datetime|zoneinfo)\.\w+|^(?:Decimal|Fraction|UUID)\b")
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _CALLABLES = (type, types.ModuleType, FunctionType, types.BuiltinFunctionType, *_METHODS)
 _ORDERED = (int, float, str, bytes)
@@ -415,8 +388,6 @@ class _LiteralWriter:
         found = written(value, self.spelled)
         if found is None:
             found = self._texted(value)
-        if found is None:
-            found = self._timed(value)
         return self._fielded(value) if found is None else found
 
     def _texted(self, value: Any) -> str | None:
@@ -425,19 +396,19 @@ class _LiteralWriter:
             return self._call(kind, repr(str(value)))
         if isinstance(value, re.Pattern):
             return self._pattern(value)
-        if type(value) in (decimal.Decimal, uuid.UUID, zoneinfo.ZoneInfo):
-            return self._call(type(value), repr(str(value)))
-        if type(value) is fractions.Fraction:
-            return self._call(type(value), str(value.numerator), str(value.denominator))
+        if type(value) in _TOLD:
+            return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), repr(value))
         if isinstance(value, logging.Logger):
             return self._call(logging.getLogger, repr(value.name))
         if isinstance(value, complex):
             return group("complex(", self._items([value.real, value.imag]), ")")
-        if isinstance(value, slice):
-            return group("slice(", self._items([value.start, value.stop, value.step]), ")")
-        if isinstance(value, range) and value.start == 0 and value.step == 1:
-            return f"range({value.stop})"
-        return repr(value) if isinstance(value, range | types.EllipsisType) else None
+        if isinstance(value, range):
+            return repr(value).replace("(0, ", "(", value.step == 1)
+        return None
+
+    def _spelled_class(self, name: str, value: object) -> str:
+        module, _, own = name.rpartition(".")
+        return self.spelled(getattr(sys.modules[module or type(value).__module__], own))
 
     def _pattern(self, value: re.Pattern[Any]) -> str:
         text = repr(value.pattern)
@@ -449,25 +420,6 @@ class _LiteralWriter:
         flags = [flag.name for flag in re.RegexFlag(value.flags & ~default)]
         more = [" | ".join(f"{self.spelled(re)}.{flag}" for flag in flags)] if flags else []
         return self._call(re.compile, text, *more)
-
-    def _timed(self, value: Any) -> str | None:
-        if type(value) is dt.timedelta:
-            named = {n: getattr(value, n) for n in ("days", "seconds", "microseconds")}
-            return self._call(dt.timedelta, **{n: v for n, v in named.items() if v})
-        if value is dt.UTC:
-            return f"{self.spelled(dt.timezone)}.utc"
-        if type(value) is dt.timezone:
-            return self._call(dt.timezone, self.item(value.utcoffset(None)))
-        if type(value) not in (dt.date, dt.time, dt.datetime):
-            return None
-        day = [] if type(value) is dt.time else [value.year, value.month, value.day]
-        clock = [] if type(value) is dt.date else [getattr(value, n) for n in _PARTS_OF_TIME]
-        while clock and clock[-1] == 0:
-            clock.pop()
-        named = {"tzinfo": getattr(value, "tzinfo", None), "fold": getattr(value, "fold", 0)}
-        return self._call(
-            type(value), *map(str, day + clock), **{n: v for n, v in named.items() if v}
-        )
 
     def _fielded(self, value: Any) -> str:
         if type(value) in (types.SimpleNamespace, argparse.Namespace):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..errors import ExportError
 from ..ops import stage as stages
-from .source import indent_of, lines_of
+from .source import indent_of, last_name, lines_of, replaced, root_of, span_of
 
 Kind = Literal["setup", "constant", "definition"]
 
@@ -27,14 +27,12 @@ class Import:
         member: what is taken out of it; None imports the module itself.
         alias: name it is given; None keeps its own.
         local: the module is the user's own file, and stands in the last section.
-        for_types: it is imported under `if TYPE_CHECKING:` only.
     """
 
     module: str
     member: str | None = None
     alias: str | None = None
     local: bool = False
-    for_types: bool = False
 
     @property
     def binds(self) -> str:
@@ -115,81 +113,13 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One method call of a chain, as `.map(decode, concurrency=decode_concurrency)`.
-
-    Attributes:
-        method: name of the method.
-        arguments: its arguments as source, in order, the keyword with its value.
-        branches: for `route`, source of each value and the steps of its chain.
-    """
-
-    method: str
-    arguments: tuple[str, ...] = ()
-    branches: tuple[tuple[str, tuple[Step, ...]], ...] = ()
-
-    def texts(self) -> Iterator[str]:
-        """Return all expressions in it."""
-        yield from self.arguments
-        for value, inner in self.branches:
-            yield value
-            yield from (text for step in inner for text in step.texts())
-
-    def changed(self, texts: Mapping[str, str]) -> Step:
-        """Return it with others in the place of some arguments."""
-        return replace(
-            self,
-            arguments=tuple(texts.get(text, text) for text in self.arguments),
-            branches=tuple(
-                (value, tuple(step.changed(texts) for step in inner))
-                for value, inner in self.branches
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """An expression that gives a pipeline: a call of nbpipe, and steps that follow it.
-
-    Attributes:
-        head: what begins it, as "nbpipe.source", or the name of a local variable that holds a
-            shared beginning; then it is no call, and has neither inputs nor arguments.
-        inputs: chains that are its first arguments.
-        listed: the inputs are one list, as for `mix`.
-        arguments: its further arguments as source.
-        steps: what follows.
-    """
-
-    head: str
-    inputs: tuple[Chain, ...] = ()
-    listed: bool = False
-    arguments: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-
-    def texts(self) -> Iterator[str]:
-        """Return all expressions in it."""
-        yield from self.arguments
-        parts: tuple[Chain | Step, ...] = (*self.inputs, *self.steps)
-        yield from (text for part in parts for text in part.texts())
-
-    def changed(self, texts: Mapping[str, str]) -> Chain:
-        """Return it with others in the place of some arguments."""
-        return replace(
-            self,
-            inputs=tuple(one.changed(texts) for one in self.inputs),
-            arguments=tuple(texts.get(text, text) for text in self.arguments),
-            steps=tuple(step.changed(texts) for step in self.steps),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Module:
     """A whole module; before the trial it has no more than `build_pipeline`.
 
     Attributes:
         parameters: of `build_pipeline`, in the order of the stages.
-        locals: shared beginnings of chains, by the name of the variable that holds each, in order.
-        chain: what `build_pipeline` returns.
+        chain: what `build_pipeline` returns, as source: calls of nbpipe, and calls of the methods
+            of what they give.
         imports: what it imports, in any order.
         pieces: in any order, each with one spelling.
         title: first line of its docstring, without the full stop at its end.
@@ -198,8 +128,7 @@ class Module:
     """
 
     parameters: tuple[Parameter, ...]
-    locals: tuple[tuple[str, Chain], ...]
-    chain: Chain
+    chain: str
     imports: tuple[Import, ...] = ()
     pieces: tuple[Piece, ...] = ()
     title: str = ""
@@ -212,15 +141,15 @@ class Module:
         pieces = (name for one in self.pieces for name in (*one.names, *one.now, *one.later))
         return frozenset((*pieces, *(line.binds for line in self.imports)))
 
-    def texts(self) -> Iterator[str]:
-        """Return all expressions of its chains."""
-        for one in (self.chain, *(one for _, one in self.locals)):
-            yield from one.texts()
+    def texts(self) -> tuple[str]:
+        """Return the expressions of its body."""
+        return (self.chain,)
 
     def changed(self, texts: Mapping[str, str]) -> Module:
-        """Return it with others in the place of some arguments of its chains."""
-        shared = tuple((name, one.changed(texts)) for name, one in self.locals)
-        return replace(self, locals=shared, chain=self.chain.changed(texts))
+        """Return it with others in the place of some names in its chain."""
+        names = (one for one in ast.walk(ast.parse(self.chain)) if isinstance(one, ast.Name))
+        parts = [(one, texts[one.id]) for one in names if one.id in texts]
+        return replace(self, chain=replaced(self.chain, parts))
 
 
 # -- Parameters: what the parameters of `build_pipeline` are called --------------------------------
@@ -261,11 +190,6 @@ _WIDTH = 88
 Lines = list[str]
 
 
-def _unix(text: str) -> str:
-    """End the lines of `text` as Python reads them: in a line feed."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
 def indented(lines: Iterable[str]) -> Lines:
     """Indent lines by one step."""
     return [INDENT + line if line else line for line in lines]
@@ -273,7 +197,7 @@ def indented(lines: Iterable[str]) -> Lines:
 
 def expression(text: str) -> Lines:
     """Lay out an expression of the user's that will stand in brackets: its lines are kept."""
-    first, *rest = _code_lines(_unix(text).strip())
+    first, *rest = _code_lines(text.strip())
     rest = [line if line.strip() else "" for line in rest]
     margin = min((indent_of(line) for line in rest if line), key=len, default="")
     lines = [line.removeprefix(margin) for line in rest]
@@ -293,92 +217,78 @@ def _code_lines(text: str) -> Lines:
     return lines
 
 
-def _argument(text: str) -> Lines:
-    """Lay out an argument; a generator gets parentheses, which it needs beside others."""
-    call = ast.parse(f"f({_unix(text).strip()}\n)", mode="eval").body
-    given = call.args if isinstance(call, ast.Call) else []
-    bare = any(isinstance(node, ast.GeneratorExp) and node.col_offset == 1 for node in given)
-    return expression(f"({text.strip()})" if bare else text)
+def _calls(node: ast.expr) -> list[ast.Call]:
+    """Return the calls of a chain, the first first; none of another expression."""
+    found: list[ast.Call] = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        found.insert(0, node)
+        node = node.func.value
+    return found if isinstance(node, ast.Name) else []
 
 
-def statement(keyword: str, chain: Chain) -> Lines:
-    """Write `return <chain>` or `<name> = <chain>`, as a line of a function's body."""
-    if len(chain.steps) + _is_call(chain) <= 1:
-        return _calls(chain, _WIDTH - len(INDENT), prefix=f"{keyword} ")
-    return [f"{keyword} (", *indented(_calls(chain, _WIDTH - 2 * len(INDENT))), ")"]
+def _is_chain(node: ast.expr) -> bool:
+    """Tell whether an expression gives a pipeline: it begins with a call of nbpipe."""
+    return bool(calls := _calls(node)) and last_name(root_of(calls[0].func)) == "nbpipe"
 
 
-def _calls(chain: Chain, room: int, prefix: str = "") -> Lines:
-    """Write each call of a chain on a line, or over several; a name stands before the first."""
-    if _is_call(chain):
-        lines = _head(chain, room, prefix)
-    elif not chain.steps:
-        return [f"{prefix}{chain.head}"]
-    else:
-        lines = _step(chain.steps[0], room, f"{prefix}{chain.head}")
-    rest = chain.steps if _is_call(chain) else chain.steps[1:]
-    return lines + [line for step in rest for line in _step(step, room)]
+class _Layout:
+    """Lays out the chain of a text: each call on a line, where that is too long each argument."""
 
+    def __init__(self, text: str) -> None:
+        self._data = text.encode("utf-8")
 
-def _is_call(chain: Chain) -> bool:
-    return "." in chain.head or bool(chain.inputs or chain.arguments)
+    def chain(self, node: ast.expr, room: int, prefix: str = "") -> Lines:
+        """Write each call of a chain on a line, or over several; a name stands before the first."""
+        calls = _calls(node)
+        base = self._text(calls[0].func.value if calls else node)  # type: ignore[attr-defined]
+        if not calls:
+            return [prefix + base]
+        return [
+            line
+            for number, call in enumerate(calls)
+            for line in self._call(call, room, "" if number else prefix + base)
+        ]
 
+    def _text(self, node: Any) -> str:
+        first, last = span_of(self._data, node)
+        return self._data[first:last].decode("utf-8")
 
-def _head(chain: Chain, room: int, prefix: str) -> Lines:
-    apart = any(inner.steps for inner in chain.inputs)
-    inside = _inside(_inside(room)) if chain.listed else _inside(room)
-    inputs = [_nested(inner, inside) for inner in chain.inputs]
-    if chain.listed:
-        inputs = [_bracketed("[", inputs, "]", _inside(room), apart=apart)]
-    arguments = [_argument(text) for text in chain.arguments]
-    return _bracketed(f"{prefix}{chain.head}(", inputs + arguments, ")", room, apart=apart)
+    def _call(self, call: ast.Call, room: int, prefix: str) -> Lines:
+        method: str = call.func.attr  # type: ignore[attr-defined]
+        items = [self._argument(one, _inside(room), method) for one in call.args]
+        items += [expression(self._text(one)) for one in call.keywords]
+        apart = any(_is_chain(one) and len(_calls(one)) > 1 for one in call.args)
+        return _bracketed(f"{prefix}.{method}(", items, ")", room, apart=apart)
 
+    def _argument(self, node: ast.expr, room: int, method: str) -> Lines:
+        if _is_chain(node):
+            return self._nested(node, room)
+        if isinstance(node, ast.List) and node.elts and all(map(_is_chain, node.elts)):
+            items = [self._nested(one, _inside(room)) for one in node.elts]
+            apart = any(len(_calls(one)) > 1 for one in node.elts)
+            return _bracketed("[", items, "]", room, apart=apart)
+        if method == "route" and isinstance(node, ast.Dict):
+            items = [
+                self._branch(key, value, _inside(room))
+                for key, value in zip(node.keys, node.values, strict=True)
+            ]
+            return _bracketed("{", items, "}", room, apart=len(items) > 1)
+        return expression(self._text(node))
 
-def _nested(chain: Chain, room: int, prefix: str = "") -> Lines:
-    """Write a chain in brackets: in one line where it fits."""
-    lines = _calls(chain, room, prefix)
-    one_line = "".join(lines)
-    whole = len(lines) <= len(chain.steps) + _is_call(chain)
-    return [one_line] if whole and _fits(one_line, room) else lines
+    def _nested(self, node: ast.expr, room: int, prefix: str = "") -> Lines:
+        """Write a chain in brackets: in one line where it fits."""
+        lines = self.chain(node, room, prefix)
+        one_line = "".join(lines)
+        whole = len(lines) <= max(len(_calls(node)), 1)
+        return [one_line] if whole and _fits(one_line, room) else lines
 
-
-def _step(step: Step, room: int, prefix: str = "") -> Lines:
-    items = [_argument(text) for text in step.arguments]
-    if step.branches:
-        items.insert(1, _branches(step, _inside(room)))
-    return _bracketed(f"{prefix}.{step.method}(", items, ")", room)
-
-
-def _branches(step: Step, room: int) -> Lines:
-    name = _free_step_name(step)
-    entries = [
-        _branch(expression(value), Chain(name, steps=steps), _inside(room))
-        for value, steps in step.branches
-    ]
-    return _bracketed("{", entries, "}", room, apart=len(entries) > 1)
-
-
-def _branch(value: Lines, chain: Chain, room: int) -> Lines:
-    *above, last = value
-    prefix = f"{last}: lambda {chain.head}: "
-    lines = _nested(chain, room, prefix)
-    if len(lines) > 1 and len(chain.steps) > 1:
-        lines = [f"{prefix}(", *indented(_calls(chain, _inside(room))), ")"]
-    return [*above, *lines]
-
-
-def _free_step_name(step: Step) -> str:
-    """Name the parameter of a branch as nothing that the branch reads."""
-    read = {name for _, steps in step.branches for inner in steps for name in _names(inner)}
-    name = "chain"
-    while name in read:
-        name = f"{name}_"
-    return name
-
-
-def _names(step: Step) -> set[str]:
-    found = set(re.findall(r"\w+", " ".join(step.arguments)))
-    return found.union(*(_names(inner) for _, steps in step.branches for inner in steps))
+    def _branch(self, key: Any, value: Any, room: int) -> Lines:
+        *above, last = expression(self._text(key))
+        prefix = f"{last}: lambda {value.args.args[0].arg}: "
+        lines = self._nested(value.body, room, prefix)
+        if len(lines) > 1 and len(_calls(value.body)) > 1:
+            lines = [f"{prefix}(", *indented(self.chain(value.body, _inside(room))), ")"]
+        return [*above, *lines]
 
 
 def _bracketed(
@@ -406,7 +316,7 @@ _NATURAL = re.compile(r"[0-9]+|[^0-9]")
 
 
 def import_block(imports: Iterable[Import], *, future: bool) -> str:
-    """Write imports, without a newline at the end; what is only for types stands last.
+    """Write imports, without a newline at the end.
 
     Args:
         imports: in any order; one that is given twice is written once.
@@ -414,43 +324,14 @@ def import_block(imports: Iterable[Import], *, future: bool) -> str:
 
     Source: isort's "profile = black", as ruff's rule I001 has it.
     """
-    wanted = _settled(imports)
-    for_types = [line for line in wanted if line.for_types]
-    real = [line for line in wanted if not line.for_types]
-    if future:
-        real.append(Import("__future__", "annotations"))
-    if for_types:
-        real = list({*real, Import("typing", "TYPE_CHECKING")})
-    blocks = [_sorted_block(real, _WIDTH)]
-    if for_types:
-        block = _sorted_block(for_types, _WIDTH - len(INDENT))
-        blocks.append("if TYPE_CHECKING:\n" + re.sub(r"(?m)^(?=.)", INDENT, block))
-    return "\n\n".join(block for block in blocks if block)
-
-
-def _settled(imports: Iterable[Import]) -> list[Import]:
-    """Return each import once: for the program rather than for types, local where one says so."""
-    given = set(imports)
+    given = {*imports, *([Import("__future__", "annotations")] if future else [])}
     local = {line.module for line in given if line.local}
-    real = {_what(line) for line in given if not line.for_types}
-    return sorted(
-        {
-            Import(*_what(line), local=line.module in local, for_types=line.for_types)
-            for line in given
-            if not (line.for_types and _what(line) in real)
-        },
-        key=lambda line: (_module_key(line), _member_key(line), _natural(line.alias or "")),
+    wanted = {replace(line, local=line.module in local) for line in given}
+    by_name = sorted(
+        wanted, key=lambda line: (_module_key(line), _member_key(line), _natural(line.alias or ""))
     )
-
-
-def _what(line: Import) -> tuple[str, str | None, str | None]:
-    return line.module, line.member, line.alias
-
-
-def _sorted_block(imports: list[Import], width: int) -> str:
-    by_section = sorted(imports, key=_section)
-    sections = [list(lines) for _, lines in groupby(by_section, key=_section)]
-    return "\n\n".join("\n".join(_statements(lines, width)) for lines in sections)
+    sections = groupby(sorted(by_name, key=_section), key=_section)
+    return "\n\n".join("\n".join(_statements(list(lines))) for _, lines in sections)
 
 
 def _section(line: Import) -> int:
@@ -461,7 +342,7 @@ def _section(line: Import) -> int:
     return 1 if line.module.partition(".")[0] in sys.stdlib_module_names else 2
 
 
-def _statements(section: list[Import], width: int) -> Iterator[str]:
+def _statements(section: list[Import]) -> Iterator[str]:
     """Write a section: `import a` first; members of one module together, each alias alone."""
     whole = [line for line in section if line.member is None]
     for line in sorted(whole, key=lambda line: (_module_key(line), _alias_key(line))):
@@ -473,14 +354,14 @@ def _statements(section: list[Import], width: int) -> Iterator[str]:
             together.setdefault((line.module, *apart), []).append(line)
     groups = [sorted(lines, key=_member_key) for lines in together.values()]
     for lines in sorted(groups, key=lambda lines: (_module_key(lines[0]), _member_key(lines[0]))):
-        yield _from(lines, width)
+        yield _from(lines)
 
 
-def _from(lines: list[Import], width: int) -> str:
+def _from(lines: list[Import]) -> str:
     head = f"from {lines[0].module} import "
     members = [f"{line.member}{_as(line)}" for line in lines]
     one_line = head + ", ".join(members)
-    if len(one_line) <= width or members == ["*"]:
+    if len(one_line) <= _WIDTH or members == ["*"]:
         return one_line
     return "\n".join([f"{head}(", *(f"{INDENT}{member}," for member in members), ")"])
 
@@ -525,9 +406,7 @@ def _natural_part(part: str) -> tuple[int, int, str]:
 
 # -- Order: pieces in the order that importing the module needs ------------------------------------
 _RANK = {"setup": 0, "constant": 1, "definition": 2}
-# For each piece that is not placed yet, by its number, the numbers of those it must follow.
-_Edges = dict[int, set[int]]
-_Graph = tuple[_Edges, _Edges, _Edges]  # hard, calls, soft: see `_graph`
+_Edges = dict[int, set[int]]  # for each piece, by its number, the numbers of those it needs
 
 
 def ordered(pieces: Iterable[Piece]) -> list[Piece]:
@@ -541,66 +420,70 @@ def ordered(pieces: Iterable[Piece]) -> list[Piece]:
         ExportError: pieces need each other, and have no other spelling.
     """
     by_rank = sorted(pieces, key=_rank)
-    graph = _graph(by_rank)
-    placed: list[int] = []
-    while len(placed) < len(by_rank):
-        hard, calls, soft = (_left(edges, placed) for edges in graph)
-        left = (hard, calls, soft)
-        number = _next(left)
-        if number is None:
-            by_rank = _without_circle(by_rank, left)
-            graph = _graph(by_rank)
-        else:
-            placed.append(number)
-    return [by_rank[number] for number in placed]
+    order = _Order(by_rank)
+    while order.circle:
+        by_rank = _without_circle(by_rank, order.circle)
+        order = _Order(by_rank)
+    return [by_rank[number] for number in order.whole()]
 
 
 def _rank(piece: Piece) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     return _RANK[piece.kind], piece.first, piece.names
 
 
-def _left(edges: _Edges, placed: list[int]) -> _Edges:
-    return {one: needs.difference(placed) for one, needs in edges.items() if one not in placed}
+class _Order:
+    """What must, should and may well stand above each of some pieces; `circle` allows no order."""
 
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._hard = self._edges(lambda spelling: spelling.now)
+        later = self._edges(lambda spelling: spelling.later)
+        uses = {number: needs | later[number] for number, needs in self._hard.items()}
+        self._must = {number: _reached(needs, self._hard) for number, needs in self._hard.items()}
+        # A function that is called while the module is imported needs all that it uses.
+        self._called = {number: _reached(needs, uses) for number, needs in self._hard.items()}
+        self._used = {number: _reached(needs, uses) for number, needs in uses.items()}
+        self._placed: list[int] = []
+        self._under_way: set[int] = set()
+        first = next((number for number in self._must if number in self._must[number]), None)
+        around = [] if first is None else sorted(self._must[first])
+        self.circle = [number for number in around if first in self._must[number]]
 
-def _united(*edges: _Edges) -> _Edges:
-    return {piece: set().union(*(one[piece] for one in edges)) for piece in edges[0]}
+    def whole(self) -> list[int]:
+        """Return the numbers of all pieces in order; constants that use no definition are early."""
+        for number in sorted(self._hard, key=lambda one: (*self._early(one), one)):
+            self._place(number)
+        return self._placed
 
+    def _early(self, number: int) -> tuple[int, bool]:
+        kind = self._pieces[number].kind
+        uses = any(self._pieces[one].kind == "definition" for one in self._used[number])
+        return _RANK[kind], kind == "constant" and uses
 
-def _graph(pieces: list[Piece]) -> _Graph:
-    """Return who follows whom.
+    def _place(self, number: int) -> None:
+        """Place a piece below what it needs; what needs it in turn, and need not wait, waits."""
+        if number in self._under_way:
+            return
+        self._under_way.add(number)
+        for one in sorted(self._hard[number]):
+            self._place(one)
+        for edges in (self._called, self._used):
+            for one in sorted(edges[number]):
+                waiting = self._under_way.difference(self._placed)
+                if number not in edges[one] and waiting.isdisjoint(self._must[one]):
+                    self._place(one)
+        self._placed.append(number)
 
-    Returns:
-        Those whose names are read while the module is imported; what those read in turn, as a
-        function that is called needs all that it uses, and set-up, for all that set-up itself
-        does not use; those whose names are read later, and what those read: callees read best
-        above callers.
-    """
-    homes: dict[str, set[int]] = {}
-    for number, piece in enumerate(pieces):
-        for name in piece.names:
-            homes.setdefault(name, set()).add(number)
-    hard = _edges(pieces, homes, lambda spelling: spelling.now)
-    soft = _edges(pieces, homes, lambda spelling: spelling.later)
-    uses = _united(hard, soft)
-    calls = {piece: _reached(needs, uses) - {piece} for piece, needs in hard.items()}
-    later = {piece: _reached(needs, uses) - {piece} for piece, needs in soft.items()}
-    setups = {number for number, piece in enumerate(pieces) if piece.kind == "setup"}
-    for number in calls.keys() - _reached(setups, uses):
-        calls[number] |= setups
-    return hard, calls, later
-
-
-def _edges(
-    pieces: list[Piece],
-    homes: dict[str, set[int]],
-    read: Callable[[Spelling], frozenset[str]],
-) -> _Edges:
-    edges: _Edges = {}
-    for number, piece in enumerate(pieces):
-        names = {name for spelling in piece.spellings for name in read(spelling)}
-        edges[number] = {home for name in names for home in homes.get(name, ())} - {number}
-    return edges
+    def _edges(self, read: Callable[[Spelling], frozenset[str]]) -> _Edges:
+        homes: dict[str, set[int]] = {}
+        for number, piece in enumerate(self._pieces):
+            for name in piece.names:
+                homes.setdefault(name, set()).add(number)
+        edges: _Edges = {}
+        for number, piece in enumerate(self._pieces):
+            names = {name for spelling in piece.spellings for name in read(spelling)}
+            edges[number] = {home for name in names for home in homes.get(name, ())} - {number}
+        return edges
 
 
 def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
@@ -613,33 +496,8 @@ def _reached(starts: Iterable[int], edges: _Edges) -> set[int]:
     return found
 
 
-def _next(graph: _Graph) -> int | None:
-    """Return the best piece that can stand next, or None where circles leave none."""
-    hard, calls, _ = graph
-    edges = _united(*graph)
-    free = next((piece for piece, needs in edges.items() if not needs), None)
-    if free is not None:
-        return free
-    circling = _circling(edges)
-    blocks = (_united(hard, calls), hard)
-    return next((piece for needs in blocks for piece in circling if not needs[piece]), None)
-
-
-def _circling(edges: _Edges) -> list[int]:
-    """List pieces that follow each other and no others."""
-    below: _Edges = {piece: set() for piece in edges}
-    for piece, needs in edges.items():
-        for need in needs:
-            below[need].add(piece)
-    piece = next(iter(edges))
-    while others := _reached([piece], edges) - _reached([piece], below):
-        piece = min(others)
-    return sorted(_reached([piece], edges))
-
-
-def _without_circle(pieces: list[Piece], graph: _Graph) -> list[Piece]:
+def _without_circle(pieces: list[Piece], circle: list[int]) -> list[Piece]:
     """Take from one piece of a circle the spellings that close it."""
-    circle = _circling({piece: graph[0][piece] for piece in _circling(_united(*graph))})
     names = {name for number in circle for name in pieces[number].names}
     for number in circle:
         piece = pieces[number]
@@ -710,24 +568,16 @@ def _free_name(module: Module) -> str:
 
 def _docstring(module: Module) -> str:
     return (
-        f'"""{_in_docstring(module.title)}, exported by nbpipe.\n\n'
+        f'"""{module.title}, exported by nbpipe.\n\n'
         "Tuned values are the defaults of build_pipeline(). "
         'Edit freely: nbpipe does not overwrite edits.\n"""'
-    )
-
-
-def _in_docstring(text: str) -> str:
-    """Write `text` in one line of a docstring, so that it cannot end it."""
-    line = " ".join(text.split()).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line
     )
 
 
 def _written(pieces: list[Piece]) -> Iterator[str]:
     """Write pieces, each with the empty lines that stand above it."""
     for above, piece in zip([None, *pieces], pieces, strict=False):
-        yield "\n" * (1 + _gap(above, piece)) + _unix(piece.text).strip("\n")
+        yield "\n" * (1 + _gap(above, piece)) + piece.text.strip("\n")
 
 
 def _gap(above: Piece | None, piece: Piece) -> int:
@@ -741,7 +591,7 @@ def _gap(above: Piece | None, piece: Piece) -> int:
 
 
 def _tree(piece: Piece) -> list[ast.stmt]:
-    return ast.parse(_unix(piece.text)).body
+    return ast.parse(piece.text).body
 
 
 def _defines(piece: Piece) -> bool:
@@ -779,10 +629,11 @@ def _parameter(parameter: Parameter) -> Lines:
 
 
 def _body(module: Module) -> Lines:
-    lines = [f'"""Build the pipeline with the values tuned in {_in_docstring(module.origin)}."""']
-    for name, chain in module.locals:
-        lines += statement(f"{name} =", chain)
-    return lines + statement("return", module.chain)
+    docstring = f'"""Build the pipeline with the values tuned in {module.origin}."""'
+    layout, whole = _Layout(module.chain), ast.parse(module.chain, mode="eval").body
+    if len(_calls(whole)) == 1:
+        return [docstring, *layout.chain(whole, _WIDTH - len(INDENT), "return ")]
+    return [docstring, "return (", *indented(layout.chain(whole, _WIDTH - 2 * len(INDENT))), ")"]
 
 
 def _main(name: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,8 +23,6 @@ from .collect import (
     Use,
     definition_of,
     is_local,
-    older_error,
-    place_of,
     refusal,
     refuse_older,
     secret_refusal,
@@ -39,7 +35,7 @@ from .definitions import (
     need_held,
     unnamed_in,
 )
-from .difference import fingerprint_of, same_value
+from .difference import fingerprint_of
 from .held import handle_in, is_generator, kind_of, secret_in
 from .literals import MOST, NoLiteral
 from .module import Import, Piece, Spelling, identifier
@@ -223,8 +219,7 @@ def as_given(value: Any, place: Place) -> str | None:
         return None
     owner = root_of(node)
     try:
-        known = _is_dispatching(node, value, place.scope.namespace)
-        live = value if known else followed(node, place.scope.namespace)
+        live = followed(node, place.scope.namespace)
     except (AttributeError, KeyError):
         return None
     bound = isinstance(value, BuiltinFunctionType | MethodType)  # made anew by each look
@@ -233,14 +228,6 @@ def as_given(value: Any, place: Place) -> str | None:
     if isinstance(owner, ast.Name):
         place.collector.need(place.scope, owner.id, place.use)
     return place.text
-
-
-def _is_dispatching(node: ast.Attribute, value: Any, namespace: dict[str, Any]) -> bool:
-    """Tell whether a value is a method that `functools.singledispatchmethod` gives on each look."""
-    owner = namespace.get(node.value.id) if isinstance(node.value, ast.Name) else None
-    found = inspect.getattr_static(owner, node.attr, None)
-    kinds = functools.singledispatchmethod
-    return isinstance(found, kinds) and getattr(value, "__wrapped__", None) is found.func
 
 
 # -- Constants: values become pieces, by the text that made them or as literals --------------------
@@ -335,7 +322,7 @@ def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool
         return False
     if reads_environment(statement.node):
         return True
-    for name in sorted(names_read(statement.node, future=True)[0]):
+    for name in sorted(names_read(statement.node, future=True).now):
         source = scope.newest(name)
         if source is None or source is statement or not _comes_before(source, statement):
             continue
@@ -444,6 +431,14 @@ class Known:
 
     def write(self, statements: list[Statement]) -> None:
         """Write it as its text says, if that gives the live value; else as a literal."""
+        newest = statements[0] if statements else None
+        reads = names_read(newest.node, future=True).now if newest else frozenset()
+        if self.name in reads and callable(self.value):
+            raise refusal(
+                f"{self.words}, wraps what had this name before; write the wrapper as a decorator "
+                "above the definition, or give what it wraps a name of its own",
+                self.use,
+            )
         spellings: list[Spelling] = []
         errors = []
         for statement in statements:
@@ -454,7 +449,6 @@ class Known:
                 lambda one=statement: spellings.append(self._as_written(one))  # type: ignore[misc]
             )
             errors += [] if error is None else [error]
-        newest = statements[0] if statements else None
         held = need_held(self.collector, self.scope, self.value, self.use.then(self.described))
         place = unnamed_in(self.scope, self.value, statements)
         if place is not None:
@@ -481,25 +475,8 @@ class Known:
 
     def _as_written(self, statement: Statement) -> Spelling:
         use = self.use.then(f"{self.name} = ... [{statement.cell.place}]")
-        now, later = self.collector.read(self.scope, statement.node, statement.cell, use)
-        if self.name not in now or not callable(self.value):
-            return Spelling(statement.text, now, later)
-        for before in self._wrapped(statement):
-            self._check_secret(before)
-            more = self.collector.read(self.scope, before.node, before.cell, use)
-            now, later = now | more[0], later | more[1]
-        texts = [one.text for one in (*self._wrapped(statement), statement)]
-        return Spelling("\n\n\n".join(texts), now - {self.name}, later - {self.name})
-
-    def _wrapped(self, statement: Statement) -> list[Statement]:
-        """Return what bound the name that `name = wrapper(name)` reads, the oldest first."""
-        found: list[Statement] = []
-        every = self.scope.cells.bindings(self.name)
-        for one in every[every.index(statement) + 1 :]:
-            found.insert(0, one)
-            if self.name not in names_read(one.node, future=True)[0]:
-                break
-        return found
+        reads = self.collector.read(self.scope, statement.node, statement.cell, use)
+        return Spelling(statement.text, *reads)
 
     def _as_literal(self, statement: Statement | None) -> Spelling | None:
         before = self.collector.found.copied()
@@ -590,22 +567,6 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
 
 
 # -- Functions: those without a name in the notebook become definitions of the module's own --------
-def same_function(value: FunctionType, place: Place) -> str | None:
-    """Return the name of a function that was defined anew since, but to the same effect.
-
-    Raises:
-        ExportError: it was redefined to another effect.
-    """
-    name = value.__name__
-    live = place.scope.namespace.get(name)
-    if live is None or "<locals>" in value.__qualname__:
-        return None
-    if isinstance(live, FunctionType) and same_value(value, live):
-        place.collector.need(place.scope, name, place.use)
-        return name
-    raise older_error(name, place_of(place.scope, value), place.use)
-
-
 def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]) -> str:
     """Write a function that has no name in the notebook as one of the module's own.
 
@@ -635,7 +596,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
             place.use,
         )
     name = collector.free_name(identifier(wanted))
-    text = found.with_parameters(free, name) if free else found.text(name)
+    text = found.text(name, free)
     _check(value, found, text, place)
     handle = handle_in(name, value)
     if handle is not None:

@@ -1,30 +1,28 @@
 """Source: text as Python and IPython read it: lines, magics, names that code binds and reads."""
 
 from __future__ import annotations
+import __future__
 
 import ast
+import dis
+import inspect
 import io
 import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 # -- Lines as Python's tokenizer counts them; U+2028 and form feeds end no line --------------------
-_NEWLINE = re.compile(r"\r\n|\r|\n")
 # Comments for a program: of the shell, of the encoding, of cells.
 _MARK = re.compile(r"#!|#\||# ?%%|#.*?coding[:=][ \t]*[-\w.]+")
 _OPENS = frozenset({"FSTRING_START", "TSTRING_START"})  # from Python 3.12, and 3.14
 _CLOSES = frozenset({"FSTRING_END", "TSTRING_END"})
-
-
-def _split_lines(text: str) -> list[str]:
-    """Return the lines of a text without their ends."""
-    return _NEWLINE.split(text)
 
 
 def column(line: str, offset: int) -> int:
@@ -43,11 +41,11 @@ class Lines:
     """A text, its lines, and what its tokens say of them. Lines are counted from 1.
 
     Args:
-        text: source that Python can parse.
+        text: source that Python can parse, its lines ended by line feeds.
     """
 
     def __init__(self, text: str) -> None:
-        self.lines = _split_lines(text)
+        self.lines = text.split("\n")
         self.tokens = tuple(_tokens(self.lines))
         self.comments = frozenset(self._comments())
         self.in_string = frozenset(self._in_string())
@@ -259,205 +257,53 @@ def _method(call: ast.Call) -> str | None:
     return None
 
 
-# -- Names that code binds in its own scope, and scopes --------------------------------------------
-_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-CLOSED = frozenset({"function", "comprehension"})  # what is local there is known beforehand
-_Capture = ast.MatchAs | ast.MatchStar
+# -- Names that code reads and binds: while it is executed, and later, when its functions are called
+CHANGING = frozenset(
+    (
+        *("add", "append", "appendleft", "clear", "difference_update", "discard", "extend"),
+        *("extendleft", "insert", "intersection_update", "move_to_end", "pop", "popitem"),
+        *("popleft", "put", "put_nowait", "remove", "reverse", "rotate", "setdefault", "sort"),
+        *("subtract", "symmetric_difference_update", "update"),
+    )
+)
+_READING = frozenset(("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"))
+_IMPLICIT = frozenset(("__annotations__", "__conditional_annotations__"))
+_NO_TYPES = frozenset(("Annotated", "Literal"))  # text in their brackets names no type
 
 
-@dataclass(slots=True)
-class _NameScope:
-    """A scope of names.
+class Names(NamedTuple):
+    """The global names that code uses, builtins among them.
 
     Attributes:
-        kind: "module", "class", "function" or "comprehension".
-        names: what is local; of a module or a class, what has been bound so far.
-        globals: names that `global` makes global.
-        outer: the scope around it; None for a module.
-        is_later: its code is executed when a function is called.
-        owner: name of the class whose private names are _mangled here.
+        now: read while it is executed, and not bound by itself before.
+        later: read in function bodies, and in annotations that are not evaluated.
+        rebound: bound by `global` in functions.
+        changed: changed in place in functions.
+        bound: bound by the code where it stands; a star import binds nothing with a name.
     """
 
-    kind: str
-    names: set[str] = field(default_factory=set)
-    globals: frozenset[str] = frozenset()
-    outer: _NameScope | None = None
-    is_later: bool = False
-    owner: str = ""
-
-    def is_global(self, name: str) -> bool:
-        """Tell whether a name that is read here may be a global one."""
-        if name in self.globals:
-            return True
-        if name in self.names:
-            return False
-        scope = self.outer
-        while scope is not None:
-            if name in scope.globals:
-                return True
-            if scope.kind in CLOSED and name in scope.names:
-                return False
-            if scope.outer is None:
-                return self.is_later or name not in scope.names
-            scope = scope.outer
-        return True
-
-    def binds(self, name: str) -> None:
-        """Take note that a name is bound here."""
-        if self.kind not in CLOSED:
-            self.names.add(name)
+    now: frozenset[str]
+    later: frozenset[str]
+    rebound: frozenset[str]
+    changed: frozenset[str]
+    bound: frozenset[str]
 
 
-def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Return the names that nodes bind where they stand, not in the functions and classes inside.
-
-    `del x` counts, as it makes `x` local; a star import binds nothing that could be named.
-    """
-    for node in nodes:
-        yield from _bound_by(node)
-        yield from bound_names(_inside(node))
-
-
-def _alias_name(alias: ast.alias) -> str:
-    """Return the name that an import binds: `a` for `import a.b`."""
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _declared(nodes: Iterable[ast.AST], kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
-    """Return the names that `global` or `nonlocal` statements declare."""
-    for node in nodes:
-        if isinstance(node, kind):
-            yield from node.names
-        yield from _declared(_inside(node), kind)
-
-
-def arguments(args: ast.arguments) -> list[ast.arg]:
-    """List the parameters of a function in order."""
-    many = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
-    return [arg for arg in many if arg is not None]
-
-
-def defaults(args: ast.arguments) -> list[ast.expr]:
-    """List the defaults of a function's parameters."""
-    return [value for value in (*args.defaults, *args.kw_defaults) if value is not None]
-
-
-def _mangled(name: str, owner: str) -> str:
-    """Return a private name of a class as Python stores it."""
-    if not owner.strip("_") or not name.startswith("__") or name.endswith("__"):
-        return name
-    return f"_{owner.lstrip('_')}{name}"
-
-
-def _bound_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name):
-        if not isinstance(node.ctx, ast.Load):
-            yield node.id
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (_alias_name(alias) for alias in node.names if alias.name != "*")
-    elif isinstance(node, ast.ExceptHandler | _Capture):
-        if node.name is not None:
-            yield node.name
-    elif isinstance(node, ast.MatchMapping) and node.rest is not None:
-        yield node.rest
-
-
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Return what of a node is in its scope; of a comprehension, the walruses alone."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        yield from (*node.decorator_list, *defaults(node.args))
-    elif isinstance(node, ast.ClassDef):
-        yield from (*node.decorator_list, *node.bases, *node.keywords)
-    elif isinstance(node, ast.Lambda):
-        yield from defaults(node.args)
-    elif isinstance(node, _Comprehension):
-        yield from _walruses(node)
-    elif isinstance(node, ast.AnnAssign) and node.value is None and _is_name(node.target):
-        return  # `x: int` alone binds nothing
-    else:
-        yield from ast.iter_child_nodes(node)
-
-
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
-
-
-def _walruses(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.NamedExpr):
-            yield child.target
-        if not isinstance(child, ast.Lambda):
-            yield from _walruses(child)
-
-
-# -- Names that code reads: while it is executed, and later, when its functions are called ---------
-Reads = tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]
-_ALIKE = {
-    "AsyncFor": "For",
-    "AsyncFunctionDef": "FunctionDef",
-    "DictComp": "ListComp",
-    "GeneratorExp": "ListComp",
-    "ImportFrom": "Import",
-    "MatchAs": "Import",
-    "MatchMapping": "Import",
-    "MatchStar": "Import",
-    "SetComp": "ListComp",
-    "TryStar": "Try",
-}
-CHANGING = frozenset(
-    [
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "difference_update",
-        "discard",
-        "extend",
-        "extendleft",
-        "insert",
-        "intersection_update",
-        "move_to_end",
-        "pop",
-        "popitem",
-        "popleft",
-        "put",
-        "put_nowait",
-        "remove",
-        "reverse",
-        "rotate",
-        "setdefault",
-        "sort",
-        "subtract",
-        "symmetric_difference_update",
-        "update",
-    ]
-)
-
-
-def names_read(node: ast.AST, *, future: bool) -> Reads:
-    """Return the global names that code uses, builtins among them.
-
-    A name that the code itself has bound before, on all ways that lead there, is none of those
-    read now.
+@lru_cache(maxsize=1024)
+def names_read(node: ast.AST, *, future: bool) -> Names:
+    """Return the names that code uses; Python's own compiler tells the global from the local.
 
     Args:
         node: a statement, an expression or a module.
         future: annotations are not evaluated, as `from __future__ import annotations` says.
-
-    Returns:
-        Names read now; read later, in function bodies and in annotations that are not evaluated;
-        rebound by `global` in functions; changed in place in functions.
     """
-    reader = _Reader(future=future)
-    reader.visit(node, _NameScope("module"))
-    return (
-        frozenset(reader.now),
-        frozenset(reader.later),
-        frozenset(reader.rebound),
-        frozenset(reader.mutated),
-    )
+    reader = _Reader()
+    reader.read(_compiled(node, future=future), reader.bound, is_later=False)
+    now = frozenset(reader.now - _IMPLICIT)
+    annotated = set(_annotated(node)) - now - reader.local
+    later = frozenset(reader.later | annotated)
+    changed = later & frozenset(_changed_inside(node))
+    return Names(now, later, frozenset(reader.rebound), changed, frozenset(reader.bound))
 
 
 def names_unbound(text: str, *, future: bool) -> frozenset[str]:
@@ -467,259 +313,97 @@ def names_unbound(text: str, *, future: bool) -> frozenset[str]:
         text: the module, or a part of one.
         future: annotations are not evaluated.
     """
-    tree = ast.parse(text)
-    now, later, rebound, _ = names_read(tree, future=future)
-    return (now | later) - rebound - frozenset(bound_names(tree.body))
+    found = names_read(ast.parse(text), future=future)
+    return (found.now | found.later) - found.rebound - found.bound
 
 
-class _Reader(ast.NodeVisitor):
-    """Walks code in the order of execution, and notes what it does with global names."""
+class _Reader:
+    """Walks compiled code, and notes what it does with names; `local` ones are those of scopes."""
 
-    def __init__(self, *, future: bool) -> None:
+    def __init__(self) -> None:
         self.now: set[str] = set()
         self.later: set[str] = set()
         self.rebound: set[str] = set()
-        self.mutated: set[str] = set()
-        self._future = future
-        self._scope = _NameScope("module")
+        self.bound: set[str] = set()
+        self.local: set[str] = set()
 
-    def visit(self, node: ast.AST, scope: _NameScope | None = None) -> None:
-        """Walk a node, in a scope of its own if one is given."""
-        outer, self._scope = self._scope, scope or self._scope
-        kind = type(node).__name__
-        getattr(self, f"visit_{_ALIKE.get(kind, kind)}", self.generic_visit)(node)
-        self._scope = outer
+    def read(self, code: CodeType, own: set[str], *, is_later: bool) -> None:
+        """Note what code does, in the order in which it stands, and what the code inside it does.
 
-    def _all(self, nodes: Iterable[ast.AST], scope: _NameScope | None = None) -> None:
-        for node in nodes:
-            self.visit(node, scope)
-
-    # -- names ----------------------------------------------------------------------------
-    def visit_Name(self, node: ast.Name) -> None:
-        """Note what is done with a name."""
-        name = _mangled(node.id, self._scope.owner)
-        if isinstance(node.ctx, ast.Load):
-            self._read(name)
-        elif isinstance(node.ctx, ast.Store):
-            self._bind(name)
-        else:
-            self._unbind(name)
-
-    def _read(self, name: str) -> None:
-        if self._scope.is_global(name):
-            (self.later if self._scope.is_later else self.now).add(name)
-
-    def _bind(self, name: str) -> None:
-        if name in self._scope.globals and self._scope.is_later:
-            self.rebound.add(name)
-        self._scope.binds(name)
-
-    def _unbind(self, name: str) -> None:
-        self._bind(name)
-        if self._scope.kind not in CLOSED:
-            self._scope.names.discard(name)
-
-    def _bind_all(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._bind(_mangled(name, self._scope.owner))
-
-    def _mutate(self, node: ast.AST | None) -> None:
-        """Note that what an expression gives is changed in place."""
-        node = None if node is None else root_of(node)
-        if isinstance(node, ast.Name) and self._scope.is_later:
-            name = _mangled(node.id, self._scope.owner)
-            if self._scope.is_global(name):
-                self.mutated.add(name)
-
-    def generic_visit(self, node: ast.AST) -> None:
-        """Note what is changed in place, as by `x[...] = ` or `x.append(...)`."""
-        self._mutate(changed_by(node))
-        super().generic_visit(node)
-
-    # -- statements -----------------------------------------------------------------------
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """Read the value first."""
-        self._all([node.value, *node.targets])
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """Read the target, too."""
-        if isinstance(node.target, ast.Name):
-            name = _mangled(node.target.id, self._scope.owner)
-            self._read(name)
-            self._mutate(node.target)
-        self._all([node.value, node.target])
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Read the annotation; that of a function's variable is never evaluated."""
-        if node.value is not None:
-            self.visit(node.value)
-        if node.value is not None or not isinstance(node.target, ast.Name):
-            self.visit(node.target)
-        is_local = self._scope.kind == "function" and self._scope.is_later
-        self._annotations([node.annotation], evaluated=not is_local and not self._future)
-
-    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
-        """Bind the target before the body."""
-        self._all([node.iter, node.target])
-        self._branches(node.body, [])
-        self._branches(node.orelse, [])
-
-    def visit_While(self, node: ast.While) -> None:
-        """Trust in nothing that the body binds."""
-        self.visit(node.test)
-        self._branches(node.body, [])
-        self._branches(node.orelse, [])
-
-    def visit_If(self, node: ast.If) -> None:
-        """Trust in what both branches bind."""
-        self.visit(node.test)
-        self._branches(node.body, node.orelse)
-
-    def visit_Try(self, node: ast.Try | ast.TryStar) -> None:
-        """Trust in what the body binds if all handlers bind it, too."""
-        handlers: list[Sequence[ast.AST]] = [[one] for one in node.handlers]
-        self._branches([*node.body, *node.orelse], *handlers)
-        self._all(node.finalbody)
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        """Bind the error's name for the time of the handler."""
-        if node.type is not None:
-            self.visit(node.type)
-        self._bind_all([node.name] if node.name else [])
-        self._all(node.body)
-        if node.name and self._scope.kind != "function":
-            self._scope.names.discard(node.name)
-
-    def visit_Match(self, node: ast.Match) -> None:
-        """Trust in nothing that a case binds."""
-        self.visit(node.subject)
-        for case in node.cases:
-            self._branches([case], [])
-
-    def visit_Import(self, node: ast.AST) -> None:
-        """Bind the names of an import, or what a pattern captures."""
-        self.generic_visit(node)
-        self._bind_all(_bound_by(node))
-
-    def _branches(self, *bodies: Sequence[ast.AST]) -> None:
-        """Walk ways of which one is taken; what all of them bind is bound."""
-        before = set(self._scope.names)
-        after: list[set[str]] = []
-        for body in bodies:
-            if self._scope.kind not in CLOSED:
-                self._scope.names = set(before)
-            self._all(body)
-            after.append(self._scope.names)
-        if self._scope.kind not in CLOSED:
-            self._scope.names = set.intersection(*after)
-
-    # -- scopes ---------------------------------------------------------------------------
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Read decorators, defaults and annotations now, the body later."""
-        self._all([*node.decorator_list, *defaults(node.args)])
-        typed = self._typed(node)
-        notes = [arg.annotation for arg in arguments(node.args)] + [node.returns]
-        outer, self._scope = self._scope, typed
-        self._annotations(notes, evaluated=not self._future)
-        self._scope = outer
-        self._function(node.args, node.body, typed)
-        self._bind_all([node.name])
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Read defaults now, the body later."""
-        self._all(defaults(node.args))
-        self._function(node.args, [node.body], self._scope)
-
-    def _function(self, args: ast.arguments, body: Sequence[ast.AST], outer: _NameScope) -> None:
-        named = frozenset(_declared(body, ast.Global))
-        free = frozenset(_declared(body, ast.Nonlocal))
-        own = {arg.arg for arg in arguments(args)} | set(bound_names(body)) | {"__class__"}
-        names = {_mangled(name, outer.owner) for name in own - named - free}
-        if not outer.owner:
-            names.discard("__class__")
-        scope = _NameScope("function", names, named, outer, is_later=True, owner=outer.owner)
-        self._all(body, scope)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Read the body at once; what it has bound before is its own."""
-        self._all(node.decorator_list)
-        typed = self._typed(node)
-        self._all([*node.bases, *node.keywords], typed)
-        named = frozenset(_declared(node.body, ast.Global))
-        own = {"__module__", "__qualname__"}
-        scope = _NameScope("class", own, named, typed, typed.is_later, node.name)
-        self._all(node.body, scope)
-        self._bind_all([node.name])
-
-    def _typed(self, node: ast.AST) -> _NameScope:
-        """Return the scope of the parameters of types, `T` in `def f[T](x)`, if there are any."""
-        here = self._scope
-        parameters = getattr(node, "type_params", [])
-        if not parameters:
-            return here
-        names = {one.name for one in parameters}
-        typed = _NameScope("function", names, frozenset(), here, here.is_later, here.owner)
-        later = _NameScope("function", set(), frozenset(), typed, is_later=True, owner=here.owner)
-        for one in parameters:
-            self._all(ast.iter_child_nodes(one), later)
-        return typed
-
-    def visit_TypeAlias(self, node: ast.AST) -> None:
-        """Read the value of `type X = ...` later."""
-        typed = self._typed(node)
-        later = _NameScope("function", set(), frozenset(), typed, is_later=True, owner=typed.owner)
-        self.visit(node.value, later)  # type: ignore[attr-defined]
-        self.visit(node.name)  # type: ignore[attr-defined]
-
-    def visit_ListComp(self, node: _Comprehension) -> None:
-        """Read all of it at once; only the first iterable belongs to the scope around it."""
-        first = node.generators[0]
-        self.visit(first.iter)
-        here = self._scope
-        names = set(bound_names(one.target for one in node.generators))
-        scope = _NameScope("comprehension", names, frozenset(), here, here.is_later, here.owner)
-        for number, one in enumerate(node.generators):
-            self._all([*([one.iter] if number else []), *one.ifs], scope)
-        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        self._all(values, scope)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """Bind in the function or module around the comprehensions."""
-        self.visit(node.value)
-        scope = self._scope
-        while scope.kind == "comprehension" and scope.outer is not None:
-            scope = scope.outer
-        self.visit(node.target, scope)
-
-    # -- annotations ----------------------------------------------------------------------
-    def _annotations(self, notes: Iterable[ast.expr | None], *, evaluated: bool) -> None:
-        here = self._scope
-        later = _NameScope("function", set(), frozenset(), here, is_later=True, owner=here.owner)
-        for note in notes:
-            if note is None:
-                continue
-            self.visit(note, here if evaluated else later)
-            self._all(_quoted(note), later)
+        Args:
+            code: of a module, class, function or comprehension.
+            own: takes what a module or class has bound so far.
+            is_later: it is executed when a function is called.
+        """
+        self.local.update(code.co_varnames, code.co_cellvars)
+        for step in dis.get_instructions(code):
+            kind, name = step.opname, step.argval
+            if isinstance(name, CodeType) and kind == "LOAD_CONST":
+                inner = {"__name__"}  # what the body of a class reads by itself
+                self.read(name, inner, is_later=is_later or _waits(name))
+                self.local |= inner
+            elif kind == "STORE_NAME":
+                own.add(name)
+            elif kind == "DELETE_NAME":
+                own.discard(name)
+            elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                (self.rebound if is_later else self.bound).add(name)
+            elif kind in _READING and name not in own:
+                if is_later:
+                    self.later.add(name)
+                elif name not in self.bound:
+                    self.now.add(name)
 
 
-def _quoted(note: ast.AST) -> Iterator[ast.expr]:
-    """Return the annotations that stand in an annotation as text; what `Literal` holds is none."""
+def _waits(code: CodeType) -> bool:
+    """Tell whether code is executed by calls: that of functions, not of classes and the like."""
+    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+    return is_function and (code.co_name == "<lambda>" or not code.co_name.startswith("<"))
+
+
+def _compiled(node: ast.AST, *, future: bool) -> CodeType:
+    part: Any = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.expr) else node
+    whole = node if isinstance(node, ast.Module) else ast.Module([part], [])
+    flags = __future__.annotations.compiler_flag if future else 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code: CodeType = compile(whole, "<cell>", "exec", flags, dont_inherit=True)
+    return code
+
+
+def _annotated(node: ast.AST) -> Iterator[str]:
+    """Return the names in all annotations, of variables in functions too."""
+    for one in ast.walk(node):
+        for note in (getattr(one, "annotation", None), getattr(one, "returns", None)):
+            if isinstance(note, ast.expr):
+                yield from _types(note)
+
+
+def _types(note: ast.AST) -> Iterator[str]:
+    """Return the names in an annotation, and in what stands in it as text."""
     match note:
+        case ast.Name(name):
+            yield name
         case ast.Constant(str(text)):
-            try:
-                yield ast.parse(text.strip(), mode="eval").body
-            except SyntaxError:
-                return
-        case ast.Subscript(value, inside):
-            name = last_name(value)
-            parts = inside.elts[:1] if isinstance(inside, ast.Tuple) else [inside]
-            if name == "Annotated":
-                yield from (one for part in parts for one in _quoted(part))
-            elif name != "Literal":
-                yield from _quoted(inside)
+            yield from _types(tree_of(text.strip()) or ast.Pass())
+        case ast.Subscript(value) if last_name(value) in _NO_TYPES:
+            yield from names_in(note)
         case _:
             for child in ast.iter_child_nodes(note):
-                yield from _quoted(child)
+                yield from _types(child)
+
+
+def _changed_inside(node: ast.AST) -> Iterator[str]:
+    """Return the variables that functions change in place, local ones too."""
+    for function in ast.walk(node):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            body = function.body if isinstance(function.body, list) else [function.body]
+            for one in (inner for part in body for inner in ast.walk(part)):
+                changed = changed_by(one)
+                root = None if changed is None else root_of(changed)
+                if isinstance(root, ast.Name):
+                    yield root.id
 
 
 def changed_by(node: ast.AST) -> ast.expr | None:

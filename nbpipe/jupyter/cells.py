@@ -73,9 +73,9 @@ def load_ipython_extension(ip: Any) -> None:
     run_started.append(rules.adopt)
     loader_made.append(rules.answer)
     request = _request(ip)
-    History.of(ip).listen(None if request is None else request[1])
+    History.of(ip).listen()
     if request is not None:
-        rules.enter(request[0])
+        rules.enter(request)
 
 
 def unload_ipython_extension(ip: Any) -> None:
@@ -150,7 +150,6 @@ class CellRules:
 
     def end(self, result: ExecutionResult | None) -> None:
         """Called when a cell has run; if it failed, cancel the epochs that it was iterating."""
-        self._history.end(result)
         self._end(self._leave(result), result)
         for run in self._open_runs():
             run.renew_functions()
@@ -233,15 +232,15 @@ def _key(cell: ExecutionInfo) -> _Key:
     return ("id", cell_id) if cell_id else ("text", cell.raw_cell)
 
 
-def _request(ip: Any) -> tuple[_Key, str] | None:
-    """Return the cell that is running now, and its code; it has begun before the rules."""
+def _request(ip: Any) -> _Key | None:
+    """Return the cell that is running now; it has begun before the rules."""
     try:
         request = ip.get_parent()
         if request["header"]["msg_type"] != "execute_request":
             return None
         cell_id = request.get("metadata", {}).get("cellId")
         code = str(request["content"]["code"])
-        return ("id", str(cell_id)) if cell_id else ("text", code), code
+        return ("id", str(cell_id)) if cell_id else ("text", code)
     except (AttributeError, KeyError, TypeError):  # no kernel of ipykernel's
         return None
 

@@ -1,10 +1,10 @@
 """Builders of what a module is made of, for tests."""
 
 import ast
-from dataclasses import replace
+import re
 
 from nbpipe.export.cells import imports_in
-from nbpipe.export.module import Chain, Import, Module, Parameter, Piece, Spelling, Step
+from nbpipe.export.module import Import, Module, Parameter, Piece, Spelling
 from nbpipe.export.source import names_read
 
 
@@ -27,12 +27,12 @@ def definition(text, cell, number=0, **reads):
     return piece("definition", text, cell, number, **reads)
 
 
-def module(pieces, chain, *, imports=(), shared=(), title="Image loader", **more):
+def module(pieces, chain, *, imports=(), title="Image loader", **more):
     """Build a module that imports nbpipe and `imports`."""
     imports = (Import("nbpipe"), *imports)
     parameters = more.pop("parameters", ())
     more |= {"title": title, "origin": "the notebook"}
-    return Module(parameters, shared, chain, imports, tuple(pieces), **more)
+    return Module(parameters, chain, imports, tuple(pieces), **more)
 
 
 def taken_apart(text):
@@ -43,7 +43,7 @@ def taken_apart(text):
     pieces, above = [], 0
     for node in nodes[:-1]:
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            now, later, _, _ = names_read(node, future=future)
+            now, later, *_ = names_read(node, future=future)
             make = constant if isinstance(node, ast.Assign) else definition
             reads = {"now": " ".join(now), "later": " ".join(later)}
             pieces.append(
@@ -54,7 +54,7 @@ def taken_apart(text):
     given = zip(build.args.kwonlyargs, build.args.kw_defaults, strict=True)
     return module(
         pieces,
-        _chain(text, build.body[-1].value),
+        re.sub(r"\n *", "", ast.get_source_segment(text, build.body[-1].value)),
         imports=[one for one in imports if one.module != "__future__"],
         parameters=tuple(
             Parameter(one.arg, ast.unparse(one.annotation), ast.unparse(default))
@@ -62,12 +62,3 @@ def taken_apart(text):
         ),
         future=future,
     )
-
-
-def _chain(text, call):
-    """Return an expression that gives a pipeline as a chain."""
-    given = tuple(ast.get_source_segment(text, one) for one in (*call.args, *call.keywords))
-    if ast.unparse(call.func) == "nbpipe.source":
-        return Chain("nbpipe.source", arguments=given)
-    chain = _chain(text, call.func.value)
-    return replace(chain, steps=(*chain.steps, Step(call.func.attr, given)))

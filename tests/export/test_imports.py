@@ -62,14 +62,6 @@ def test_ruff_changes_nothing(imports, future):
     assert complaints(f"{text}\n" if text else "") == ""
 
 
-@needs_ruff
-@given(st.lists(IMPORTS, max_size=12), st.lists(IMPORTS, min_size=1, max_size=12))
-def test_imports_for_types_are_sorted_too(real, for_types):
-    """What is only for types stands in a block of its own, sorted by the same rules."""
-    hidden = [Import(line.module, line.member, line.alias, for_types=True) for line in for_types]
-    assert complaints(import_block([*real, *hidden], future=True) + "\n") == ""
-
-
 @given(st.lists(IMPORTS, max_size=25), st.randoms())
 def test_each_import_is_written_once(imports, random):
     """Nothing is lost or doubled, and the order given does not matter."""
@@ -97,19 +89,6 @@ def test_sections_follow_each_other():
         "import re\nfrom math import floor, sqrt\nfrom pathlib import Path\n\n"
         "import nbpipe\nimport numpy as np\n\n"
         "from helpers import load"
-    )
-
-
-def test_types_bring_type_checking():
-    """An import for types alone stands last; one that the program needs too does not."""
-    imports = [
-        Import("numpy", "ndarray", for_types=True),
-        Import("torch", "Tensor"),
-        Import("torch", "Tensor", for_types=True),
-    ]
-    assert import_block(imports, future=False) == (
-        "from typing import TYPE_CHECKING\n\nfrom torch import Tensor\n\n"
-        "if TYPE_CHECKING:\n    from numpy import ndarray"
     )
 
 

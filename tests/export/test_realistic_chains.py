@@ -1,5 +1,7 @@
 """Notebooks whose chains join, split, order, batch, retry and run in processes."""
 
+import pytest
+
 from tests.export.notebooks import Notebook
 
 FUNCTIONS = """
@@ -32,74 +34,58 @@ def exported_chain(notebook: Notebook, chain: str, tune: str = "") -> tuple[str,
     return exported.parameters, exported.chain
 
 
-def test_two_pipelines_share_helpers(notebook: Notebook):
-    """Two modules from one notebook hold what each needs."""
-    train = notebook.exported(
-        FUNCTIONS
-        + """
-train = nbpipe.source(range(8), name="train").shuffle(seed=4).map(plus, concurrency=2).batch(3)
-valid = nbpipe.source(range(8, 12), name="valid").map(plus).map(times).batch(2)
-# ---- next cell
-train.export("train_loader.py")
-valid.export("valid_loader.py")
-""",
-        pipe="train",
-        name="train_loader",
-    )
-    valid = notebook.examined(pipe="valid", name="valid_loader")
-    assert (train.names, valid.names) == (["STEP", "plus"], ["STEP", "plus", "times"])
-    assert train.parameters == "*, plus_concurrency: int=2, batch_size: int=3"
-    assert valid.parameters == "*, batch_size: int=2"
-
-
-def test_zip(notebook: Notebook):
-    """Pipelines that are zipped stand in the call, with parameters of their own."""
-    found = exported_chain(
-        notebook,
-        "nbpipe.zip(nbpipe.source(range(4)).map(plus, concurrency=2),"
-        " nbpipe.source(list('abcde')).map(str.upper), strict=False)",
-    )
-    assert found == (
+CHAINS = {  # the parameters; what is returned, where it is not what the notebook says
+    "nbpipe.zip(nbpipe.source(range(4)).map(plus, concurrency=2),"
+    " nbpipe.source(list('abcde')).map(str.upper), strict=False)": (
         "*, plus_concurrency: int=2",
         (
             "nbpipe.zip(nbpipe.source(range(4)).map(plus, concurrency=plus_concurrency), "
             "nbpipe.source(list('abcde')).map(str.upper), strict=False)"
         ),
-    )
-
-
-def test_concat_and_mix(notebook: Notebook):
-    """Concatenated and mixed pipelines keep weights, seed and stop."""
-    found = exported_chain(
-        notebook,
-        "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8)).map(plus)),"
-        " nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5).batch(4)",
-    )
-    assert found == (
-        "*, batch_size: int=4",
+    ),
+    "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8)).map(plus)), "
+    "nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5)": ("", None),
+    "nbpipe.interleave([nbpipe.source(range(3)).map(plus, concurrency=2), "
+    "nbpipe.source(range(9)).map(plus, concurrency=3)], cycle=2)": (
+        "*, plus_concurrency: int=2, plus_2_concurrency: int=3",
         (
-            "nbpipe.mix([nbpipe.concat(nbpipe.source(range(3)), nbpipe.source(range(5, 8))"
-            ".map(plus)), nbpipe.source(range(100, 104)).map(times)], weights=[3, 1], seed=5)"
-            ".batch(batch_size)"
+            "nbpipe.interleave([nbpipe.source(range(3)).map(plus, concurrency=plus_concurrency), "
+            "nbpipe.source(range(9)).map(plus, concurrency=plus_2_concurrency)], cycle=2)"
         ),
-    )
+    ),
+    "nbpipe.source(range(8)).route(name_of, {'even': lambda chain: chain.map(plus).map(times), "
+    "'odd': lambda chain: chain.map(times, concurrency=3)})": (
+        "*, times_odd_concurrency: int=3",
+        (
+            "nbpipe.source(range(8)).route(name_of, "
+            "{'even': lambda chain: chain.map(plus).map(times), "
+            "'odd': lambda chain: chain.map(times, concurrency=times_odd_concurrency)})"
+        ),
+    ),
+    "nbpipe.source(range(30)).shuffle(seed=3).shard(1, 2, tail='drop').skip(1).take(9)"
+    ".repeat(2).enumerate().dedupe(key=repr, last=50).window(3, stride=2).cache().unbatch()": (
+        "",
+        None,
+    ),
+    "nbpipe.source(range(5)).map(plus, ordered=False)": ("", None),
+    "nbpipe.source(range(8)).map(plus, on_error=nbpipe.Retry(2, backoff_s=0.01, then='skip'), "
+    "max_failures=4).map(plus, on_error='skip', max_failures=0.9)": ("", None),
+    "nbpipe.source(range(4)).sample([1, 0, 2.5, 3], n=6, seed=3)"
+    ".sample([1, 2, 3, 4, 5, 0], n=5, replacement=False, seed=0)"
+    ".balance(['a', 'b', 'a', 'a', 'c'], n=50, seed=7).shard(0, 2)": ("", None),
+    "nbpipe.source(range(4)).claim(chunk=64, store=nbpipe.ranks.LocalStore())": ("", None),
+}
 
 
-def test_interleave(notebook: Notebook):
-    """Interleaved pipelines keep their cycle; stages of one name have parameters of their own."""
-    parameters, chain = exported_chain(
-        notebook,
-        "nbpipe.interleave([nbpipe.source(range(3)).map(plus, concurrency=2),"
-        " nbpipe.source(range(9)).map(plus, concurrency=3)], cycle=2)",
-    )
-    assert parameters.count("plus") == 2
-    assert "int=2" in parameters
-    assert "int=3" in parameters
-    assert chain.endswith("], cycle=2)")
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain.partition("(")[0] + chain[-9:])
+def test_arguments_of_stages(notebook: Notebook, chain: str):
+    """What joins, splits, orders, draws, cuts and retries keeps its arguments."""
+    parameters, found = CHAINS[chain]
+    assert exported_chain(notebook, chain) == (parameters, found or chain)
 
 
 def test_shared_beginning(notebook: Notebook):
-    """A beginning that two branches share is made once, as in the notebook."""
+    """A beginning that two branches share stands in both, with the same parameters."""
     exported = notebook.exported(
         FUNCTIONS
         + """
@@ -110,28 +96,7 @@ report = pipe.export("loader.py")
 """
     )
     assert exported.parameters == "*, plus_concurrency: int=5"
-    assert exported.text.count(".map(plus") == 1
-
-
-def test_route(notebook: Notebook):
-    """Branches stay lambdas of the chain; their knobs are parameters."""
-    parameters, chain = exported_chain(
-        notebook,
-        "nbpipe.source(range(8)).route(name_of, {'even': lambda chain: chain.map(plus).map(times),"
-        " 'odd': lambda chain: chain.map(times, concurrency=3)})",
-    )
-    assert parameters.endswith("_concurrency: int=3")
-    assert chain.startswith("nbpipe.source(range(8)).route(name_of, {'even': lambda ")
-    assert ".map(plus).map(times), 'odd': lambda " in chain
-
-
-def test_order_and_length(notebook: Notebook):
-    """Everything that orders and cuts keeps its arguments."""
-    chain = (
-        "nbpipe.source(range(30)).shuffle(seed=3).shard(1, 2, tail='drop').skip(1).take(9)"
-        ".repeat(2).enumerate().dedupe(key=repr, last=50).window(3, stride=2).cache().unbatch()"
-    )
-    assert exported_chain(notebook, chain) == ("", chain)
+    assert exported.text.count(".map(plus, concurrency=plus_concurrency)") == 2
 
 
 def test_batches(notebook: Notebook):
@@ -171,43 +136,6 @@ def test_batches(notebook: Notebook):
     assert exported.names == ["sample", "tokens", "stacked"]
 
 
-def test_failures_and_timing(notebook: Notebook):
-    """Retries, skipping, budgets, completion order and time limits are written as given."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        from nbpipe import Retry
-        # ---- next cell
-        async def fetch(x):
-            if x == 3:
-                raise ValueError(x)
-            return x
-
-        def check(x):
-            return 1 // (x - 4) or x
-        # ---- next cell
-        pipe = (
-            nbpipe.source(range(8))
-            .map(fetch, on_error=Retry(2, backoff_s=0.01, then="skip"), max_failures=4, timeout_s=9)
-            .map(check, on_error="skip", max_failures=0.9, concurrency=3)
-        )
-        # ---- next cell
-        report = pipe.export("loader.py")
-        """
-    )
-    assert "on_error=" in exported.chain
-    assert "Retry(2, backoff_s=0.01, then='skip')" in exported.chain
-    assert "max_failures=4" in exported.chain
-    assert "timeout_s=9" in exported.chain
-    assert "on_error='skip', max_failures=0.9" in exported.chain
-
-
-def test_unordered_names_its_order(notebook: Notebook):
-    """A stage that delivers in completion order does so in the module."""
-    chain = "nbpipe.source(range(5)).map(plus, ordered=False)"
-    assert exported_chain(notebook, chain) == ("", chain)
-
-
 def test_processes_share_their_concurrency(notebook: Notebook):
     """Stages in the same worker processes have one parameter for their concurrency."""
     exported = notebook.exported(
@@ -245,22 +173,6 @@ def test_processes_share_their_concurrency(notebook: Notebook):
         "max_items_per_worker=50, worker_init=begin", "worker_init=begin, max_items_per_worker=50"
     )
     assert ".map(post, executor='process')" in exported.chain
-
-
-def test_random_numbers_of_items(notebook: Notebook):
-    """A stage that takes `rng` draws the same numbers in the module."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        def jitter(x, rng, *, width=0.5):
-            return x + rng.uniform(-width, width)
-        # ---- next cell
-        pipe = nbpipe.source(range(4)).map(jitter).map(lambda x, rng: (x, int(rng.integers(9))))
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.names == ["jitter", "map_2"]
 
 
 def test_seeded_generator(notebook: Notebook):

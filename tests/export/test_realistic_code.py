@@ -73,39 +73,27 @@ augment = Compose(Scale(3, p=0.9), Shift.default(), Scale(1000, p=0.1))
 
 
 def test_class_hierarchy(notebook: Notebook):
-    """Bases, mixins, slots and properties come along, before what needs them."""
-    exported = notebook.exported(
-        TRANSFORMS
-        + """
-# ---- next cell
-pipe = nbpipe.source(range(40)).map(augment)
-report = pipe.export("loader.py")
-""",
-        spawn=True,
-    )
-    assert exported.names == ["Transform", "Named", "Scale", "Shift", "Compose", "augment"]
-    assert exported.imports == ["import abc"]
-    assert "augment = Compose(Scale(3, p=0.9), Shift.default(), Scale(1000, p=0.1))\n" in (
-        exported.text
-    )
-    assert '    __slots__ = ("p",)\n    count = 0  # how many kinds there are\n' in exported.text
-    assert exported.chain == "nbpipe.source(range(40)).map(augment)"
-    assert exported.found["spawned"] == exported.known["items"]
-
-
-def test_stage_from_a_static_and_a_class_method(notebook: Notebook):
-    """Methods that are stages are written as the class's attributes."""
+    """Bases, mixins, slots and properties come along before what needs them; methods too."""
     exported = notebook.exported(
         TRANSFORMS
         + """
 # ---- next cell
 shift = Shift()
-pipe = nbpipe.source(range(40)).map(Scale.clipped).map(shift.apply)
+pipe = nbpipe.source(range(40)).map(augment).map(Scale.clipped).map(shift.apply)
 report = pipe.export("loader.py")
-"""
+""",
+        spawn=True,
     )
-    assert exported.chain == "nbpipe.source(range(40)).map(Scale.clipped).map(shift.apply)"
-    assert exported.names == ["Transform", "Named", "Scale", "Shift", "shift"]
+    assert exported.names == ["Transform", "Named", "Scale", "Shift", "Compose", "augment", "shift"]
+    assert exported.imports == ["import abc"]
+    assert "augment = Compose(Scale(3, p=0.9), Shift.default(), Scale(1000, p=0.1))\n" in (
+        exported.text
+    )
+    assert '    __slots__ = ("p",)\n    count = 0  # how many kinds there are\n' in exported.text
+    assert exported.chain == (
+        "nbpipe.source(range(40)).map(augment).map(Scale.clipped).map(shift.apply)"
+    )
+    assert exported.found["spawned"] == exported.known["items"]
 
 
 def test_decorators(notebook: Notebook):
@@ -115,7 +103,7 @@ def test_decorators(notebook: Notebook):
         import functools
         import time
         from contextlib import contextmanager
-        from functools import lru_cache, singledispatch
+        from functools import lru_cache
 
         import nbpipe
         # ---- next cell
@@ -132,18 +120,6 @@ def test_decorators(notebook: Notebook):
         def table(n):
             return n**3  # slow in truth
 
-        @singledispatch
-        def text_of(value):
-            return str(value)
-
-        @text_of.register
-        def _(value: float):
-            return f"{value:.2f}"
-
-        @text_of.register(tuple)
-        def _(value):
-            return "/".join(map(text_of, value))
-
         @contextmanager
         def section(name):
             yield name.upper()
@@ -152,22 +128,23 @@ def test_decorators(notebook: Notebook):
         def decode(x):
             '''Decode one.'''
             with section("a") as name:
-                return name, text_of((table(x), x / 3))
+                return name, table(x)
+
+        @section("all")
+        def last(pair): return pair[1]
         # ---- next cell
-        pipe = nbpipe.source(range(5)).map(decode)
+        pipe = nbpipe.source(range(5)).map(decode).map(last)
         report = pipe.export("loader.py")
         """
     )
     assert "@logged\ndef decode(x):\n    '''Decode one.'''\n" in exported.text
     assert "@lru_cache(maxsize=32)\ndef table(n):\n" in exported.text
-    assert "@text_of.register(tuple)\ndef _(value):\n" in exported.text
-    assert "@text_of.register\ndef _(value: float):\n" in exported.text
+    assert '@section("all")\ndef last(pair): return pair[1]\n' in exported.text
     assert exported.imports == [
         "import functools",
         "from contextlib import contextmanager",
-        "from functools import lru_cache, singledispatch",
+        "from functools import lru_cache",
     ]
-    assert {"logged", "table", "text_of", "section", "decode"} <= set(exported.names)
 
 
 def test_closures(notebook: Notebook):
@@ -228,40 +205,6 @@ def test_nonlocal_is_refused(notebook: Notebook):
     assert "`nonlocal`" in first
     assert first.startswith("count() [In[2]] ")
     assert chain == "  used by: stage 'count'"
-
-
-def test_generators_and_async(notebook: Notebook):
-    """Async stages, async generators and generators that delegate are written as they are."""
-    exported = notebook.exported(
-        """
-        import asyncio
-
-        import nbpipe
-        # ---- next cell
-        async def fetch(x):
-            await asyncio.sleep(0)
-            return [x, x + 1]
-
-        async def explode(pair):
-            for one in pair:
-                yield one  # each
-
-        def halves(x):
-            yield from (x, x / 2)
-        # ---- next cell
-        pipe = (
-            nbpipe.source(range(4))
-            .map(fetch, concurrency=4)
-            .flat_map(explode, prefetch=5)
-            .flat_map(halves)
-        )
-        await asyncio.sleep(0)
-        # ---- next cell
-        report = pipe.export("loader.py")
-        """
-    )
-    assert exported.names == ["fetch", "explode", "halves"]
-    assert exported.parameters == "*, fetch_concurrency: int=4, explode_prefetch: int=5"
 
 
 def test_data_kinds(notebook: Notebook):
@@ -380,3 +323,99 @@ def test_partials_and_library_functions(notebook: Notebook):
         ".map(op.neg, concurrency=neg_concurrency).map(functools.partial(op.add, 1), name='plus')"
     )
     assert exported.found["spawned"] == exported.known["items"]
+
+
+EXPORT = """
+# ---- next cell
+pipe = nbpipe.source(range(5)).map(decode)
+report = pipe.export("loader.py")
+"""
+
+
+def test_names_of_builtins(notebook: Notebook):
+    """A function named as a builtin, and a constant that hides one, are the user's."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        def filter(x):
+            return x + sum
+        sum = 10
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(filter).map(filter).map(str)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.names == ["sum", "filter"]
+    assert exported.chain == "nbpipe.source(range(5)).map(filter).map(filter).map(str)"
+
+
+def test_classes_and_methods_of_libraries_as_stages(notebook: Notebook):
+    """A class of the user, a method of a type and a function of a submodule are stages."""
+    exported = notebook.exported(
+        """
+        import json
+        import os.path
+        from dataclasses import dataclass
+        import nbpipe
+        # ---- next cell
+        @dataclass
+        class Sample:
+            name: str
+        # ---- next cell
+        pipe = (
+            nbpipe.source([' "a.jpg" ', '"b/c.png"'])
+            .map(str.strip)
+            .map(json.loads, prefetch=3)
+            .map(os.path.splitext)
+            .map(" ".join)
+            .map(Sample)
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.imports == [
+        "import json",
+        "import os.path",
+        "from dataclasses import dataclass",
+    ]
+    assert exported.chain.endswith(
+        ".map(str.strip).map(json.loads, prefetch=loads_prefetch).map(os.path.splitext)"
+        ".map(' '.join).map(Sample)"
+    )
+
+
+def test_function_of_a_file_that_was_run(notebook: Notebook):
+    """A function that `%run` brought is written with the text of its file."""
+    text = "SCALE = 4  # of the lab\n\n\ndef scaled(x):\n    # from a file\n    return x * SCALE\n"
+    (notebook.folder / "common.py").write_text(text)
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        %run common.py
+        # ---- next cell
+        def decode(x):
+            return scaled(x) + 1
+        """
+        + EXPORT
+    )
+    assert exported.names == ["SCALE", "scaled", "decode"]
+    assert "def scaled(x):\n    # from a file\n    return x * SCALE\n" in exported.text
+
+
+def test_function_without_a_text(notebook: Notebook):
+    """A function that `exec` made has no text: it is refused by its name."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        exec("def decode(x):\\n    return x + 1")
+        # ---- next cell
+        pipe = nbpipe.source(range(5)).map(decode)
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    assert "'decode'" in words
+    assert "stage 'decode'" in words

@@ -1,5 +1,7 @@
 """Notebooks whose objects change: registries, counters, settings, names that are bound again."""
 
+import pytest
+
 from tests.export.notebooks import Notebook, contents
 
 EXPORT = """
@@ -7,135 +9,6 @@ EXPORT = """
 pipe = nbpipe.source(range(5)).map(decode)
 report = pipe.export("loader.py")
 """
-
-
-def test_settings_in_namespaces(notebook: Notebook):
-    """Parsed arguments and namespaces that were changed are written with their values."""
-    exported = notebook.exported(
-        """
-        import argparse
-        import nbpipe
-        from types import SimpleNamespace
-        # ---- next cell
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--size", type=int, default=3)
-        args = parser.parse_args([])
-        # ---- next cell
-        cfg = SimpleNamespace(root="x", deep=SimpleNamespace(k=1))  # settings
-        cfg.deep.k = 4
-        # ---- next cell
-        def decode(x):
-            return x * args.size + cfg.deep.k, cfg.root
-        """
-        + EXPORT
-    )
-    assert "Namespace(size=3)\n" in exported.text
-    assert "cfg = SimpleNamespace(root='x', deep=SimpleNamespace(k=4))  # settings\n" in (
-        exported.text
-    )
-    assert "ArgumentParser" not in exported.text
-
-
-def test_registry_of_functions(notebook: Notebook):
-    """What decorators have put into a registry comes along."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        READERS = {}  # by file type
-
-        def reader(function):
-            READERS[function.__name__] = function
-            return function
-        # ---- next cell
-        @reader
-        def jpg(x):
-            return x
-
-        @reader
-        def png(x):
-            return -x
-        # ---- next cell
-        def decode(x):
-            return READERS["png" if x % 2 else "jpg"](x)
-        """
-        + EXPORT
-    )
-    assert {"READERS", "jpg", "png", "decode"} <= set(exported.names)
-    assert "# by file type\n" in exported.text
-
-
-def test_registry_of_classes(notebook: Notebook):
-    """Classes that a base has registered come along."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        class Augmentation:
-            kinds = {}
-
-            def __init_subclass__(cls, **options):
-                super().__init_subclass__(**options)
-                Augmentation.kinds[cls.__name__.lower()] = cls
-        # ---- next cell
-        class Flip(Augmentation):
-            def __call__(self, x):
-                return -x
-
-        class Shift(Augmentation):
-            def __call__(self, x):
-                return x + 1
-        # ---- next cell
-        def decode(x):
-            return [Augmentation.kinds[name]()(x) for name in ("flip", "shift")]
-        """
-        + EXPORT
-    )
-    assert {"Augmentation", "Flip", "Shift", "decode"} <= set(exported.names)
-
-
-def test_instance_that_counts(notebook: Notebook):
-    """An instance that its own calls have changed begins anew, and the report says so."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        # ---- next cell
-        class Scale:
-            def __init__(self, by):
-                self.by = by
-                self.calls = 0
-                self.cache = {}
-
-            def __call__(self, x):
-                self.calls += 1
-                self.cache[x] = x * self.by
-                return self.cache[x]
-        # ---- next cell
-        decode = Scale(3)  # thrice
-        # ---- next cell
-        decode(1), decode(2)
-        """
-        + EXPORT
-    )
-    assert "decode = Scale(3)  # thrice\n" in exported.text
-    assert any("decode" in note for note in exported.notes)
-
-
-def test_name_bound_several_times(notebook: Notebook):
-    """The comment of the last statement that binds a name stays with its value."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        K = 1  # first
-        def decode(x):
-            return x + K
-        # ---- next cell
-        K = 5  # second
-        K = K + 1  # third
-        """
-        + EXPORT
-    )
-    assert "K = 6  # third\n" in exported.text
 
 
 def test_stages_from_loops(notebook: Notebook):
@@ -180,31 +53,6 @@ def test_pipeline_made_in_a_function(notebook: Notebook):
     assert exported.parameters == "*, decode_concurrency: int=3, batch_size: int=2"
     assert "    return x + data[-1]  # the last\n" in exported.text
     assert "build" not in exported.names
-
-
-def test_functions_under_conditions(notebook: Notebook):
-    """A function defined in a branch or a loop is written as it was defined there."""
-    exported = notebook.exported(
-        """
-        import nbpipe
-        FAST = True
-        # ---- next cell
-        if FAST:
-            # the quick way
-            def decode(x):
-                # fast
-                return step(x) + 1
-        else:
-            def decode(x):
-                return x
-        for n in range(3):
-            def step(x, n=n):
-                return x * n
-        """
-        + EXPORT
-    )
-    assert "def decode(x):\n    # fast\n    return step(x) + 1\n" in exported.text
-    assert "def step(x, n=" in exported.text
 
 
 def test_local_module_that_was_changed(notebook: Notebook):
@@ -299,3 +147,68 @@ def test_nothing_but_the_module_is_left(notebook: Notebook):
     notebook.exported("import nbpipe\ndef decode(x):\n    return x\n" + EXPORT)
     assert list(contents(notebook.folder)) == ["loader.py"]
     assert list(contents(notebook.temp)) == []
+
+
+FITTED = """
+import nbpipe
+# ---- next cell
+class Vocab:
+    def __init__(self):
+        self.ids = {}
+
+    def add(self, word):
+        self.ids.setdefault(word, len(self.ids))
+
+    def fit(self, words):
+        for word in words:
+            self.add(word)
+        return self
+# ---- next cell
+"""
+LOOK_UP = """
+# ---- next cell
+def decode(n):
+    seen = set()
+    seen.add(n)
+    return vocab.ids.get("abc"[n])
+# ---- next cell
+pipe = nbpipe.source(range(3)).map(decode)
+report = pipe.export("loader.py", check_items=0)
+"""
+
+
+@pytest.mark.parametrize("filled", ["vocab.fit('ab')", "for word in 'ab':\n    vocab.add(word)"])
+def test_fitted_object_is_not_written_empty(notebook: Notebook, filled: str):
+    """What cells put into an object by its methods is not the pipeline's own state."""
+    words = notebook.refused(FITTED + f"vocab = Vocab()\n{filled}" + LOOK_UP)
+    assert "attribute 'ids'" in words.split("\n")[0]
+    assert "make it in one statement, as vocab = make_vocab()" in words
+
+
+def test_object_fitted_where_it_is_made(notebook: Notebook):
+    """One statement that makes and fits an object is kept as it is."""
+    exported = notebook.exported(FITTED + "vocab = Vocab().fit('ab')  # letters" + LOOK_UP)
+    assert "vocab = Vocab().fit('ab')  # letters\n" in exported.text
+
+
+def test_parameters_that_would_hide_functions(notebook: Notebook):
+    """A parameter is not called like a function that the chain reads."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        # ---- next cell
+        def f(x): return x + 1
+        def batch_size(x): return x * 2
+        def step_concurrency(x): return x - 1
+        def step(x):
+            with open("/dev/null") as file:
+                return x, file.read()
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(4)).map(f).map(batch_size).map(step_concurrency)
+            .map(step, concurrency=3).batch(2, collate=list)
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.parameters == "*, step_concurrency_2: int=3, batch_size_2: int=2"
