@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from .base.checks import flag, whole
 from .base.format import parse_bytes
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from .export.exporting import Exported
 
 
-# -- Chaining: the methods that add a stage to a pipeline ------------------------------------------
-class Chaining:
-    """A frozen chain of stages, and a method for each operation.
+@final
+class Pipeline:
+    """A frozen chain of stages; begin one with `nbpipe.source(...)`.
+
+    Pipelines made from one another share their stages, and so their knobs.
 
     Attributes:
         chain: the stages.
@@ -58,8 +60,8 @@ class Chaining:
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle a pipeline: it lives in the process it runs in")
 
-    def _with(self, chain: Chain) -> Self:
-        return type(self)(chain)
+    def _with(self, chain: Chain) -> Pipeline:
+        return Pipeline(chain)
 
     def map(
         self,
@@ -79,7 +81,7 @@ class Chaining:
         region: bool = True,
         device: object = None,
         depth: int | None = None,
-    ) -> Self:
+    ) -> Pipeline:
         """Call `fn` on every item.
 
         Args:
@@ -137,7 +139,7 @@ class Chaining:
         max_items_per_worker: int | None = None,
         copy: bool = True,
         region: bool = True,
-    ) -> Self:
+    ) -> Pipeline:
         """Keep the items for which `fn` is true. Options and errors as in `map`."""
         return self._with(append_call(self.chain, "filter", fn, locals()))
 
@@ -157,7 +159,7 @@ class Chaining:
         max_items_per_worker: int | None = None,
         copy: bool = True,
         region: bool = True,
-    ) -> Self:
+    ) -> Pipeline:
         """Call `fn` on every item and hand on each of the items that it gives.
 
         `fn` returns an iterable, or is a generator or async generator: what it yields is handed
@@ -180,7 +182,7 @@ class Chaining:
         concurrency: int | None = None,
         prefetch: int | None = None,
         name: str | None = None,
-    ) -> Self:
+    ) -> Pipeline:
         """Gather items into batches: arrays (H, W, C) become one array (B, H, W, C).
 
         Args:
@@ -207,7 +209,7 @@ class Chaining:
         options |= {"pad": pad, "cost": cost, "executor": executor, "concurrency": concurrency}
         return self._with(append_batch(self.chain, size, options, name, prefetch))
 
-    def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Self:
+    def to_device(self, device: object, *, depth: int = 2, stream: object = None) -> Pipeline:
         """Copy each batch to a device, on a stream of its own, while the loop works.
 
         Tensors in dicts, lists, tuples, named tuples and dataclasses are copied, arrays of
@@ -237,17 +239,17 @@ class Chaining:
         """
         return self._with(append_to_device(self.chain, device, depth, stream))
 
-    def unbatch(self) -> Self:
+    def unbatch(self) -> Pipeline:
         """Take batches apart again, along the first dimension of everything in them."""
         return self._with(append_unbatch(self.chain))
 
-    def window(self, size: int, stride: int = 1) -> Self:
+    def window(self, size: int, stride: int = 1) -> Pipeline:
         """Return lists of `size` neighbours, `stride` items apart; the last whole one ends it."""
         return self._with(append_window(self.chain, size, stride))
 
     def shuffle(
         self, *, seed: int = 0, buffer_size: int | None = None, prefetch: int | None = None
-    ) -> Self:
+    ) -> Pipeline:
         """Change the order of the items, anew in every epoch.
 
         Args:
@@ -267,7 +269,7 @@ class Chaining:
 
     def sample(
         self, weights: Any, *, n: int | None = None, replacement: bool = True, seed: int = 0
-    ) -> Self:
+    ) -> Pipeline:
         """Draw items by weight, anew in every epoch.
 
         Like `shuffle` it makes an order of indices of all ranks: `shard` follows. An item that is
@@ -291,7 +293,7 @@ class Chaining:
         options = {"replacement": replacement, "seed": seed}
         return self._with(append_sample(self.chain, weights, n, options))
 
-    def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Self:
+    def balance(self, labels: Any, *, n: int | None = None, seed: int = 0) -> Pipeline:
         """Draw items so that every label comes equally often, anew in every epoch.
 
         It is `sample`, with replacement, by one divided by the number of items with the same
@@ -312,7 +314,7 @@ class Chaining:
 
     def claim(
         self, *, chunk: int = 64, store: Store | None = None, name: str | None = None
-    ) -> Self:
+    ) -> Pipeline:
         """Take chunks of items as fast as this rank can use them; the other ranks take the rest.
 
         In place of `shard`, where ranks differ in speed. All ranks draw from one cursor over the
@@ -335,7 +337,7 @@ class Chaining:
 
     def shard(
         self, rank: int | None = None, world_size: int | None = None, *, tail: Tail = "pad"
-    ) -> Self:
+    ) -> Pipeline:
         """Keep every `world_size`-th item, from item `rank` on: one rank's part.
 
         It splits the order before it, so it follows `shuffle`.
@@ -352,7 +354,7 @@ class Chaining:
         """
         return self._with(append_shard(self.chain, rank, world_size, tail))
 
-    def dedupe(self, key: Callable[[Any], Any] | None = None, last: int = 10_000) -> Self:
+    def dedupe(self, key: Callable[[Any], Any] | None = None, last: int = 10_000) -> Pipeline:
         """Leave out each item whose key one of the items just before it had.
 
         Args:
@@ -367,23 +369,23 @@ class Chaining:
         """
         return self._with(append_dedupe(self.chain, key, last))
 
-    def take(self, n: int) -> Self:
+    def take(self, n: int) -> Pipeline:
         """Keep the first `n` items."""
         return self._with(append_take(self.chain, n))
 
-    def skip(self, n: int) -> Self:
+    def skip(self, n: int) -> Pipeline:
         """Leave out the first `n` items."""
         return self._with(append_skip(self.chain, n))
 
-    def repeat(self, n: int | None = None) -> Self:
+    def repeat(self, n: int | None = None) -> Pipeline:
         """Return all items `n` times, or for ever; every pass shuffles and draws anew."""
         return self._with(append_repeat(self.chain, n))
 
-    def enumerate(self) -> Self:
+    def enumerate(self) -> Pipeline:
         """Return pairs of a number, from 0, and the item."""
         return self._with(append_enumerate(self.chain))
 
-    def cache(self, path: str | os.PathLike[str] | None = None) -> Self:
+    def cache(self, path: str | os.PathLike[str] | None = None) -> Pipeline:
         """Keep the items of the first whole epoch; later epochs read them instead.
 
         What comes before runs only once: place random changes after it.
@@ -399,10 +401,10 @@ class Chaining:
     def route(
         self,
         key: Callable[[Any], Any],
-        branches: Mapping[Any, Callable[[Self], Self]],
+        branches: Mapping[Any, Callable[[Pipeline], Pipeline]],
         *,
         name: str | None = None,
-    ) -> Self:
+    ) -> Pipeline:
         """Send each item through the chain that `key(item)` chooses; keep the input order.
 
         Args:
@@ -418,17 +420,6 @@ class Chaining:
         """
         grown = grown_branches(branches, self._with)
         return self._with(append_route(self.chain, key, grown, name))
-
-
-# -- Pipeline: a frozen chain of stages. Every method returns a new one; only knobs ever change ----
-@final
-class Pipeline(Chaining):
-    """A frozen chain of stages; begin one with `nbpipe.source(...)`.
-
-    Pipelines made from one another share their stages, and so their knobs.
-    """
-
-    __slots__ = ()
 
     # -- running --------------------------------------------------------------------------
     def start(
