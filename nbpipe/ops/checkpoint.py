@@ -123,13 +123,7 @@ def _only_split(chain: Chain) -> str:
 def _by_rank(address: str, states: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     worlds, epochs, parts = set(), set(), {}
     for state in states:
-        try:
-            rank, world = state["ranks"][address]
-        except (KeyError, TypeError, ValueError):
-            raise StateError(
-                f"a state for shard {address!r} must tell its rank and world size, got "
-                f"{state.get('ranks')!r}; give the states that run.state_dict() returned"
-            ) from None
+        rank, world = state["ranks"][address]
         worlds.add(world)
         epochs.add(state["epoch"])
         parts[rank] = state

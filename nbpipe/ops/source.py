@@ -92,22 +92,12 @@ def _refuse(items: Any) -> None:
             f"object of type {type(items).__name__}, which is empty the second time; give the "
             "function that makes it, source(make), or source(list(...))"
         )
-    if inspect.iscoroutine(items):
-        raise ArgumentTypeError(
-            "source must be a collection or a function, got a coroutine object; give the async "
-            "generator function itself, without calling it"
-        )
     if isinstance(items, Mapping):
         raise ArgumentTypeError(
             f"source must be a collection of items, got a {type(items).__name__}; say which: "
             "source(list(d.items())), source(list(d)) or source(list(d.values()))"
         )
     _refuse_tables(items)
-    if getattr(items, "ndim", 1) == 0:
-        raise ArgumentTypeError(
-            f"source must be a collection of items, got the {type(items).__name__} "
-            f"{_short(items)} without dimensions; give source([...])"
-        )
     if isinstance(items, set | frozenset):
         raise ArgumentTypeError(
             f"source must have an order that stays, got a {type(items).__name__}; "

@@ -405,11 +405,6 @@ def test_a_loader_of_torch_as_a_source(data):
 # -- refused, and failing -----------------------------------------------------------------
 
 
-async def fetch(item):
-    """Await nothing."""
-    return item
-
-
 async def draw(item):
     """Yield nothing."""
     yield item
@@ -513,13 +508,6 @@ FOR_ROWS = (
             ),
         ),
         (
-            np.array(5),
-            (
-                "source must be a collection of items, got the ndarray array(5) without "
-                "dimensions; give source([...])"
-            ),
-        ),
-        (
             Frame,
             "source must be a collection or a function, got the class Frame; give an instance",
         ),
@@ -542,17 +530,6 @@ FOR_ROWS = (
 def test_sources(items, message):
     """What cannot be read again and again, in one order, is refused with the fix."""
     assert message in refusal(items)
-
-
-def test_a_coroutine_object_as_a_source():
-    """The function is wanted, not what it returns."""
-    coroutine = fetch(1)
-    message = refusal(coroutine)
-    coroutine.close()
-    assert message == (
-        "source must be a collection or a function, got a coroutine object; give the async "
-        "generator function itself, without calling it"
-    )
 
 
 def test_a_long_value_is_cut():
