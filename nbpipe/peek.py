@@ -60,7 +60,8 @@ class StagePeek:
         time_s: mean time of a call [s]; 0.0 where there was none.
         output: type, shape, dtype and range of the first item; None where there was none.
         thumbnail: PNG of the image in the first item, or None.
-        note: what else there is to know: items skipped, calls tried again.
+        note: what else there is to know: items skipped, calls tried again; "not run" where a cache
+            has what it would make, or a join behind it reads by index.
     """
 
     address: str
@@ -148,10 +149,9 @@ class _Table:
         # of their own. By the source's address, each of them and how to get at its own item.
         self._together: dict[str, list[tuple[str, int]]] = {}
         for part, place in _parts(chain, ""):
-            self._look_for_absorbed(part, place)
-            self._look_for_cached(part, place)
+            self._note_absorbed(part, place)
 
-    def _look_for_absorbed(self, chain: Chain, place: str) -> None:
+    def _note_absorbed(self, chain: Chain, place: str) -> None:
         _, used = absorbed(chain)
         group: list[tuple[str, int]] = []
         wrapped = 0
@@ -160,23 +160,6 @@ class _Table:
             wrapped += stage.spec.numbers
         if used:
             self._together[self._book[place + chain[0].name]] = group
-        if used and chain[0].spec.runs == "join":
-            self._note_all(chain[0], place, f"read by index, by {chain[0].name!r}")
-
-    def _look_for_cached(self, chain: Chain, place: str) -> None:
-        kept = [
-            n for n, s in enumerate(chain) if s.spec.kept_in is not None and s.spec.kept_in.complete
-        ]
-        for stage in chain[: kept[-1]] if kept else ():
-            note = f"not run: {chain[kept[-1]].name!r} is complete"
-            self._notes[self._book[place + stage.name]].notes.append(note)
-            self._note_all(stage, place, note)
-
-    def _note_all(self, stage: Stage, place: str, note: str) -> None:
-        for number, inner in enumerate(stage.inputs):
-            for part, where in _parts(inner, _inside(stage, place, number)):
-                for one in part:
-                    self._notes[self._book[where + one.name]].notes.append(note)
 
     def on_items(self, address: str, entries: Iterable[Entry]) -> None:
         """Note what a stage gave; the first item is described before anyone changes it."""
@@ -196,12 +179,15 @@ class _Table:
 
     def rows(self, runtimes: dict[str, StageRuntime]) -> Iterator[StagePeek]:
         """Return what was noted, stage by stage."""
+        came = any(noted.items for noted in self._notes.values())
         for address, stage in self._stages.items():
             noted = self._notes[address]
             counters = runtimes[address].counters if address in runtimes else None
             calls = counters.items_in if counters and counters.busy_ns else 0
             if counters and counters.retries:
                 noted.notes.append(f"{counters.retries} tried again")
+            if came and not (noted.items or calls or noted.failures):
+                noted.notes.append("not run")
             if noted.failures:
                 noted.notes.append(
                     f"{len(noted.failures)} skipped, last: {noted.failures[-1].error}"
@@ -214,7 +200,7 @@ class _Table:
                 time_s=counters.busy_ns / calls / 1e9 if counters and calls else 0.0,
                 output=noted.output,
                 thumbnail=noted.thumbnail,
-                note="; ".join(dict.fromkeys(noted.notes)),
+                note="; ".join(noted.notes),
             )
 
 

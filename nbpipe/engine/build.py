@@ -367,7 +367,7 @@ class Builder:
         self._found: dict[int, Any] = {}  # by the id of a stage
         self._caches: dict[int, tuple[CacheStore, Made | None]] = {}  # by the id of a store
         self._chain = chain
-        self._epoch = epoch
+        self.epoch = epoch
         self._runtime_of = runtime_of
         self._addresses = address_book(chain)
         self.regions = regions
@@ -375,7 +375,7 @@ class Builder:
     def build(self) -> None:
         """Make all nodes and install them in the epoch."""
         nodes = self.nodes(self._chain, "", ())
-        self._epoch.begin(nodes[-1], nodes[::-1])
+        self.epoch.begin(nodes[-1], nodes[::-1])
 
     def nodes(
         self,
@@ -387,7 +387,7 @@ class Builder:
     ) -> list[Node]:
         """Return the nodes of a chain, most upstream first."""
         nodes: list[Node] = [] if above is None else [above]
-        part = Part(self, place, passes, nodes, context or self._epoch.context)
+        part = Part(self, place, passes, nodes, context or self.epoch.context)
         cache = self._begun_elsewhere(chain, place)
         if cache is not None:
             part.make_as_of(*cache[1])
@@ -453,11 +453,6 @@ class Builder:
     def node_state(self, address: str) -> dict[str, Any]:
         """Return where a stage stands; later passes of a repeat begin at their beginning."""
         return self._node_state.pop(address, {})
-
-    @property
-    def epoch(self) -> Epoch:
-        """The epoch being filled."""
-        return self._epoch
 
 
 def _made(store: CacheStore) -> Made | None:

@@ -16,7 +16,7 @@ from ..ops.remaining import Remaining
 from .failures import Failure
 from .fold import StreamNode
 from .join import PumpNode
-from .node import CHUNK_MAX, Node, Stages, forget, stages_of
+from .node import Node, Stages, forget, stages_of
 from .task import EpochContext, Paths, Queue, Task
 
 LOG = logging.getLogger("nbpipe")
@@ -295,11 +295,6 @@ class Epoch:
         if memory is None:
             return True
         return memory.admits(node, waits=self.waiting and not self.sink.count)
-
-    def affordable(self, node: Node) -> int:
-        """Return the number of results that the byte budget has places for, at least 1."""
-        memory = self.memory
-        return CHUNK_MAX if memory is None else memory.affordable(node)
 
     def drop(self, queue: Queue) -> None:
         """Let go of all that waits in a queue."""

@@ -564,7 +564,8 @@ class Machine:
         self.limit_bytes = memory_bytes
         self._chain = chain
         self._record = record
-        keep(self.scheduler, record)
+        self.scheduler.remember = record.failures.append
+        self.scheduler.sample = sampler(self.scheduler, record)
 
     def begin(
         self, given: GivenOrder | None, node_state: Stages
@@ -656,12 +657,6 @@ def surfaced(error: BaseException | None) -> BaseException | None:
     """Return the error that ended an epoch as the loop is to see it."""
     cause = None if error is None else error.__cause__
     return cause.error if isinstance(cause, CarriedError) else error
-
-
-def keep(scheduler: Scheduler, record: Record) -> None:
-    """Let a record keep what a scheduler counts, and the items that failed in it."""
-    scheduler.remember = record.failures.append
-    scheduler.sample = sampler(scheduler, record)
 
 
 def knob_watcher(machine: Machine, record: Record) -> Callable[[KnobChange], None]:

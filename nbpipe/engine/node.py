@@ -400,7 +400,7 @@ class Node(ABC):
         if most * runtime.item_bytes > CHUNK_BYTES:
             most = int(CHUNK_BYTES / runtime.item_bytes)
         if self.epoch.memory is not None:
-            most = min(most, self.epoch.affordable(self))
+            most = min(most, self.epoch.memory.affordable(self))
         return max(1, most)
 
     def comes_in_lots(self, slow_ns: int) -> bool:

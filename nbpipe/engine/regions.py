@@ -300,7 +300,7 @@ class RegionNode(MapNode):
         share = -(-(runtime.prefetch + runtime.concurrency + self.gathers) // runtime.concurrency)
         most = min(self.room(), available, share)
         if self.epoch.memory is not None:
-            most = min(most, self.epoch.affordable(self))
+            most = min(most, self.epoch.memory.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
         in_size = ROUND_TRIP_BYTES / max(1.0, runtime.item_bytes)
         return max(1, min(most, CHUNK_MAX, int(in_time), int(in_size)))
