@@ -329,17 +329,3 @@ def test_memory_budget_with_every_kind_of_stage(kind):
     chain = chain.filter(lambda row: row[0] % 2, name="odd").batch(7, collate=len)
     with chain.start(memory="300 kB") as run:
         assert [sum(drained(run)) for _ in range(2)] == [300, 300]
-
-
-def test_memory_in_force_is_given_back():
-    """After an epoch, or a broken one, nothing is counted as held."""
-    chain = nbpipe.source(range(200)).map(lambda n: np.zeros(1000)).batch(8)
-    with chain.start(memory="100 kB") as run:
-        for _ in range(5):
-            items = iter(run)
-            finished(next, items)
-            items.close()
-        items = iter(run)
-        memory = items._epoch.memory
-        drained(items)
-        assert memory.held_bytes == 0

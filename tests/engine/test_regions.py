@@ -125,13 +125,6 @@ def test_batch_is_made_where_its_items_are():
     assert [stats[name].items_in for name in ("double", "batch", "after")] == [50, 50, 7]
 
 
-def test_batch_behind_a_filter_fills_up():
-    """Where items may be dropped a batch gets workers of its own, so that it is full."""
-    chain = placed(source(50), ("filter", odd, {})).batch(8, executor="process")
-    sizes = [len(batch) for batch in drained(chain)]
-    assert sizes == [8, 8, 8, 1]
-
-
 def test_error_inside_a_region_names_its_stage():
     """Every earlier item is delivered; the error names the stage, the item and the process."""
     chain = placed(source(), ("map", double, {}), ("map", picky, {}), concurrency=2)
