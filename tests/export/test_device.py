@@ -6,53 +6,43 @@ from tests.export.notebooks import Notebook
 from tests.export.test_realistic_chains import exported_chain
 
 pytestmark = pytest.mark.torch
-
-
-def test_a_copy_to_a_device(notebook: Notebook):
-    """Both are parameters, and the depth that was tuned is the default."""
-    found = exported_chain(
-        notebook,
-        "nbpipe.source(range(6)).map(plus).batch(2).to_device('cpu')",
-        tune="pipe['to_device'].depth = 5",
-    )
-    assert found == (
+SOURCE = "nbpipe.source(range(6))"
+CHAINS = {  # what is given, and tuned; the parameters; what is returned
+    "a copy, and the depth that was tuned": (
+        f"{SOURCE}.map(plus).batch(2).to_device('cpu')",
+        "pipe['to_device'].depth = 5",
         "*, batch_size: int=2, to_device_device: str='cpu', to_device_depth: int=5",
+        f"{SOURCE}.map(plus).batch(batch_size).to_device(to_device_device, depth=to_device_depth)",
+    ),
+    "maps that follow the device and depth of a copy": (
         (
-            "nbpipe.source(range(6)).map(plus).batch(batch_size)"
-            ".to_device(to_device_device, depth=to_device_depth)"
+            f"{SOURCE}.to_device('cpu', depth=3)"
+            ".map(plus, device='cpu').map(times, device='cpu', name='ten')"
         ),
-    )
-
-
-def test_maps_on_the_device_of_a_copy(notebook: Notebook):
-    """They follow its parameters: one device, one depth."""
-    found = exported_chain(
-        notebook,
-        "nbpipe.source(range(6)).to_device('cpu', depth=3)"
-        ".map(plus, device='cpu').map(times, device='cpu', name='ten')",
-    )
-    assert found == (
+        "",
         "*, to_device_device: str='cpu', to_device_depth: int=3",
         (
-            "nbpipe.source(range(6)).to_device(to_device_device, depth=to_device_depth)"
+            f"{SOURCE}.to_device(to_device_device, depth=to_device_depth)"
             ".map(plus, device=to_device_device).map(times, name='ten', device=to_device_device)"
         ),
-    )
-
-
-def test_a_map_on_a_device_alone(notebook: Notebook):
-    """It has parameters of its own; a depth that is the default is left out."""
-    found = exported_chain(
-        notebook,
-        "nbpipe.source(range(6)).batch(2).map(plus, device='cpu').map(abs, device='meta', depth=4)",
-    )
-    assert found == (
+    ),
+    "maps alone; a depth that is the default is left out": (
+        f"{SOURCE}.batch(2).map(plus, device='cpu').map(abs, device='meta', depth=4)",
+        "",
         "*, batch_size: int=2, plus_device: str='cpu', abs_device: str='meta', abs_depth: int=4",
         (
-            "nbpipe.source(range(6)).batch(batch_size).map(plus, device=plus_device)"
+            f"{SOURCE}.batch(batch_size).map(plus, device=plus_device)"
             ".map(abs, device=abs_device, depth=abs_depth)"
         ),
-    )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_devices(notebook: Notebook, kind: str):
+    """Devices and depths are parameters; stages on one device have one."""
+    chain, tune, *expected = CHAINS[kind]
+    assert exported_chain(notebook, chain, tune) == tuple(expected)
 
 
 def test_a_stream_is_refused(notebook: Notebook):

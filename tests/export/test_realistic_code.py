@@ -182,31 +182,6 @@ def test_closures(notebook: Notebook):
     assert exported.found["spawned"] == exported.known["items"]
 
 
-def test_nonlocal_is_refused(notebook: Notebook):
-    """A closure that counts is refused: its count would start anew."""
-    words = notebook.refused(
-        """
-        import nbpipe
-        # ---- next cell
-        def counter():
-            n = 0
-            def count(x):
-                nonlocal n
-                n += 1
-                return x, n
-            return count
-        # ---- next cell
-        pipe = nbpipe.source(range(5)).map(counter())
-        # ---- next cell
-        pipe.export("loader.py")
-        """
-    )
-    first, chain = words.split("\n")
-    assert "`nonlocal`" in first
-    assert first.startswith("count() [In[2]] ")
-    assert chain == "  used by: stage 'count'"
-
-
 def test_data_kinds(notebook: Notebook):
     """Enums with methods, named tuples, typed dicts and frozen dataclasses come along whole."""
     exported = notebook.exported(
@@ -402,20 +377,3 @@ def test_function_of_a_file_that_was_run(notebook: Notebook):
     )
     assert exported.names == ["SCALE", "scaled", "decode"]
     assert "def scaled(x):\n    # from a file\n    return x * SCALE\n" in exported.text
-
-
-def test_function_without_a_text(notebook: Notebook):
-    """A function that `exec` made has no text: it is refused by its name."""
-    words = notebook.refused(
-        """
-        import nbpipe
-        # ---- next cell
-        exec("def decode(x):\\n    return x + 1")
-        # ---- next cell
-        pipe = nbpipe.source(range(5)).map(decode)
-        # ---- next cell
-        pipe.export("loader.py")
-        """
-    )
-    assert "'decode'" in words
-    assert "stage 'decode'" in words

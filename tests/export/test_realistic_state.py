@@ -75,49 +75,6 @@ def test_local_module_that_was_changed(notebook: Notebook):
     assert "`common.FACTOR = 10` in In[2]" in words
 
 
-def test_older_function_in_a_list(notebook: Notebook):
-    """A list that holds a function that was redefined is refused, also without comparing items."""
-    words = notebook.refused(
-        """
-        import nbpipe
-        # ---- next cell
-        def norm(x):
-            return x + 1
-        STEPS = [norm]
-        # ---- next cell
-        def norm(x):
-            return x + 2
-        # ---- next cell
-        def decode(x):
-            return STEPS[0](x)
-        # ---- next cell
-        nbpipe.source(range(5)).map(decode).export("loader.py", check_items=0)
-        """
-    )
-    first, chain = words.split("\n")
-    assert "'norm'" in first
-    assert chain.endswith("decode() [In[4]] <- stage 'decode'")
-
-
-def test_executor_that_lives(notebook: Notebook):
-    """A pool given as an executor is refused by its name."""
-    words = notebook.refused(
-        """
-        import nbpipe
-        from concurrent.futures import ThreadPoolExecutor
-        # ---- next cell
-        pool = ThreadPoolExecutor(2)
-        def decode(x):
-            return x
-        # ---- next cell
-        nbpipe.source(range(5)).map(decode, executor=pool).export("loader.py")
-        """
-    )
-    first, chain = words.split("\n")
-    assert first.startswith("variable 'pool' is a live ThreadPoolExecutor; ")
-    assert chain == "  used by: stage 'decode'"
-
-
 def test_functions_of_other_arguments(notebook: Notebook):
     """Lambdas that collate, cost and route become functions named after their stages."""
     exported = notebook.exported(

@@ -148,11 +148,12 @@ UNDEFINED = "define it at the top of a cell, import it, or take it out"
 
 
 @pytest.mark.slow
-def test_names_that_no_module_has(notebook: Notebook):
-    """A name that a fresh process does not have is refused, wherever it is read."""
+def test_what_no_module_has(notebook: Notebook):
+    """What a fresh process would not have, or not so, is refused with its name and the way out."""
     notebook.run(
         """
-        import builtins, functools, sys
+        import builtins, functools
+        from concurrent.futures import ThreadPoolExecutor
         from pathlib import Path
         import nbpipe
         Path("shapes.py").write_text("import functools\\ndef show(x): ...\\n"
@@ -177,12 +178,26 @@ def test_names_that_no_module_has(notebook: Notebook):
         def seen(x): return x
         @show.register
         def _(x: int): return x
+        def norm(x): return x + 1
+        STEPS = [norm]
+        def stepped(x): return STEPS[0](x)
+        def counter():
+            n = 0
+            def count(x):
+                nonlocal n
+                n += 1
+                return x, n
+            return count
+        exec("def spoken(x):\\n    return x + 1")
+        pool = ThreadPoolExecutor(2)
         def unset(x): return late
         def wrapped(x): return x
         wrapped = functools.cache(wrapped)
         def sets():
             global late
             late = 1
+        # ---- next cell
+        def norm(x): return x + 2
         """
     )
     words = {
@@ -201,6 +216,16 @@ def test_names_that_no_module_has(notebook: Notebook):
         "wrapped": "variable 'wrapped', assigned in In[2], wraps what had this name before; write "
         "the wrapper as a decorator above the definition, or give what it wraps a name of its own\n"
         "  used by: stage 'wrapped'",
+        "stepped": "cannot write variable 'STEPS', assigned in In[2] into the module: the pipeline "
+        "still uses an older 'norm' (In[2]); it was redefined since: rebuild the pipeline, then "
+        "export\n  used by: stepped() [In[2]] <- stage 'stepped'",
+        "counter()": "count() [In[2]] changes the variable 'n' of the function around it "
+        "(`nonlocal`), which no module can hold; keep that state in a class with __call__\n"
+        "  used by: stage 'count'",
+        "spoken": "the text of 'spoken' is not known: it was made neither in a cell nor in a file; "
+        "define it in a cell, or import it\n  used by: stage 'spoken'",
+        "len, executor=pool": "variable 'pool' is a live ThreadPoolExecutor; give "
+        'executor="thread" or executor="process"\n  used by: stage \'len\'',
         "unset": f"'late' is not defined in the module; {UNDEFINED}\n  used by: function 'unset', "
         "defined in In[2] <- stage 'unset'",
     }
