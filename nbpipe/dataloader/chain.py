@@ -146,6 +146,7 @@ class LoaderWorkers:
 # that they depend on no worker: the user's seed takes the place of torch's for them, where it is
 # the same in all workers, or can be made so. Else it is left out: it would depend on who was free.
 _ASKS = ("get_worker_info", "initial_seed")  # they tell workers apart
+_WORD = 8  # bytes of the seed, at the beginning of the state of torch's generator
 _MODULES = ("numpy", "random", "torch")
 _SEEDING = frozenset(  # all names that a function uses which only seeds, but for those of numbers
     (
@@ -223,7 +224,15 @@ class Seeds:
             elif name == "numpy":
                 np.random.seed(seed >> 32)  # noqa: NPY002
             else:
-                self._torch.manual_seed(seed >> 1)
+                self._seed_torch(seed, own)
+
+    def _seed_torch(self, seed: int, own: int) -> None:
+        """Seed torch; its `initial_seed()` says what the user set."""
+        torch, generator = self._torch, self._torch.default_generator
+        generator.manual_seed(seed >> 1)
+        state = generator.get_state()
+        state[:_WORD] = torch.tensor([own - (own >> 63 << 64)]).view(torch.uint8)
+        generator.set_state(state)
 
 
 def _number(data: bytes) -> int:

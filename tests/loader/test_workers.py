@@ -137,8 +137,8 @@ def seeded(seed, *, worker=False):
 
 
 def numbers_drawn(init, base, count, **how):
-    """Give three numbers for each of 8 samples, with torch's seed."""
-    make = lambda n: (torch.rand(()), np.random.rand(), random.random())  # noqa: E731, NPY002
+    """Give the seed of torch and three numbers for each of 8 samples, with torch's seed."""
+    make = lambda n: (torch.initial_seed(), torch.rand(()), np.random.rand(), random.random())  # noqa: E731, NPY002
     torch.manual_seed(base)
     loader = nbpipe.DataLoader(Made(make, 8), None, num_workers=count, worker_init_fn=init, **how)
     got = [[tuple(map(float, sample)) for sample in loader] for _ in range(2)]
@@ -153,7 +153,8 @@ def test_seeds_of_worker_init_fn_hold():
         for seed, base, count in [(12345, 1, 1), (12345, 2, 2), (54321, 1, 2)]
     )
     assert one == two
-    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample]
+    assert {sample[0] for epoch in one for sample in epoch} == {12345.0}
+    values = [value for epoch in (*one[:1], *other[:1]) for sample in epoch for value in sample[1:]]
     assert len(set(values)) == 2 * 8 * 3
 
 
@@ -162,7 +163,7 @@ def test_seeds_that_depend_on_the_worker_hold():
     ways = [(7, 1, 1), (7, 2, 2), (8, 1, 2)]
     one, two, other = (numbers_drawn(seeded(n, worker=True), *how) for n, *how in ways)
     assert one == two
-    values = [value for found in (one, other) for sample in found[0] for value in sample]
+    values = [value for found in (one, other) for sample in found[0] for value in sample[1:]]
     assert len(set(values)) == 2 * 8 * 3
 
 
