@@ -366,7 +366,7 @@ class Definition:
         last = node.end_lineno or self.line
         whole = {n: lines[n] for n in range(above, max(last, lines.tail(last, indent)) + 1)}
         whole[last] = _cut_end(lines, node)
-        text = list(dedented(lines, whole, indent))
+        text = list(_dedented(lines, whole, indent))
         before, head = text[: node.lineno - above], "\n".join(text[node.lineno - above :])
         if name is not None:
             comma = not isinstance(node, ast.ClassDef) and bool(ast.unparse(node.args))
@@ -413,7 +413,7 @@ def find(statement: Statement, code: CodeType, *, alone: bool = True) -> Definit
     return None
 
 
-def dedented(lines: Lines, whole: dict[int, str], indent: str) -> Iterator[str]:
+def _dedented(lines: Lines, whole: dict[int, str], indent: str) -> Iterator[str]:
     """Take an indent off some lines of a text, but not off those that begin in a string.
 
     Args:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ..errors import ExportError
 from ..executors.pickling import by_reference
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy
@@ -347,7 +346,7 @@ def items_of(
         if root is not None:
             return _searched(written, root, wanted, items, place)
     if _is_named(items, place):
-        return _item_name(items, place), None
+        return expression(items, place), None
     return _checked(written, items, place), None
 
 
@@ -387,18 +386,6 @@ def _is_named(items: Any, place: Place) -> bool:
     return place.scope.name_of(items) is not None or callable(items)
 
 
-def _item_name(items: Any, place: Place) -> str:
-    try:
-        return expression(items, place)
-    except ExportError as error:
-        many = isinstance(items, list | tuple) and "at most" in str(error)
-        if not many:
-            raise
-        first, _, rest = str(error).partition("\n")
-        fix = "" if "write a function" in first else f"; {_MAKE}"
-        raise ExportError(f"{first}{fix}\n{rest}") from None
-
-
 # -- files under a path ----------------------------------------------------------------------------
 def _root(written: _Written, place: Place) -> ast.expr | None:
     """Return the path whose method an expression looks for files by.
@@ -414,9 +401,10 @@ def _root(written: _Written, place: Place) -> ast.expr | None:
         and _is_path(one.func.value, written.node, place)
     ]
     source = written.statement.cell.text
-    names = [one for root in found for one in _same(written.node, root) if _is_name(one)]
+    same = [one for root in found for one in _same(written.node, root)]
+    names = [one for one in same if isinstance(one, ast.Name)]
     # Of variables in f-strings, Python 3.11 does not know the place.
-    placed = all(ast.get_source_segment(source, one) == last_name(one) for one in names)
+    placed = all(ast.get_source_segment(source, one) == one.id for one in names)
     return found[0] if placed and len(set(map(ast.dump, found))) == 1 else None
 
 
@@ -425,10 +413,6 @@ def _is_path(node: ast.expr, whole: ast.expr, place: Place) -> bool:
         is_global = node.id in names_read(whole, future=True).now
         return is_global and isinstance(place.scope.namespace.get(node.id), Path)
     return isinstance(node, ast.Call) and last_name(node.func) == "Path"
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _same(whole: ast.expr, root: ast.expr) -> list[ast.expr]:
