@@ -11,7 +11,7 @@ from numpy.random import Generator
 
 from ..base.checks import flag, whole
 from ..errors import ArgumentError, ArgumentTypeError, DuplicateNameError, UnpicklableError
-from .chain import absorbed, append_order, check_name, index_plan
+from .chain import append_order, check_name, index_plan, not_indexed
 from .index import Draw, Draws, Store, Weights
 from .plan import IndexPlan, default_rank
 from .remaining import Rows
@@ -178,17 +178,10 @@ def _plan_before(chain: Chain, verb: str) -> IndexPlan:
     plan = index_plan(chain)
     if plan is not None:
         return plan
-    source, used = absorbed(chain)
-    culprit = "a branch of route"
-    if chain and source is None:
-        culprit = f"{chain[0].name!r}, which has no length and index"
-    elif chain:
-        stage = chain[min(used, len(chain) - 1)]
-        culprit = f"{stage.name!r} ({stage.op})"
     raise ArgumentError(
         f"{verb} must follow a source that is read by index, with nothing but take, skip, "
-        f"enumerate, shuffle, repeat or concat between, got {culprit}; {verb} right after the "
-        "source, as source(range(len(dataset)))"
+        f"enumerate, shuffle, repeat or concat between, but {not_indexed(chain)}; {verb} right "
+        "after the source, as source(range(len(dataset)))"
     )
 
 

@@ -199,7 +199,7 @@ def test_weights_of_great_sums():
         (lambda: source().sample(WEIGHTS, replacement=1), "replacement must be True or False"),
         (lambda: source().repeat().sample(WEIGHTS), "must follow rows that end"),
         (lambda: source().shard(0, 2).sample([1] * 3), "must come before shard"),
-        (lambda: source().map(abs).sample(WEIGHTS), r"got 'abs' \(map\)"),
+        (lambda: source().map(abs).sample(WEIGHTS), r"the items of 'abs' \(map\)"),
         (lambda: nbpipe.source(lambda: iter([])).sample([]), "has no length and index"),
         (lambda: source().balance([1] * 5), "one for each row, got 5 for 6 rows"),
         (lambda: source(2).balance(np.eye(2)), r"give labels.argmax\(1\)"),
