@@ -35,7 +35,7 @@ from .join import (
 )
 from .map import MapNode, Step, step_of
 from .node import Node, Stages
-from .regions import Regions, direct_node, node_of
+from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .task import EpochContext
 
@@ -128,7 +128,7 @@ class Part:
         previous = self._nodes[-1]
         flat = spec.expands
         fuses = self._builder.regions is not None and stage.executor == "inline" and not flat
-        if fuses and type(previous) is MapNode and not previous.remote:
+        if fuses and _takes_fused(previous):
             previous.rest += (step,)
             previous.rest_runtimes += (runtime,)
             previous.rest_budgets += (budget,)
@@ -328,6 +328,14 @@ _HOSTS: Mapping[str, Callable[[Part, Stage, Any], None]] = {  # by `Operation.ru
     "cache": Part.cache,
     "fold": Part.fold,
 }
+
+
+def _takes_fused(node: Node) -> bool:
+    if isinstance(node, RegionNode):
+        return False
+    return not node.remote and (
+        isinstance(node, MapNode) or (isinstance(node, ExpandNode) and node.source)
+    )
 
 
 def connect(above: Sequence[Node], node: Node) -> None:

@@ -17,9 +17,9 @@ from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .map import Step
-from .node import CHUNK_MAX, Children, Node, Stages
+from .node import CHUNK_MAX, Children, Drops, Node, Stages
 from .stats import StageRuntime
-from .task import EMPTY, Expansion, Task, child_path
+from .task import DROPPED, EMPTY, Expansion, Task, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -402,6 +402,7 @@ class ExpandNode(Node):
     __slots__ = (
         "buffered",
         "children",
+        "drops",
         "live",
         "opener",
         "seq_in",
@@ -427,6 +428,7 @@ class ExpandNode(Node):
         self.live: list[Expansion] = []
         self.seq_in = 0
         self.buffered = 0
+        self.drops = Drops()  # of a source, by the inline stages that run with it
         self.children = Children(known or {})
         if source:
             self.live.append(Expansion(0))
@@ -530,7 +532,7 @@ class ExpandNode(Node):
 
     def work(self, task: Task) -> None:
         """Draw up to the quota."""
-        expansion, give = task.expansion, task.results.append
+        expansion, give, rest = task.expansion, task.results.append, self.rest
         assert expansion is not None
         try:
             if expansion.entries is None:
@@ -539,7 +541,7 @@ class ExpandNode(Node):
         except BaseException as error:
             self._failed(task, expansion, error)
             return
-        if self.epoch.memory is None:
+        if not rest and self.epoch.memory is None:
             self._draw(task, expansion)
             return
         for _ in range(task.quota):
@@ -551,7 +553,7 @@ class ExpandNode(Node):
             except BaseException as error:
                 self._failed(task, expansion, error)
                 return
-            give(entry)
+            give(task.through(entry, rest) if rest else entry)
 
     def _draw(self, task: Task, expansion: Expansion) -> None:
         """Draw as fast as it goes; what was drawn before a failure stays."""
@@ -624,25 +626,35 @@ class ExpandNode(Node):
     def _hand_on(
         self, expansion: Expansion, results: list[Any], now_ns: int, *, irregular: bool
     ) -> None:
+        first = self.seq_out
+        self.seq_out += len(results)
         self.emit_entries(results, now_ns, irregular=irregular)
         if not self.source:
             kept = sum(type(one) is tuple for one in results) if irregular else len(results)
             self.children.note(expansion.seq, kept)
+        elif irregular:
+            self.drops.note(first, [DROPPED if one is None else one for one in results])
 
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell which inputs, and which children of those in work, are wanted."""
         address = self.runtime.address
         if self.source:
-            self.opener.note(rest, stages.setdefault(address, {}))
+            self.opener.note(self.drops.inputs(rest), stages.setdefault(address, {}))
             return rest
         inputs, parts = self.children.inputs(rest)
         if parts:
             stages.setdefault(address, {})["children"] = parts
         return inputs
 
+    @property
+    def dropped(self) -> int:
+        """Items of a source that the inline stages behind it dropped."""
+        return self.drops.count
+
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget whose children the results are that nobody wants any more."""
-        self.children.forget(min(rest.start for rest in below.values()))
+        start = min(rest.start for rest in below.values())
+        (self.drops if self.source else self.children).forget(start)
 
     def exhausted(self) -> bool:
         """Tell whether every expansion came to its end."""

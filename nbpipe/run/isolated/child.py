@@ -31,7 +31,6 @@ from .link import received_connection
 from .messages import ChildReport, Values, Workers
 
 _SMALL_BYTES = 1 << 18  # items that are larger together are sent one by one
-_MOST = 64  # items that are sent at once
 
 Answer = tuple[str, Any]
 
@@ -193,14 +192,14 @@ class ItemServer:
     def _serve(self) -> None:
         try:
             while True:
-                token, *begin = self._data.recv()
-                self._send(token, self._answer(token, begin))
+                token, most, *begin = self._data.recv()
+                self._send(token, self._answer(token, most, begin))
         except (EOFError, OSError):  # the run is gone
             return
         finally:
             self._data.close()  # whatever happens: the loop must not wait for ever
 
-    def _answer(self, token: int, begin: Sequence[Any]) -> Answer:
+    def _answer(self, token: int, most: int, begin: Sequence[Any]) -> Answer:
         try:
             if token != self._token:
                 self._begin(token, *begin)
@@ -209,7 +208,7 @@ class ItemServer:
             if token <= self._ended or self._epoch is None:
                 return "over", None
             first = self._epoch.take()
-            return ("over", None) if first is None else ("items", self._with_more(first[1]))
+            return ("over", None) if first is None else ("items", self._with_more(first[1], most))
         except BaseException as error:  # noqa: BLE001  as above
             return "error", pack_error(error)
 
@@ -232,19 +231,19 @@ class ItemServer:
         if ended:
             epoch.close()
 
-    def _with_more(self, first: Any) -> list[Any]:
-        """Add what else is ready, as long as it is small."""
+    def _with_more(self, first: Any, most: int) -> tuple[list[Any], bool]:
+        """Add what else is ready, as long as it is small; tell whether there was still more."""
         epoch = self._epoch
         assert epoch is not None
         items = [first]
         room = _SMALL_BYTES - size_bytes(first)
-        while room > 0 and epoch.ready and len(items) < _MOST:
+        while room > 0 and epoch.ready and len(items) < most:
             entry = epoch.take()
             if entry is None:
                 break
             items.append(entry[1])
             room -= size_bytes(entry[1])
-        return items
+        return items, room > 0 and epoch.ready
 
     def _send(self, token: int, answer: Answer) -> None:
         kind, value = answer
@@ -255,14 +254,14 @@ class ItemServer:
         except (EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001  an item may raise anything when it is pickled
-            self._send(token, self._instead(value, error))
+            self._send(token, self._instead(value[0], error))
 
     def _instead(self, items: list[Any], error: Exception) -> Answer:
         """Take items apart of which one cannot be sent; refuse it where it is the only one."""
         if len(items) > 1:
             first, *rest = items
-            self._late.extendleft(("items", [item]) for item in reversed(rest))
-            return "items", [first]
+            self._late.extendleft(("items", ([item], True)) for item in reversed(rest))
+            return "items", ([first], True)
         self._late.clear()
         if self._epoch is not None:
             self._epoch.close()

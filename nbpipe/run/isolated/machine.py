@@ -10,6 +10,7 @@ from itertools import groupby
 from time import monotonic, perf_counter_ns
 from typing import final
 
+from ...base.knobs import Knob
 from ...engine.epoch import Epoch
 from ...engine.external import GivenOrder, Listed
 from ...engine.failures import KEPT, Failure
@@ -24,7 +25,7 @@ from ...ops.source import Source
 from ...ops.stage import Chain, Stage, addresses
 from .link import ANSWER_S, Link, NoAnswerError, Reply
 from .messages import ChildReport, Values, Workers, pickled
-from .source import RemoteSource
+from .source import MOST, RemoteSource
 
 HIDDEN = "isolated"  # name of the source in this process; nobody sees it
 _NEAR_S = 2.0  # the loop's row of another time says nothing [s]
@@ -59,9 +60,12 @@ class IsolatedMachine(Machine):
         after = chain[count:]  # a batch stays where it was copied to
         self._after = frozenset(addresses(after))
         shipped = pickled(chain[:count])
-        self._source = RemoteSource(self._current, self._new_report)
-        source = Stage(Source(self._source), name=HIDDEN, prefetch=8)
+        ready = Knob(f"{HIDDEN}.prefetch", 0, minimum=0, maximum=MOST - 1, unit="items")
+        self._source = RemoteSource(self._current, record.consumer, ready, self._new_report)
+        source = Stage(Source(self._source), name=HIDDEN, shared={"prefetch": ready})
         super().__init__((source, *after), record, seed=seed, memory_bytes=None)
+        scheduler = self.scheduler
+        ready.watch(lambda _: scheduler.refresh())
         self.limit_bytes = memory_bytes
         self._chain = chain[:count]
         self._knobs = {

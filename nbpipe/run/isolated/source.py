@@ -8,25 +8,39 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
-from ...engine.machine import CarriedError
+from ...base.knobs import Knob
+from ...engine.machine import CarriedError, Consumer
 from ...engine.node import Stages
 from .link import Link
+
+MOST = 64  # items that come at once, where they are small and the loop waits for them
+_IN_A_ROW = 4  # answers that say the same, before more come at once
 
 
 @final
 class RemoteSource:
     """A source that draws from another process; each epoch opens it afresh.
 
-    What is ready comes together where it is small, else one item at a time; the next answer is
-    under way while the loop is busy.
+    One item comes at a time, and the next one is under way while the loop is busy. Where the
+    loop waits and items are small, more come together, and as many are kept ready here.
 
     Args:
         link: gives the process in which the next epoch runs.
+        consumer: the loop, which waits or does not.
+        ready: knob of the items kept ready here.
         settle: called at the end of an epoch, before the loop hears of it.
     """
 
-    def __init__(self, link: Callable[[], tuple[Link, int]], settle: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        link: Callable[[], tuple[Link, int]],
+        consumer: Consumer,
+        ready: Knob,
+        settle: Callable[[], object],
+    ) -> None:
         self.link = link
+        self.consumer = consumer
+        self.ready = ready
         self.settle = settle
         self._epoch = 0
         self._open: RemoteIterator | None = None
@@ -96,6 +110,7 @@ class RemoteIterator(Iterator[Any]):
         self._program = 0
         self._items: deque[Any] = deque()
         self._asked = self._begun = self._over = False
+        self._hungry = self._sated = 0  # answers in a row that the loop waited for, or did not
 
     def __next__(self) -> Any:
         """Wait for the next item.
@@ -117,8 +132,10 @@ class RemoteIterator(Iterator[Any]):
         kind, value = self._answer()
         self._asked = False
         if kind == "items":
+            items, more = value
             self._begun = True
-            self._items.extend(value)
+            self._items.extend(items)
+            self._adapt(more=more)
             if self._wanted:
                 self._ask()  # it gets ready while the loop is busy
             return
@@ -126,6 +143,19 @@ class RemoteIterator(Iterator[Any]):
         self._source.settle()
         if kind == "error":
             raise CarriedError(value.unpack())
+
+    def _adapt(self, *, more: bool) -> None:
+        """Ask for more at once where the loop waits for them, and for fewer where it does not."""
+        knob = self._source.ready
+        waits = bool(self._source.consumer.waits_since_ns)
+        self._hungry = self._hungry + 1 if waits and more else 0
+        self._sated = 0 if waits else self._sated + 1
+        if self._hungry == _IN_A_ROW:
+            self._hungry = 0
+            knob.set(min(2 * knob.value + 1, MOST - 1))
+        elif self._sated == 2 * _IN_A_ROW:
+            self._sated = 0
+            knob.set(knob.value // 2)
 
     def _ask(self) -> None:
         """Ask for the next items."""
@@ -136,7 +166,7 @@ class RemoteIterator(Iterator[Any]):
         with contextlib.suppress(OSError):  # it is gone, as the answer will tell
             given, node_state = self._given, self._source.node_state
             begin = () if self._begun else (self._program, self._epoch, given, node_state)
-            data.send((self._token, *begin))
+            data.send((self._token, self._source.ready.value + 1, *begin))
         if not self._wanted:
             self.close()
 
