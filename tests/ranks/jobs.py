@@ -49,10 +49,13 @@ def claimed_slowly(rank, items):
     pipe = nbpipe.source(range(items), prefetch=1).claim(chunk=2).map(abs, prefetch=1)
     slow = rank.number == rank.size - 1
     got = []
+    if not slow:
+        rank.store.wait(["has an item"])  # else the others may have had all before it begins
     with pipe.start() as run:
         for item in run:
             got.append(item)
             if slow:
+                rank.store.set("has an item", "")
                 rank.listen()
                 slow = False
     return got
