@@ -348,11 +348,16 @@ class _Reader:
                 own.discard(name)
             elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 (self.rebound if is_later else self.bound).add(name)
-            elif kind in _READING and name not in own:
+            elif kind in _READING and not (name in own and _sees(kind, name)):
                 if is_later:
                     self.later.add(name)
                 elif name not in self.bound:
                     self.now.add(name)
+
+
+def _sees(kind: str, name: str) -> bool:
+    """Tell whether a step sees what its class has bound, as no comprehension in one does."""
+    return kind != "LOAD_GLOBAL" or name == "__name__"
 
 
 def _waits(code: CodeType) -> bool:
