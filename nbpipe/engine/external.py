@@ -280,10 +280,10 @@ def _nothing(*_: object) -> None:
     """Tell nobody."""
 
 
-GivenOrder = Listed | Feed  # the order of one epoch: the indices that the source is to read
+ExternalOrder = Listed | Feed  # the order of one epoch: the indices that the source is to read
 
 
-def whole_order(order: GivenOrder) -> Listed:
+def whole_order(order: ExternalOrder) -> Listed:
     """Return an order with all its indices at hand, to be sent to another process.
 
     Raises:
@@ -317,7 +317,7 @@ class GivenItems:
     """
 
     def __init__(
-        self, source: str, items: Any, order: GivenOrder, numbers: tuple[bool, ...]
+        self, source: str, items: Any, order: ExternalOrder, numbers: tuple[bool, ...]
     ) -> None:
         self.order = order
         self.path: Path = 0
@@ -391,7 +391,7 @@ class _Reading(Iterator[Entry]):
                 return items.read(ordinal, index, self._length)
 
 
-def given_chain(chain: Chain, order: GivenOrder) -> Chain:
+def external_chain(chain: Chain, order: ExternalOrder) -> Chain:
     """Return the chain for an epoch in a given order; its stages share the knobs of `chain`.
 
     Raises:

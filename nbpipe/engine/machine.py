@@ -24,7 +24,7 @@ from ..ops.checkpoint import EpochPlace, caches
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain
 from .epoch import LOG, Epoch
-from .external import GivenOrder
+from .external import ExternalOrder
 from .failures import KEPT, Failure, one_line
 from .node import Stages
 from .scheduler import Scheduler, catch_up, look, stats
@@ -239,7 +239,7 @@ class _Ending(NamedTuple):
 
     epoch: Epoch
     ticket: int
-    given: GivenOrder | None
+    external: ExternalOrder | None
     error: BaseException | None
 
 
@@ -252,7 +252,7 @@ class Life:
         record: what is remembered.
         epoch: the epoch in progress, or None.
         owner: the thread that iterates it.
-        given: the order of that epoch, or of the last one, where it came from outside.
+        external: the order of that epoch, or of the last one, where it came from outside.
         number: number of the epoch in progress, or of the last one.
         next_epoch: number of the epoch that starts next.
         outcome: how the last epoch ended: FINISHED, STOPPED, CANCELLED, FAILED; READY before
@@ -277,7 +277,7 @@ class Life:
         self.record = record
         self.epoch: Epoch | None = None
         self.owner: threading.Thread | None = None
-        self.given: GivenOrder | None = None
+        self.external: ExternalOrder | None = None
         self.number = 0
         self.next_epoch = 0
         self.outcome = READY
@@ -298,11 +298,11 @@ class Life:
         self._ending: _Ending | None = None
         self._finishing = threading.RLock()
 
-    def start_epoch(self, given: GivenOrder | None = None) -> Epoch:
+    def start_epoch(self, external: ExternalOrder | None = None) -> Epoch:
         """Start the next epoch; cancel the one that this thread left unfinished.
 
         Args:
-            given: takes the place of the source's own order.
+            external: takes the place of the source's own order.
 
         Raises:
             RunClosedError: the run is closed, or was started in another process.
@@ -312,9 +312,9 @@ class Life:
         self.check_open()
         self.check_outside("iterate")
         with self._beginning:
-            return self._start_epoch(given)
+            return self._start_epoch(external)
 
-    def _start_epoch(self, given: GivenOrder | None) -> Epoch:
+    def _start_epoch(self, external: ExternalOrder | None) -> Epoch:
         self.check_open()
         epoch, owner, me = self.epoch, self.owner, threading.current_thread()
         if epoch is not None and owner is not None and owner is not me and owner.is_alive():
@@ -325,18 +325,18 @@ class Life:
         if epoch is not None:
             self.end(epoch)
         self._finish()
-        before, place = self.following, self._following(given)
+        before, place = self.following, self._following(external)
         self.number = place.epoch
         self.next_epoch = place.epoch + 1
         self.owner = me
         threads.lower_switch_interval(self)
         try:
             self._begin(perf_counter_ns())
-            if self.given is not None:
-                self.given.close(None)  # an interrupt may have come between an end and this
-            self.given, self.following, self.left, self._past = given, None, None, None
+            if self.external is not None:
+                self.external.close(None)  # an interrupt may have come between an end and this
+            self.external, self.following, self.left, self._past = external, None, None, None
             self._begun_at, self.delivered_before = place, place.delivered
-            self._ticket, here, node_state = self.machine.begin(given, place.node_state or {})
+            self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
             self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, node_state)
             epoch.delivered = self._delivered
         except BaseException as error:
@@ -346,16 +346,16 @@ class Life:
             raise
         return epoch
 
-    def _following(self, given: GivenOrder | None) -> EpochPlace:
+    def _following(self, external: ExternalOrder | None) -> EpochPlace:
         place = self.following
         if place is None or place.epoch != self.next_epoch:
             return EpochPlace(self.next_epoch)
-        if place.given and given is None:
+        if place.external and external is None:
             raise StateError(
                 "the state is of an epoch in an order from outside, so that order is needed to go "
                 "on: run.iterate(indices), with the same indices"
             )
-        if place.is_inside and given is not None and not place.given:
+        if place.is_inside and external is not None and not place.external:
             raise StateError(
                 "the state is of an epoch in the pipeline's own order, so it cannot go on in "
                 "another one; iterate the run itself, or give an order to the epoch after it"
@@ -405,7 +405,7 @@ class Life:
         delivered = self._delivered()
         node_state = self.machine.node_state(epoch, delivered)
         return EpochPlace(
-            self.number, self.delivered_before + delivered, node_state, self.given is not None
+            self.number, self.delivered_before + delivered, node_state, self.external is not None
         )
 
     def _begin(self, now_ns: int) -> None:
@@ -433,7 +433,7 @@ class Life:
                 self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
-                self._ending = _Ending(epoch, self._ticket, self.given, error)
+                self._ending = _Ending(epoch, self._ticket, self.external, error)
                 self.epoch, self.left = None, left
         if ours:
             self._finish()
@@ -447,8 +447,8 @@ class Life:
             with self.scheduler.lock:
                 self.record.end(self.ended_ns)
             threads.restore_switch_interval(self)
-            if ending.given is not None:  # first: whoever waits in `load` is to hear of the end
-                ending.given.close(ending.error)
+            if ending.external is not None:  # first: whoever waits in `load` is to hear of the end
+                ending.external.close(ending.error)
             self.scheduler.end_epoch(ending.epoch)
             self.machine.cancel(ending.ticket)
             self._ending = None
@@ -568,14 +568,14 @@ class Machine:
         self.scheduler.sample = sampler(self.scheduler, record)
 
     def begin(
-        self, given: GivenOrder | None, node_state: Stages
-    ) -> tuple[int, GivenOrder | None, Stages]:
+        self, external: ExternalOrder | None, node_state: Stages
+    ) -> tuple[int, ExternalOrder | None, Stages]:
         """Called when an epoch begins, and where its stages go on.
 
         Returns:
             A ticket, the order that is read here, and where the stages here go on.
         """
-        return 0, given, node_state
+        return 0, external, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
         """Tell where the stages stand when the loop has had so many items of an epoch."""

@@ -15,7 +15,7 @@ from ..executors.thread import Seat, ThreadTeam
 from ..ops.stage import Chain, Stage
 from .build import Builder
 from .epoch import LOG, SLOW_NS, Epoch, Memory, discard
-from .external import Feed, GivenOrder, given_chain
+from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import Node, Stages
 from .regions import Regions
@@ -246,13 +246,13 @@ class Scheduler:
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
     def _build(
-        self, number: int, given: GivenOrder | None = None, node_state: Stages | None = None
+        self, number: int, external: ExternalOrder | None = None, node_state: Stages | None = None
     ) -> Epoch:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         context = EpochContext(self._seed, number)
         epoch = Epoch(context, memory=memory, remember=self.remember, lock=self.lock)
         epoch.at_work = self.at_work
-        chain = self._chain if given is None else given_chain(self._chain, given)
+        chain = self._chain if external is None else external_chain(self._chain, external)
         Builder(chain, epoch, self._runtime, self.regions, node_state).build()
         return epoch
 
@@ -267,21 +267,21 @@ class Scheduler:
 
     # -- epochs ---------------------------------------------------------------------------
     def start_epoch(
-        self, number: int, given: GivenOrder | None = None, node_state: Stages | None = None
+        self, number: int, external: ExternalOrder | None = None, node_state: Stages | None = None
     ) -> Epoch:
         """Build an epoch and let it begin.
 
         Args:
             number: of the epoch.
-            given: takes the place of the source's own order.
+            external: takes the place of the source's own order.
             node_state: where the stages stand, for an epoch that goes on in its middle.
         """
         if self.epoch is not None:  # an interrupt hit its start or its end
             self.end_epoch(self.epoch)
         self.regions.prepare()
-        epoch = self._build(number, given, node_state)
-        if isinstance(given, Feed):
-            given.wake = self.wake_threads
+        epoch = self._build(number, external, node_state)
+        if isinstance(external, Feed):
+            external.wake = self.wake_threads
         try:
             self._ticker.start()
         except RuntimeError as error:

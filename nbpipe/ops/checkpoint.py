@@ -246,13 +246,13 @@ class EpochPlace:
         epoch: number of the epoch.
         delivered: items of it that the loop has had, in this run or before.
         node_state: where each stage goes on, by address; empty at the beginning of the epoch.
-        given: the order of the epoch comes from outside.
+        external: the order of the epoch comes from outside.
     """
 
     epoch: int
     delivered: int = 0
     node_state: NodeStates | None = None
-    given: bool = False
+    external: bool = False
 
     @property
     def is_inside(self) -> bool:
@@ -281,7 +281,7 @@ def written(chain: Chain, seed: int, place: EpochPlace) -> State:
         "epoch": place.epoch,
         "delivered": place.delivered,
         "seed": seed,
-        "given": place.given,
+        "given": place.external,
         "chain": [_outline(stage) for stage in chain],
         "lengths": _lengths(chain),
         "ranks": _ranks(chain),

@@ -15,7 +15,7 @@ from ..base.checks import seconds, whole
 from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
-from ..engine.external import MAX_DEPTH, Feed, GivenOrder, Listed, given_chain, whole_order
+from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
 from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
@@ -265,8 +265,10 @@ class Run(ShownRun):
 
     def _total(self) -> int | None:
         try:
-            given = self._life.given
-            return length(self._chain if given is None else given_chain(self._chain, given))
+            external = self._life.external
+            return length(
+                self._chain if external is None else external_chain(self._chain, external)
+            )
         except LengthUnknownError:
             return None
 
@@ -383,30 +385,30 @@ class Run(ShownRun):
         return OpenEpoch(self.begin_epoch(feed), feed, self._life)
 
     def begin_epoch(
-        self, given: GivenOrder | None, node_state: Stages | None = None
+        self, external: ExternalOrder | None, node_state: Stages | None = None
     ) -> EpochIterator:
         """Start the next epoch, in an order given from outside or, with None, in its own.
 
         Args:
-            given: the order.
+            external: the order.
             node_state: where the stages go on, for a process that runs the stages of another one.
         """
         if node_state:
             number = self._life.next_epoch
-            self._life.following = EpochPlace(number, 0, node_state, given is not None)
-        if given is not None and self._machine.isolated:
-            given = whole_order(given)
-        return self._iterator(None, given)
+            self._life.following = EpochPlace(number, 0, node_state, external is not None)
+        if external is not None and self._machine.isolated:
+            external = whole_order(external)
+        return self._iterator(None, external)
 
     def node_state(self, epoch: int, rest: Remaining) -> Stages | None:
         """Tell where the stages stand in an epoch, for the process whose stages they are."""
         return self._life.node_state(epoch, rest)
 
     def _iterator(
-        self, at_end: Callable[[], None] | None, given: GivenOrder | None = None
+        self, at_end: Callable[[], None] | None, external: ExternalOrder | None = None
     ) -> EpochIterator:
-        chain = self._chain if given is None else given_chain(self._chain, given)
-        epoch = self._life.start_epoch(given)
+        chain = self._chain if external is None else external_chain(self._chain, external)
+        epoch = self._life.start_epoch(external)
         iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
         return iterator

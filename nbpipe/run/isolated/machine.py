@@ -12,7 +12,7 @@ from typing import final
 
 from ...base.knobs import Knob
 from ...engine.epoch import Epoch
-from ...engine.external import GivenOrder, Listed
+from ...engine.external import ExternalOrder, Listed
 from ...engine.failures import KEPT, Failure
 from ...engine.machine import Machine, Record
 from ...engine.node import Stages
@@ -131,8 +131,8 @@ class IsolatedMachine(Machine):
 
     # -- what it is told ------------------------------------------------------------------
     def begin(
-        self, given: GivenOrder | None, node_state: Stages
-    ) -> tuple[int, GivenOrder | None, Stages]:
+        self, external: ExternalOrder | None, node_state: Stages
+    ) -> tuple[int, ExternalOrder | None, Stages]:
         """Called when an epoch begins: send what a cell has changed, and the order."""
         self._source.node_state = node_state
         if self._stale:
@@ -141,7 +141,7 @@ class IsolatedMachine(Machine):
             if shipped.digest != self._digest:
                 with self._lock:
                     self._load(self._link, shipped)
-        indices = given.indices if isinstance(given, Listed) else None
+        indices = external.indices if isinstance(external, Listed) else None
         return self._source.begin(indices), None, node_state
 
     def node_state(self, epoch: Epoch, delivered: int) -> Stages | None:
