@@ -213,7 +213,7 @@ class FreshProcess:
         files: Mapping[str, bytes] | None = None,
         text: str = "",
     ) -> Answer:
-        """Have a fork of it do a task of `probe`; no process is left of that afterwards.
+        """Have a fork of it do a task; no process is left of that afterwards.
 
         Args:
             task: name of the task.
