@@ -16,6 +16,8 @@ from typing import Any, final
 
 from ..errors import WorkerStartError
 
+FREE_THREADED = "free-threading" in sys.version  # a build that can do without the interpreter lock
+
 
 # -- Threads that an interrupt cannot half start ---------------------------------------------------
 # An interrupt reaches the main thread between any two calls, those inside `threading.Thread.start`

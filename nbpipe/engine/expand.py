@@ -19,7 +19,7 @@ from .external import Feed, GivenItems
 from .map import Step
 from .node import CHUNK_MAX, Children, Drops, Node, Stages
 from .stats import StageRuntime
-from .task import DROPPED, EMPTY, Expansion, Task, child_path
+from .task import DROPPED, EMPTY, Expansion, Task, add_all, child_path
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -559,7 +559,7 @@ class ExpandNode(Node):
         """Draw as fast as it goes; what was drawn before a failure stays."""
         results = task.results
         try:
-            results.extend(itertools.islice(expansion.entries, task.quota))
+            add_all(results, itertools.islice(expansion.entries, task.quota))
         except BaseException as error:
             self._failed(task, expansion, error)
         else:

@@ -26,6 +26,7 @@ from .task import (
     run_plain,
     run_predicate,
     run_steps,
+    take_back,
 )
 
 if TYPE_CHECKING:
@@ -417,7 +418,7 @@ class MapNode(Node):
         A call that waits for the event loop keeps its one item: it counts on it.
         """
         if not self.remote:
-            values = list(task.items)
+            values = take_back(task.items)
             first = task.count - len(values)
             rest = zip(task.paths[first : task.count], values, strict=True)
             self._return(task, [*rest])

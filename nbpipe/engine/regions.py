@@ -328,7 +328,7 @@ class RegionNode(MapNode):
 
     def work(self, task: Task) -> None:
         """Have all entries of a task worked on."""
-        entries: list[Entry] = [*zip(task.paths, list(task.items), strict=False)]
+        entries: list[Entry] = [*zip(task.paths, [*task.items], strict=False)]
         if not entries:  # all was taken back
             return
         task.sent = entries
@@ -612,7 +612,7 @@ class Regions:
 
     def tell(self, hear: Callable[[Caller], object]) -> None:
         """Call a function with every caller."""
-        for caller in tuple(self._callers.values()):
+        for caller in list(self._callers.values()):
             hear(caller)
 
     def has(self, ident: int) -> bool:

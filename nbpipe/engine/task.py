@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from ..base.seeding import Entry, Path
-from ..base.threads import Latch
+from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
 from .failures import Failed
 
@@ -90,7 +91,6 @@ class Chunk(NamedTuple):
 
 
 EMPTY = Chunk((), [])
-NOTHING: Iterator[Any] = iter(())
 # As `Chunk`, of a tuple of its columns; without a call of a Python function, for the hot path.
 chunk_of: Callable[[tuple[Paths, list[Any], Sizes]], Chunk] = partial(tuple.__new__, Chunk)
 
@@ -219,6 +219,46 @@ def _together(parts: Sequence[Chunk]) -> Chunk:
 # While a task runs, another thread may take back what it has not begun, and hand on what it has
 # done. So a loop takes its items from one iterator over a list, which that thread can exhaust
 # between two of them, and adds exactly one result for each to one list, which that thread can read.
+# Where there is no interpreter lock, two threads could draw the same item from an iterator, and
+# `extend` would keep others from reading the list until it has all results.
+@final
+class Unbegun:
+    """Items that one thread draws from the front, while another may take back those behind.
+
+    Args:
+        values: the items.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._left = deque(values)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Draw the items, also where some were drawn before."""
+        draw = self._left.popleft
+        with suppress(IndexError):
+            while True:
+                yield draw()
+
+    def take_back(self) -> list[Any]:
+        """Take all that are left; what is drawn meanwhile comes before them."""
+        taken, take = [], self._left.pop
+        with suppress(IndexError):
+            while True:
+                taken.append(take())
+        return taken[::-1]
+
+
+def add_each(results: list[Any], made: Iterable[Any]) -> None:
+    """Add results one by one, as they are made."""
+    deque(map(results.append, made), 0)
+
+
+unbegun: Callable[[list[Any]], Iterable[Any]] = Unbegun if FREE_THREADED else iter
+take_back: Callable[[Any], list[Any]] = Unbegun.take_back if FREE_THREADED else list
+add_all: Callable[[list[Any], Iterable[Any]], object] = add_each if FREE_THREADED else list.extend
+NOTHING = unbegun([])
 MEASURE_NS = 1_000_000  # a result of a stage is measured no more often than this
 
 
@@ -332,7 +372,7 @@ class Task(Tally):
         self.seq = seq
         self.paths = chunk.paths
         self.chunk = chunk
-        self.items: Iterator[Any] = iter(chunk.values)
+        self.items = unbegun(chunk.values)
         self.count = len(chunk.values)
         self.quota = quota
         self.results = results
@@ -443,7 +483,7 @@ def run_plain(task: Task) -> None:
     out, step = task.results, node.first
     problem: BaseException | None = None
     try:
-        out.extend(map(step.fn, task.items))
+        add_all(out, map(step.fn, task.items))
     except BaseException as error:
         problem = error
     else:

@@ -162,7 +162,7 @@ class EventLoop:
         thread.join(timeout_s)
         if not thread.is_alive():
             return []
-        return [runner.work for runner in tuple(self._runners.values()) if runner.work is not None]
+        return [runner.work for runner in list(self._runners.values()) if runner.work is not None]
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._last is None:  # an interrupted close is called again

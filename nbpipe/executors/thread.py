@@ -156,7 +156,7 @@ class ThreadTeam:
 
     def has(self, ident: int) -> bool:
         """Tell whether the thread with this id is one of the team."""
-        threads = [seat.thread for seat in tuple(self._seats)]
+        threads = [seat.thread for seat in list(self._seats)]
         return any(t is not None and t.ident == ident and t.is_alive() for t in threads)
 
     def dismiss(self) -> list[Seat]:

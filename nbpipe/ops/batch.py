@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -173,6 +174,7 @@ class BatchByCost:
         self._known = deque(node_state.get("sizes", ()))  # of batches that the loop has not got
         self._sizes: deque[int] = deque()  # of those given; the first is number `_first`
         self._first = self._before = 0
+        self._lock = threading.Lock()  # whoever asks may come in the midst of a push
         self._entries: list[Entry] = []
         self._sum = 0.0
         self.finished = False
@@ -180,10 +182,12 @@ class BatchByCost:
 
     def rest_of_input(self, rest: Remaining, node_state: dict[str, Any]) -> Remaining:
         """Tell how many items belong to the batches that are not wanted."""
-        sizes = list(enumerate(tuple(self._sizes), self._first))
+        with self._lock:
+            given, known = list(self._sizes), list(self._known)
+        sizes = list(enumerate(given, self._first))
         ends = list(itertools.accumulate((size for _, size in sizes), initial=self._before))
         again = [size for number, size in sizes if number in rest]
-        node_state["sizes"] = [*again, *self._known]
+        node_state["sizes"] = [*again, *known]
         gone = [ends[n : n + 2] for n, (number, _) in enumerate(sizes) if number not in rest]
         return Remaining.of(self._before, [(first, end) for first, end in gone])
 
@@ -215,9 +219,10 @@ class BatchByCost:
 
     def _close(self) -> Entry:
         entries, self._entries, self._sum = self._entries, [], 0.0
-        if self._known:
-            self._known.popleft()
-        self._sizes.append(len(entries))
+        with self._lock:
+            if self._known:
+                self._known.popleft()
+            self._sizes.append(len(entries))
         return (entries[0][0], self._collate([entry[1] for entry in entries]))
 
     def flush(self) -> Iterator[Entry]:

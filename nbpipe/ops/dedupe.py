@@ -66,12 +66,12 @@ class Deduping:
         self._pushed = 0
         self._numbers: dict[Any, int] = {}  # of the last item with each key
         self._keys: deque[Any] = deque()  # of the last items
-        self._passed: deque[int] = deque()  # inputs that were handed on, from result `_first` on
+        self._passed: list[int] = []  # inputs that were handed on, from result `_first` on
         self._first = 0
 
     def rest_of_input(self, rest: Remaining, node_state: NodeState) -> Remaining:
         """Begin with the items whose keys count for the first one that is wanted."""
-        passed, pushed = tuple(self._passed), self._pushed
+        passed, pushed = self._passed[:], self._pushed  # at once: an item may be under way
         if not rest.start:
             wanted = start = 0
             node_state["skip"] = self._skipped
@@ -117,9 +117,9 @@ class Deduping:
 
     def forget(self, start: int) -> None:
         """Forget which inputs the results before number `start` were."""
-        for _ in range(min(start - self._first, len(self._passed))):
-            self._passed.popleft()
-            self._first += 1
+        past = max(0, min(start - self._first, len(self._passed)))
+        del self._passed[:past]
+        self._first += past
 
     def close(self) -> None:
         """Hold no keys any more: the epoch is over."""

@@ -196,8 +196,8 @@ class Link:
     def request(self, what: str, *arguments: Any) -> Reply:
         """Send a request; return the answer to come."""
         reply = Reply()
-        number = next(self._numbers)
         with self._lock:
+            number = next(self._numbers)  # under it: the counter alone may give one number twice
             if self._gone:
                 reply.set(None, NoAnswerError())
                 return reply

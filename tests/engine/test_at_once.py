@@ -1,0 +1,159 @@
+"""What threads do to the same things at once; without an interpreter lock they really do."""
+
+import threading
+from collections import Counter
+from time import monotonic
+
+import pytest
+
+import nbpipe
+from nbpipe.engine.task import Unbegun, add_each
+from tests.gates import HANG_S, drained, finished
+
+
+def at_once(*functions):
+    """Call some functions in threads of their own, all from the same moment on; give results."""
+    results, start = [None] * len(functions), threading.Barrier(len(functions))
+
+    def call(number):
+        start.wait()
+        results[number] = functions[number]()
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        finished(thread.join)
+    return results
+
+
+def until(happened):
+    """Compute, and wait for nothing, until something has happened."""
+    end_s = monotonic() + HANG_S
+    while not happened.is_set():
+        if monotonic() > end_s:
+            raise TimeoutError
+
+
+# -- items of a task ---------------------------------------------------------------------------
+def test_an_item_is_drawn_or_taken_back_once():
+    """Of the items of a task each goes to its thread or to the one that takes back, in order."""
+    for count in range(200):
+        items = Unbegun(range(count))
+        drawn, taken = at_once(lambda items=items: list(items), items.take_back)
+        assert drawn + taken == list(range(count))
+
+
+def test_results_can_be_read_while_others_are_made():
+    """Whoever reads the results sees those that are there, though the next one takes long."""
+    results, read = [], threading.Event()
+
+    def make():
+        yield 1
+        until(read)
+        yield 2
+
+    def look():
+        while not results:
+            pass
+        seen = results[:]
+        read.set()
+        return seen
+
+    _, seen = at_once(lambda: add_each(results, make()), look)
+    assert (seen, results) == ([1], [1, 2])
+
+
+@pytest.mark.parametrize("kind", ["map", "filter", "source", "flat_map"])
+def test_a_chunk_is_freed_while_a_call_computes(kind):
+    """The consumer gets all items before one whose call goes on in pure Python."""
+    came = threading.Event()
+
+    def work(item):
+        if item == 500:
+            until(came)
+        return item + 1
+
+    source = nbpipe.source(range(600))
+    chain = {
+        "map": lambda: source.map(work),
+        "filter": lambda: source.filter(work),
+        "source": lambda: nbpipe.source(lambda: map(work, range(600))),
+        "flat_map": lambda: source.take(1).flat_map(lambda _: map(work, range(600))),
+    }[kind]()
+    expected = list(range(600)) if kind == "filter" else list(range(1, 601))
+
+    def opened(run):
+        for item in run:
+            if item == expected[499]:
+                came.set()
+            yield item
+
+    with chain.start() as run:
+        assert drained(opened(run)) == expected
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_each_call_is_made_once_while_cheap_calls_turn_slow(ordered):
+    """With many threads, and chunks taken back all the time, no item is lost or done twice."""
+    called = [[] for _ in range(3)]
+
+    def made(calls):
+        def work(item):
+            calls.append(item)
+            for _ in range(50_000 if item % 150 == 149 else 20):  # some 2 ms among the cheap ones
+                pass
+            return item
+
+        return work
+
+    pipe = nbpipe.source(range(1500))
+    for calls in called:
+        pipe = pipe.map(made(calls), concurrency=4, ordered=ordered)
+    with pipe.start() as run:
+        got = drained(run)
+        stats = run.stats()
+    assert got == list(range(1500)) if ordered else sorted(got) == list(range(1500))
+    assert [Counter(calls) for calls in called] == [Counter(range(1500))] * 3
+    assert {stats[name].items_in for name in list(stats)[1:]} == {1500}
+
+
+# -- states ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda pipe: pipe.dedupe(lambda item: item % 1000, 100),
+        lambda pipe: pipe.batch(6, cost=lambda item: item % 4, collate=tuple),
+        lambda pipe: pipe.shuffle(buffer_size=50, seed=1),
+        lambda pipe: pipe.window(3),
+        lambda pipe: pipe.filter(lambda item: item % 3),
+        lambda pipe: pipe.flat_map(lambda item: [item] * (item % 3)),
+    ],
+    ids=["dedupe", "cost", "shuffle", "window", "filter", "flat_map"],
+)
+def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
+    """Another thread takes states while items go through; those looked at go on exactly."""
+    pipe = stage(nbpipe.source(range(1500)))
+    with pipe.start() as run:
+        expected = drained(run)
+    states, over = [], threading.Event()
+    with pipe.start() as run:
+
+        def take():
+            while not over.is_set():
+                states.append(run.state_dict())
+
+        def consume():
+            try:
+                return list(run)
+            finally:
+                over.set()
+
+        assert at_once(consume, take)[0] == expected
+    inside = [state for state in states if state["epoch"] == 0]
+    for state in inside[:: max(1, len(inside) // 5)]:
+        with pipe.start() as run:
+            run.load_state_dict(state)
+            rest = drained(run)
+        assert rest == expected[len(expected) - len(rest) :]
+        assert state["delivered"] == len(expected) - len(rest)
