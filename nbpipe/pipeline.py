@@ -407,11 +407,15 @@ class Pipeline:
     ) -> Pipeline:
         """Send each item through the chain that `key(item)` chooses; keep the input order.
 
+        A result stands where the item stood at which it came: a batch in the place of its last
+        item. What a branch has left at the end comes last, branch by branch.
+
         Args:
             key: function that gives the value by which branches are chosen.
             branches: for each value a function that adds stages to a chain, as
-                `{"jpg": lambda chain: chain.map(decode)}`. Only `map`, `filter` and `flat_map`
-                in input order may be added; stages are called `decode@jpg`.
+                `{"jpg": lambda chain: chain.map(decode)}`: `map`, `filter`, `flat_map`, `batch`,
+                `unbatch`, `window`, `dedupe` and `route`, in input order. Stages are called
+                `decode@jpg`.
             name: name of the stage.
 
         Raises:

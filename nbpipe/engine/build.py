@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.seeding import Path, order_generator
 from ..ops.batch import split_batch
 from ..ops.cache import CacheStore, Made, Recording
-from ..ops.chain import absorbed
+from ..ops.chain import absorbed, unit_behind
 from ..ops.join import ConcatJoin, GoesOn
 from ..ops.remaining import Dropping, Remaining
 from ..ops.stage import Chain, Fold, Operation, Stage, address_book, regions_of
@@ -25,6 +25,7 @@ from .external import Feed, GivenItems
 from .failures import Budget
 from .fold import FoldStep, StreamNode
 from .join import (
+    Branch,
     Chooser,
     JoinNode,
     MergeNode,
@@ -34,7 +35,7 @@ from .join import (
     numbers_of,
 )
 from .map import MapNode, Step, step_of
-from .node import Node, Stages
+from .node import Drops, Node, Stages
 from .regions import RegionNode, Regions, direct_node, node_of
 from .stats import StageRuntime
 from .task import EpochContext
@@ -63,6 +64,7 @@ class Part:
         self._place = place
         self._own_passes = self._passes = passes
         self._nodes = nodes
+        self._branch = bool(nodes)  # it is one of a route
         self._batched = False
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -203,7 +205,8 @@ class Part:
 
     def _operate(self, runtime: StageRuntime, operation: Fold) -> None:
         step = FoldStep(runtime.address, operation, self._context)
-        self._append(StreamNode(runtime, self._epoch, step))
+        drops = Drops() if self._branch else None
+        self._append(StreamNode(runtime, self._epoch, step, drops))
 
     def _drop(self, runtime: StageRuntime, node_state: dict[str, Any]) -> None:
         """Leave out again what the loop has had, where the stage itself begins before that."""
@@ -300,12 +303,13 @@ class Part:
         branches = []
         for outlet, chain in zip(outlets, stage.inputs, strict=True):
             outlet.upstream = (split,)
-            branch = self._builder.nodes(chain, self._place, self._passes, outlet, self._context)
-            branches.append(branch)
-            self._nodes.extend(branch)
+            nodes = self._builder.nodes(chain, self._place, self._passes, outlet, self._context)
+            branches.append(Branch(outlet, nodes[-1]))
+            self._nodes.extend(nodes)
         merge = MergeNode(_unseen(runtime), epoch, split, branches)
-        connect([branch[-1] for branch in branches], merge)
+        connect([branch.last for branch in branches], merge)
         self._nodes.append(merge)
+        self._batched = unit_behind(stage, "batches" if self._batched else "items") == "batches"
 
 
 def path_in(path: Any) -> Path:

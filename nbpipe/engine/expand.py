@@ -438,10 +438,6 @@ class ExpandNode(Node):
         """Return the number of results ready, those that wait for their turn included."""
         return self.out.count + self.out.lent + self.buffered
 
-    def busy(self) -> bool:
-        """Tell whether anything is in this node, or may still be drawn."""
-        return bool(self.live) or super().busy()
-
     def inputs(self, results: int) -> int:
         """Count the inputs of a task: those of a call were counted when it began."""
         return results if self.source else 0
@@ -645,6 +641,13 @@ class ExpandNode(Node):
         if parts:
             stages.setdefault(address, {})["children"] = parts
         return inputs
+
+    def input_of(self, result: int) -> int:
+        """Return the number of the input whose child a result is."""
+        found = self.children.input_of(result)
+        if found is not None:
+            return found
+        return self.live[0].seq if self.live else self.seq_in
 
     @property
     def dropped(self) -> int:

@@ -9,9 +9,9 @@ from ..base.seeding import Entry
 from ..ops.remaining import Remaining
 from ..ops.stage import Fold
 from .map import Step
-from .node import CHUNK_MAX, Node, Stages, note
+from .node import CHUNK_MAX, Drops, Node, Stages, note
 from .stats import StageRuntime
-from .task import EMPTY, EpochContext, Expansion, Task, run_entries
+from .task import DROPPED, EMPTY, EpochContext, Expansion, Task, run_entries
 
 if TYPE_CHECKING:
     from .epoch import Epoch
@@ -32,18 +32,27 @@ class FoldStep(Step):
 
 
 class StreamNode(Node):
-    """One task at a time, in order; at the end of the input, what the operation kept back."""
+    """One task at a time, in order; at the end of the input, what the operation kept back.
+
+    Args:
+        step: pushes into the operation.
+        drops: in a branch of a route, notes which items gave nothing.
+    """
 
     __slots__ = (
         "active_without_input",
+        "drops",
         "flushed",
         "rest_of_stream",
         "step",
     )
 
-    def __init__(self, runtime: StageRuntime, epoch: Epoch, step: FoldStep) -> None:
+    def __init__(
+        self, runtime: StageRuntime, epoch: Epoch, step: FoldStep, drops: Drops | None = None
+    ) -> None:
         super().__init__(runtime, epoch)
         self.active_without_input = True
+        self.drops = drops
         self.step = step
         self.rest_of_stream: Expansion | None = None
         self.flushed = False
@@ -116,11 +125,18 @@ class StreamNode(Node):
         note(stages, self.runtime.address, node_state)
         return inputs
 
+    def input_of(self, result: int) -> int:
+        """Return the number of the item that was pushed when a result came."""
+        return result if self.drops is None else self.drops.input_of(result)
+
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Let the operation forget what nobody wants any more."""
+        start = min(rest.start for rest in below.values())
         forget = getattr(self.step.operation, "forget", None)
         if forget is not None:
-            forget(min(rest.start for rest in below.values()))
+            forget(start)
+        if self.drops is not None:
+            self.drops.forget(start)
 
     @property
     def keeps(self) -> bool:
@@ -154,6 +170,9 @@ class StreamNode(Node):
             self.reserved -= len(results)
         if results:
             self.emit_entries(results, now_ns, irregular=task.irregular)
+            if self.drops is not None:
+                self.drops.note(self.seq_out, [DROPPED if one is None else one for one in results])
+                self.seq_out += len(results)
         if not final:
             return
         if task.expansion is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ class SplitNode(PumpNode):
     """Moves each item to the outlet that its key chose, and notes the order.
 
     Attributes:
-        order: for each item on its way, its branch and its path.
+        order: for each item on its way, the number of its branch.
     """
 
     __slots__ = ("_draws", "_outlets", "order")
@@ -218,7 +219,7 @@ class SplitNode(PumpNode):
         super().__init__(runtime, epoch)
         self._outlets = outlets
         self._draws = ChoiceLog(len(outlets))
-        self.order: deque[tuple[int, Any]] = deque()
+        self.order: deque[int] = deque()
 
     def move(self, room: int) -> list[Entry]:
         """Fill the outlets while the next one has room."""
@@ -231,14 +232,13 @@ class SplitNode(PumpNode):
                 return []
             entry = queue.popleft()
             outlet.emit_entries([(entry[0], value, *entry[2:])], epoch.now_ns)
-            self.order.append((branch, entry[0]))
+            self.order.append(branch)
             self._draws.note(branch)
             epoch.changed = True
         if above.done:
-            self.error = above.error
             self.done = epoch.changed = True
             for outlet in self._outlets:
-                outlet.end_of_input(None)  # the error comes after all items: the merge has it
+                outlet.end_of_input(above.error)
         return []
 
     def rest_above(
@@ -256,26 +256,68 @@ class SplitNode(PumpNode):
 
 
 @final
-class MergeNode(PumpNode):
-    """Takes the items back in the order in which they were parted.
+class Branch:
+    """How far one branch of a route is.
 
-    The results of one item are known by their path, which begins with the item's own; an item
-    has no further result once something else comes out of its branch, or nothing is left in it.
+    Args:
+        outlet: where its items begin.
+        last: its last node.
+
+    Attributes:
+        last: that node.
+        taken: results that were taken from it.
+        passed: items of which no further result comes.
+    """
+
+    __slots__ = ("_nodes", "last", "passed", "taken")
+
+    def __init__(self, outlet: Outlet, last: Node) -> None:
+        self.last = last
+        self.taken = self.passed = 0
+        nodes: list[Node] = []
+        while last is not outlet:
+            nodes.append(last)
+            last = last.head if isinstance(last, MergeNode) else last.upstream[0]
+        self._nodes = tuple(nodes)
+
+    def reached(self) -> int:
+        """Return the number of the item at which the next result came, or may still come."""
+        number = self.taken
+        for node in self._nodes:
+            number = node.input_of(number)
+        return number
+
+
+@final
+class MergeNode(PumpNode):
+    """Takes the results of branches in the order in which the items were parted.
+
+    A result stands where the item stood at which it came: that of a batch, where its last item
+    did. What a branch gives at the end of its items, as a batch that is not full, comes behind
+    all of that, branch by branch.
 
     Args:
         split: stands in front of the branches.
-        branches: the nodes of each branch, outlet first.
+        branches: those.
     """
 
-    __slots__ = ("_branches", "_draws", "_split")
+    __slots__ = ("_base", "_branches", "_draws", "_inputs", "_passed", "_split")
 
     def __init__(
-        self, runtime: StageRuntime, epoch: Epoch, split: SplitNode, branches: list[list[Node]]
+        self, runtime: StageRuntime, epoch: Epoch, split: SplitNode, branches: list[Branch]
     ) -> None:
         super().__init__(runtime, epoch)
         self._split = split
         self._branches = branches
         self._draws = ChoiceLog(len(branches))
+        self._passed = 0  # items of which no further result comes
+        self._inputs = array("q")  # for each result from `_base` on, the number of its item
+        self._base = 0
+
+    @property
+    def head(self) -> Node:
+        """What stands in front of the branches, and finds them."""
+        return self._split.upstream[0]
 
     def rest_above(
         self, below: Mapping[int, Remaining], stages: Stages
@@ -284,43 +326,61 @@ class MergeNode(PumpNode):
         (rest,) = below.values()
         return self._draws.parted(rest)[0]
 
+    def input_of(self, result: int) -> int:
+        """Return the number of the item, among all of the route, at which a result came."""
+        at = result - self._base
+        return self._inputs[at] if at < len(self._inputs) else self._passed
+
     def forget(self, below: Mapping[int, Remaining]) -> None:
         """Forget from which branches the items came that nobody wants any more."""
-        self._draws.forget(min(rest.start for rest in below.values()))
+        start = min(rest.start for rest in below.values())
+        self._draws.forget(start)
+        del self._inputs[: max(0, start - self._base)]
+        self._base = max(start, self._base)
 
     def move(self, room: int) -> list[Entry]:
         """Move from the branch whose turn it is."""
         moved: list[Entry] = []
-        order = self._split.order
+        order, before = self._split.order, self._passed
         while order and len(moved) < room:
-            branch, path = order[0]
-            last = self._branches[branch][-1]
-            if last.out.count and _belongs(last.out.first_path, path):
-                moved.append(last.out.popleft())
-                self._draws.note(branch)
-                continue
-            if not last.out.count and last.done and last.error is not None:
-                if not moved:
-                    self.end(last.error)
-                return moved
-            if not last.out.count and not last.done and not self._empty(branch):
-                return moved
-            order.popleft()
-        if not moved and not order and self._split.done:
-            self.end(self._split.error)
+            branch = self._branches[order[0]]
+            if branch.reached() > branch.passed:
+                branch.passed += 1
+                self._passed += 1
+                order.popleft()
+            elif branch.last.out.count:
+                moved.append(self._next_of(order[0]))
+            else:
+                if branch.last.done and not moved:
+                    self.end(branch.last.error)
+                break
+        if not order and self._split.done:
+            self._move_last(moved, room)
+        if self._passed > before and not moved:
+            self.epoch.changed = True
         return moved
 
-    def _empty(self, branch: int) -> bool:
-        return not any(node.busy() for node in self._branches[branch])
+    def _next_of(self, number: int) -> Entry:
+        branch = self._branches[number]
+        branch.taken += 1
+        self._draws.note(number)
+        self._inputs.append(self._passed)
+        return branch.last.out.popleft()
 
-
-def _belongs(path: Any, owner: Any) -> bool:
-    if path == owner:
-        return True
-    if not isinstance(path, tuple):
-        return False
-    start = owner if isinstance(owner, tuple) else (owner,)
-    return path[: len(start)] == start
+    def _move_last(self, moved: list[Entry], room: int) -> None:
+        """Move what each branch gives at its end; end with the first error, or behind the last."""
+        for number, branch in enumerate(self._branches):
+            last = branch.last
+            while last.out.count and len(moved) < room:
+                moved.append(self._next_of(number))
+            if last.out.count or not last.done:
+                return
+            if last.error is not None:
+                if not moved:
+                    self.end(last.error)
+                return
+        if not moved:
+            self.end()
 
 
 # -- RepeatNode: the passes of a `repeat` behind stages that are built anew for each ---------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..base.seeding import Entry, generator_for
 from ..base.tree import size_bytes
@@ -471,6 +471,13 @@ class MapNode(Node):
         if not size:
             return inputs
         return Remaining(inputs.start * size, tuple((a * size, b * size) for a, b in inputs.gaps))
+
+    def input_of(self, result: int) -> int:
+        """Return the number of the input of a result; of a batch, that of its last item."""
+        number = cast("Drops", self.log).input_of(result)  # in a branch, order is kept
+        if not self.gather:
+            return number
+        return min((number + 1) * self.gather - 1, self.inbox.total)
 
     @property
     def dropped(self) -> int:

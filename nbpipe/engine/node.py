@@ -167,6 +167,11 @@ class Children:
         """Called when an input has no more children."""
         self._open.discard(number)
 
+    def input_of(self, result: int) -> int | None:
+        """Return the number of the input of a result; None behind what was noted."""
+        at = result - self._base
+        return self._results[at] if at < len(self._results) else None
+
     def inputs(self, rest: Remaining) -> tuple[Remaining, list[list[Any]]]:
         """Tell which inputs are wanted, and of which of them only some children."""
         wanted: dict[int, list[bool]] = {number: [] for number in self._paths}
@@ -372,10 +377,6 @@ class Node(ABC):
     def held(self) -> int:
         """Return the number of results ready for the next node."""
         return self.out.count + self.out.lent
-
-    def busy(self) -> bool:
-        """Tell whether anything is in this node, or on its way out."""
-        return bool(self.inbox.count or self.reserved or self.held())
 
     def queued(self) -> int:
         """Return the results that wait, without those the next node is gathering."""
@@ -630,6 +631,14 @@ class Node(ABC):
     def rest_of_input(self, rest: Remaining, stages: Stages) -> Remaining:
         """Tell what is wanted of the input; as many items go in as come out, if not said."""
         return rest
+
+    def input_of(self, result: int) -> int:
+        """Return the number of the input at which a result came.
+
+        Of the result after the last one: that of the first input that may still give any. In a
+        branch of a route alone; `forget` was not called with the results asked for.
+        """
+        return result
 
     @abstractmethod
     def forget(self, below: Mapping[int, Remaining]) -> None:

@@ -110,15 +110,16 @@ class Queue:
 
     Attributes:
         count: how many items wait.
+        total: how many were ever put.
         lent: items that the consumer has taken with their chunk, but not handed to the loop yet.
         chunks: what waits.
     """
 
-    __slots__ = ("_at", "_memory", "chunks", "count", "lent")
+    __slots__ = ("_at", "_memory", "chunks", "count", "lent", "total")
 
     def __init__(self, memory: HeldBytes | None = None) -> None:
         self.chunks: deque[Chunk] = deque()
-        self.count = 0
+        self.count = self.total = 0
         self.lent = 0
         self._at = 0  # of the first chunk, items that were taken
         self._memory = memory
@@ -144,7 +145,9 @@ class Queue:
     def put(self, chunk: Chunk) -> None:
         """Add items; none is no chunk."""
         self.chunks.append(chunk)
-        self.count += len(chunk[1])
+        count = len(chunk[1])
+        self.count += count
+        self.total += count
         if self._memory is not None and chunk.sizes is not None:
             self._memory.held_bytes += sum(chunk.sizes)
 

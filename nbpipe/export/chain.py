@@ -29,7 +29,7 @@ from ..ops.route import Route
 from ..ops.sample import Claim
 from ..ops.source import Source
 from ..ops.stage import Chain as Stages
-from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered
+from ..ops.stage import Stage, addresses, auto_name, clean_name, numbered, taken_names
 from .cells import Statement
 from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusal
 from .definitions import is_defined
@@ -556,7 +556,7 @@ class _ChainWriter:
         names = {stages[0].name}
         for number, stage in enumerate(stages[1:], 1):
             text += self._step(stage, number, names)
-            names |= _names_of_stage(stage)
+            names |= taken_names((stage,))
         return text
 
     def _head(self, stage: Stage) -> str:
@@ -786,7 +786,3 @@ def _inner_function(value: Any) -> FunctionType | None:
             return None
         value = inner
     return value
-
-
-def _names_of_stage(stage: Stage) -> set[str]:
-    return {stage.name, *(inner.name for branch in stage.inputs for inner in branch)}

@@ -27,6 +27,7 @@ class Batch(Operation):
 
     label: ClassVar[str] = "batch"
     runs: ClassVar[Runs] = "batch"
+    may_branch: ClassVar[bool] = True
     unit: ClassVar[Literal["items", "batches"] | None] = "batches"
     gathers: ClassVar[bool] = True
     size: float
@@ -65,6 +66,7 @@ class Unbatch(Operation):
 
     label: ClassVar[str] = "unbatch"
     runs: ClassVar[Runs] = "unbatch"
+    may_branch: ClassVar[bool] = True
     unit: ClassVar[Literal["items", "batches"] | None] = "items"
 
     @property
@@ -199,9 +201,18 @@ class BatchByCost:
 
     def push(self, entry: Entry) -> Entry | None:
         """Add an item; give the batch before it where it does not fit any more."""
-        if self._known:
-            self._entries.append(entry)
-            return self._close() if len(self._entries) == self._known[0] else None
+        full = None
+        if self._known and len(self._entries) == self._known[0]:
+            full = self._close()  # now as it was given before: some item came behind it
+        if not self._known:
+            cost = self._cost(entry)
+            if self._entries and self._sum + cost > self._spec.size:
+                full = self._close()
+            self._sum += cost
+        self._entries.append(entry)
+        return full
+
+    def _cost(self, entry: Entry) -> float:
         assert self._spec.cost is not None
         given = self._spec.cost(entry[1])
         cost = as_float(given)
@@ -210,12 +221,7 @@ class BatchByCost:
                 f"batch cost of an item must be a number in [0, {self._spec.size:g}], got "
                 f"{given!r}; filter such items out, or raise the size"
             )
-        full = None
-        if self._entries and self._sum + cost > self._spec.size:
-            full = self._close()
-        self._entries.append(entry)
-        self._sum += cost
-        return full
+        return cost
 
     def _close(self) -> Entry:
         entries, self._entries, self._sum = self._entries, [], 0.0
@@ -227,7 +233,8 @@ class BatchByCost:
 
     def flush(self) -> Iterator[Entry]:
         """Return the last batch, unless it is dropped."""
-        if self._entries and not self._spec.drop_last:
+        known = bool(self._known) and len(self._entries) == self._known[0]
+        if self._entries and (known or not self._spec.drop_last):
             yield self._close()
 
 

@@ -103,6 +103,7 @@ class Call(Operation):
 
     label: ClassVar[str] = "call"
     runs: ClassVar[Runs] = "call"
+    may_branch: ClassVar[bool] = True
     keeps: ClassVar[bool] = False  # its function is a predicate
     fn: Function
     policy: FailurePolicy = FailurePolicy()

@@ -76,12 +76,22 @@ def refuse_taken(label: str, name: str, taken: set[str]) -> None:
 
 def default_prefetch(chain: Chain) -> int:
     """Return the prefetch of a stage behind a chain, where none is given."""
-    batched = False
+    return BATCHES if _unit_of(chain, "items") == "batches" else SAMPLES
+
+
+def _unit_of(chain: Chain, unit: str) -> str:
     for stage in chain:
-        batched = (stage.spec.unit or ("batches" if batched else "items")) == "batches"
-        if stage.inputs and not stage.spec.branches:
-            batched = all(default_prefetch(inner) == BATCHES for inner in stage.inputs)
-    return BATCHES if batched else SAMPLES
+        unit = unit_behind(stage, unit)
+    return unit
+
+
+def unit_behind(stage: Stage, unit: str) -> str:
+    """Return what a stage hands on, "items" or "batches", given what stands before it."""
+    if stage.spec.unit is not None or not stage.inputs:
+        return stage.spec.unit or unit
+    begin = unit if stage.spec.branches else "items"
+    batched = all(_unit_of(inner, begin) == "batches" for inner in stage.inputs)
+    return "batches" if batched else "items"
 
 
 def append_plain(
@@ -159,16 +169,15 @@ def units(chain: Chain) -> dict[str, str]:
 
 def _note_units(
     chain: Chain, place: str, unit: str, found: dict[str, str], book: Mapping[str, str]
-) -> str:
+) -> None:
     for stage in chain:
         for number, inner in enumerate(stage.inputs):
             if stage.spec.branches:
                 _note_units(inner, place, unit, found, book)
             else:
-                unit = _note_units(inner, f"{place}{number}/", "items", found, book)
-        unit = stage.spec.unit or unit
+                _note_units(inner, f"{place}{number}/", "items", found, book)
+        unit = unit_behind(stage, unit)
         found[book[place + stage.name]] = unit
-    return unit
 
 
 def length(chain: Chain) -> int:

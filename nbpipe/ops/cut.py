@@ -74,6 +74,7 @@ class Window(Operation):
     """Lists of `size` neighbours, `stride` apart."""
 
     label: ClassVar[str] = "window"
+    may_branch: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("size",)
     gathers: ClassVar[bool] = True
     size: int

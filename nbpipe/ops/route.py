@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..base.checks import Function, function
 from ..base.knobs import Knob
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .chain import new_name, refuse_taken
 from .stage import Chain, Operation, Runs, Stage, numbered, taken_names
 
@@ -20,6 +20,7 @@ class Route(Operation):
     label: ClassVar[str] = "route"
     runs: ClassVar[Runs] = "route"
     branches: ClassVar[bool] = True
+    may_branch: ClassVar[bool] = True
     key: Function
     values: tuple[Any, ...]
 
@@ -34,9 +35,13 @@ class Route(Operation):
 
     def length(self, stage: Stage, number: float, length_of: Callable[[Chain], float]) -> float:
         """Return the number of the items before it, where no branch changes that."""
-        for branch in stage.inputs:
-            for inner in branch:
-                inner.spec.length(inner, 1, length_of)
+        for inner in (inner for branch in stage.inputs for inner in branch):
+            inner.spec.length(inner, 1, length_of)
+            if inner.spec.gathers:
+                raise LengthUnknownError(
+                    f"{inner.name!r} ({inner.op}) gathers what comes to its branch of "
+                    f"{stage.name!r}, which may be any number of items"
+                )
         return number
 
 
@@ -82,44 +87,52 @@ def grown_branches(branches: Any, begin: Callable[[Chain], Any]) -> dict[Any, Ch
 
 def branch(value: object, chain: Chain) -> Chain:
     """Check the chain of one branch of a route, and name its stages `name@value`."""
-    named: list[Stage] = []
-    limits: dict[int, Knob] = {}
     for stage in chain:
         spec: Any = stage.spec
-        if spec.runs == "source":
+        if spec.runs in ("source", "join"):
             raise ArgumentError(
                 "a branch of route must add stages to the chain it is given, got a pipeline of "
                 'its own; as {"jpg": lambda chain: chain.map(decode)}'
             )
-        if spec.runs != "call":
+        if not spec.may_branch:
             raise ArgumentError(
-                f"a branch of route may hold map, filter and flat_map, got {stage.op}; put "
-                f"{stage.op} behind the route"
+                f"a branch of route may hold {_HOLDS}, got {stage.op}; put {stage.op} before or "
+                "behind the route"
             )
-        if not spec.ordered:
+        if spec.runs == "call" and not spec.ordered:
             raise ArgumentError(
                 f"a branch of route must keep the input order, got ordered=False in "
                 f"{stage.name!r}; leave it out"
             )
-        named.append(_renamed(stage, f"{stage.name}@{_branch_word(value)}", limits))
-    return tuple(named)
+    word = _branch_word(value)
+    return _renamed(chain, lambda stage: f"{stage.name}@{word}")
 
 
-def _renamed(stage: Stage, name: str, limits: dict[int, Knob]) -> Stage:
-    """Copy a stage with knobs of its own; stages that share a limit share the copy of it."""
+_HOLDS = "map, filter, flat_map, batch, unbatch, window, dedupe and route"
+
+
+def _renamed(chain: Chain, new_name: Callable[[Stage], str]) -> Chain:
+    """Copy stages with knobs of their own; those that share a limit share the copy of it."""
+    limits: dict[int, Knob] = {}
+    return tuple(_copied(stage, new_name, limits) for stage in chain)
+
+
+def _copied(stage: Stage, new_name: Callable[[Stage], str], limits: dict[int, Knob]) -> Stage:
     knobs = {word: knob.value for word, knob in stage.knobs.items()}
     word = "concurrency" if stage.placement is None else stage.placement.limit
     limit = stage.knobs.get(word)
     shared = {} if limit is None or id(limit) not in limits else {word: limits[id(limit)]}
+    inputs = tuple(_renamed(branch, new_name) for branch in stage.inputs)  # in order of addresses
     copy = Stage(
         stage.spec,
-        name=name,
+        name=new_name(stage),
         named=stage.named,
         executor=stage.executor,
         placement=stage.placement,
         concurrency=knobs.get("concurrency"),
         prefetch=knobs.get("prefetch"),
         depth=knobs.get("depth"),
+        inputs=inputs,
         shared=shared,
         given=stage.given,
         made_at=stage.made_at,
@@ -136,13 +149,12 @@ def _branch_word(value: object) -> str:
 
 def _apart(branch: Chain, taken: set[str]) -> Chain:
     """Rename the stages of a branch whose names are taken: a number for automatic names."""
-    names: list[str] = []
-    for stage in branch:
+
+    def new_name(stage: Stage) -> str:
         if stage.named:
             refuse_taken("route branch", stage.name, taken)
-        names.append(numbered(stage.name, taken))
-        taken.add(names[-1])
-    if names == [stage.name for stage in branch]:
-        return branch
-    limits: dict[int, Knob] = {}
-    return tuple(_renamed(stage, name, limits) for stage, name in zip(branch, names, strict=True))
+        name = numbered(stage.name, taken)
+        taken.add(name)
+        return name
+
+    return _renamed(branch, new_name)

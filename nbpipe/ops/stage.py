@@ -37,6 +37,7 @@ class Operation:
         unit: what it hands on, "items" or "batches"; None where that is what it is given.
         gathers: each result is made of several items.
         branches: its inputs are branches of the chain, not chains of their own.
+        may_branch: such a branch may hold it.
         expands: it may give any number of results for one item.
         splits: it gives each rank of a job its part of the items.
         keeps_order: the order of indices stays, though there may be fewer or more of them.
@@ -53,6 +54,7 @@ class Operation:
     unit: ClassVar[Literal["items", "batches"] | None] = None
     gathers: ClassVar[bool] = False
     branches: ClassVar[bool] = False
+    may_branch: ClassVar[bool] = False
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     numbers: ClassVar[bool] = False
@@ -598,9 +600,9 @@ def numbered(name: str, taken: Container[str]) -> str:
 
 def taken_names(chain: Chain) -> set[str]:
     """Return the names of a chain, those in the branches of its routes included."""
-    routes = [stage for stage in chain if stage.spec.branches]
-    inside = {inner.name for stage in routes for branch in stage.inputs for inner in branch}
-    return inside | {stage.name for stage in chain}
+    found = {stage.name for stage in chain}
+    routes = (stage for stage in chain if stage.spec.branches)
+    return found.union(*(taken_names(branch) for stage in routes for branch in stage.inputs))
 
 
 def class_name(value: object) -> str:

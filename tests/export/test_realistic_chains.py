@@ -62,6 +62,19 @@ CHAINS = {  # the parameters; what is returned, where it is not what the noteboo
             "'odd': lambda chain: chain.map(times, concurrency=times_odd_concurrency)})"
         ),
     ),
+    "nbpipe.source(range(8)).route(name_of, {'even': lambda chain_: chain_.map(plus)"
+    ".route(name_of, {'even': lambda chain: chain.map(times, concurrency=2)"
+    ".batch(3, drop_last=True), 'odd': lambda chain: chain.window(2)}), "
+    "'odd': lambda chain_: chain_.batch(2).unbatch().map(times)})": (
+        "*, times_even_even_concurrency: int=2, batch_even_even_size: int=3, batch_odd_size: int=2",
+        (
+            "nbpipe.source(range(8)).route(name_of, {'even': lambda chain_: chain_.map(plus)"
+            ".route(name_of, {'even': lambda chain: chain.map(times, "
+            "concurrency=times_even_even_concurrency)"
+            ".batch(batch_even_even_size, drop_last=True), 'odd': lambda chain: chain.window(2)}), "
+            "'odd': lambda chain_: chain_.batch(batch_odd_size).unbatch().map(times)})"
+        ),
+    ),
     "nbpipe.source(range(30)).shuffle(seed=3).shard(1, 2, tail='drop').skip(1).take(9)"
     ".repeat(2).enumerate().dedupe(key=repr, last=50).window(3, stride=2).cache().unbatch()": (
         "",

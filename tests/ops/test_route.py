@@ -1,15 +1,23 @@
 """route: items part by a key and come together again in input order."""
 
+import functools
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbpipe
-from nbpipe import ArgumentError, DuplicateNameError, StageError
+from nbpipe import (
+    ArgumentError,
+    DuplicateNameError,
+    FailureBudgetError,
+    LengthUnknownError,
+    StageError,
+)
 from tests.gates import HANG_S
-from tests.strategies import HANDS, called
+from tests.resume.checking import at, rest_of
+from tests.strategies import HANDS, called, examples, total
 
 
 def parity(item):
@@ -27,28 +35,178 @@ def broken(item):
     raise ValueError(f"bad {item}")
 
 
-@given(st.lists(st.integers(0, 30), max_size=40), HANDS, st.integers(1, 4))
-def test_order_is_kept_over_all_branches(items, hands, prefetch):
-    """Branches that drop, keep and multiply items give them back in input order."""
-    dealt = hands.deal()
+# -- order --------------------------------------------------------------------------------
+# Each kind of stage as a stream: what comes at an item, and what comes at the end.
 
-    def grow_zero(chain):
-        return called(chain, "filter", lambda item: item % 3, dealt)
 
-    def grow_one(chain):
-        doubled = called(chain, "flat_map", lambda item: [item] * (item % 4), dealt)
-        return called(doubled, "map", lambda item: -item, dealt)
+class Each:
+    """A map, a filter or a flat_map: some results for each item."""
 
-    pipe = nbpipe.source(items, prefetch=prefetch).route(
-        lambda item: item % 3 % 2, {0: grow_zero, 1: grow_one}
+    def __init__(self, word, number):
+        fn = {
+            "map": lambda item: total(item) + number,
+            "filter": lambda item: total(item) % (number + 2) != 0,
+            "flat_map": lambda item: [item] * (total(item) % (number + 1)),
+        }[word]
+        self.grow = lambda chain, dealt: called(chain, word, fn, dealt)
+        self.push = {
+            "map": lambda item: [fn(item)],
+            "filter": lambda item: [item] if fn(item) else [],
+            "flat_map": fn,
+        }[word]
+
+    def end(self):
+        return []
+
+
+class Batches:
+    """A batch: lists, the last one perhaps shorter."""
+
+    def __init__(self, word, number):
+        self.size, self.items = number + 1, []
+
+    def grow(self, chain, dealt):
+        return chain.batch(self.size, collate=list)
+
+    def push(self, item):
+        self.items.append(item)
+        return self.end() if len(self.items) == self.size else []
+
+    def end(self):
+        items, self.items = self.items, []
+        return [items] if items else []
+
+
+class Costly(Batches):
+    """A batch by cost: a list comes when the next item does not fit any more."""
+
+    def grow(self, chain, dealt):
+        return chain.batch(self.size + 2, cost=self.cost, collate=list)
+
+    @staticmethod
+    def cost(item):
+        return 1 + total(item) % 3
+
+    def push(self, item):
+        fits = sum(map(self.cost, self.items)) + self.cost(item) <= self.size + 2
+        before = [] if fits else self.end()
+        self.items.append(item)
+        return before
+
+
+class Pairs(Batches):
+    """Batches of two, taken apart again."""
+
+    def __init__(self, word, number):
+        super().__init__(word, 1)
+
+    def grow(self, chain, dealt):
+        return chain.batch(2, collate=list).unbatch()
+
+    def end(self):
+        items, self.items = self.items, []
+        return items
+
+
+class Windows(Batches):
+    """Windows of neighbours, one for each item from the first whole one on."""
+
+    def grow(self, chain, dealt):
+        return chain.window(self.size)
+
+    def push(self, item):
+        self.items = [*self.items, item][-self.size :]
+        return [self.items] if len(self.items) == self.size else []
+
+    def end(self):
+        return []
+
+
+class Fresh(Batches):
+    """A dedupe: no item that was among the last ones."""
+
+    def grow(self, chain, dealt):
+        return chain.dedupe(repr, self.size)
+
+    def push(self, item):
+        known = item in self.items
+        self.items = [*self.items, item][-self.size :]
+        return [] if known else [item]
+
+    def end(self):
+        return []
+
+
+class Routed:
+    """A route by the total of an item."""
+
+    def __init__(self, word, branches):
+        self.branches = [[made(step) for step in branch] for branch in branches]
+
+    def key(self, item):
+        return total(item) // 2 % len(self.branches)
+
+    def grow(self, chain, dealt):
+        def grown(steps):
+            return lambda chain: functools.reduce(lambda c, step: step.grow(c, dealt), steps, chain)
+
+        return chain.route(self.key, dict(enumerate(map(grown, self.branches))))
+
+    def push(self, item):
+        results = [item]
+        for step in self.branches[self.key(item)]:
+            results = [result for one in results for result in step.push(one)]
+        return results
+
+    def end(self):
+        return [result for steps in self.branches for result in self.end_of(steps)]
+
+    @staticmethod
+    def end_of(steps):
+        left = []
+        for step in steps:
+            left = [result for one in left for result in step.push(one)] + step.end()
+        return left
+
+
+KINDS = {
+    **dict.fromkeys(["map", "filter", "flat_map"], Each),
+    "batch": Batches,
+    "cost": Costly,
+    "unbatch": Pairs,
+    "window": Windows,
+    "dedupe": Fresh,
+    "route": Routed,
+}
+
+
+def made(step):
+    """Make the model of a step, a word and a value."""
+    return KINDS[step[0]](*step)
+
+
+def _branches(steps):
+    return st.lists(st.lists(steps, max_size=3), min_size=1, max_size=3)
+
+
+PLAIN = st.tuples(st.sampled_from([word for word in KINDS if word != "route"]), st.integers(0, 4))
+STEPS = st.recursive(PLAIN, lambda steps: st.tuples(st.just("route"), _branches(steps)))
+
+
+@settings(max_examples=examples(0.5))
+@given(
+    st.lists(st.integers(0, 30), max_size=40), _branches(STEPS), HANDS, st.integers(1, 4), st.data()
+)
+def test_order_over_all_branches(items, branches, hands, prefetch, data):
+    """A result stands where the item did at which it came; what ends a branch comes last."""
+    model = Routed("route", branches)
+    pipe = model.grow(nbpipe.source(items, prefetch=prefetch), hands.deal())
+    shown = data.draw(st.integers(0, 3))
+    expected = [result for item in items for result in model.push(item)] + model.end()
+    assert (list(pipe.map(identity)), list(pipe.peek(shown).items if shown else [])) == (
+        expected,
+        expected[:shown],
     )
-    expected = []
-    for item in items:
-        if item % 3 % 2 == 0:
-            expected += [item] if item % 3 else []
-        else:
-            expected += [-item] * (item % 4)
-    assert list(pipe.map(identity)) == expected
 
 
 def test_a_slow_branch_holds_the_order_not_the_work():
@@ -241,19 +399,194 @@ def test_route_behind_joins_keeps_the_order():
 
 
 def test_a_branch_of_another_kind_is_refused():
-    """Only map, filter and flat_map in order may stand in a branch."""
+    """What ends early, orders, keeps or leaves the host stands before or behind the route."""
     source = nbpipe.source([1])
     messages = []
     for grow in (
-        lambda chain: chain.batch(2),
+        lambda chain: chain.take(2),
         lambda chain: chain.map(identity, ordered=False),
+        lambda chain: chain.map(identity, device="cpu"),
         lambda chain: source.map(identity),
+        lambda chain: nbpipe.zip(source),
     ):
         with pytest.raises(ArgumentError) as caught:
             source.route(identity, {1: grow})
-        messages.append(str(caught.value).split(";")[0])
+        messages.append(str(caught.value).partition(", got ")[2])
+    own = 'a pipeline of its own; as {"jpg": lambda chain: chain.map(decode)}'
     assert messages == [
-        "a branch of route may hold map, filter and flat_map, got batch",
-        "a branch of route must keep the input order, got ordered=False in 'identity'",
-        "a branch of route must add stages to the chain it is given, got a pipeline of its own",
+        "take; put take before or behind the route",
+        "ordered=False in 'identity'; leave it out",
+        (
+            "'identity@1', which runs on a device: that is where a pipeline ends; move "
+            "identity@1 behind route"
+        ),
+        own,
+        own,
     ]
+    with pytest.raises(ArgumentError, match="hold map, filter, flat_map, batch, unbatch, window"):
+        source.route(identity, {1: lambda chain: chain.cache()})
+
+
+# -- branches that gather and route again -------------------------------------------------
+
+
+def gathering(executor="thread"):
+    """Make a route of odd items in pairs, and of even ones by a route of its own."""
+
+    def fours(chain):
+        return chain.map(identity, concurrency=2, executor=executor).batch(3, collate=list)
+
+    def even(chain):
+        by_four = {0: fours, 2: lambda chain: chain.map(identity)}
+        return chain.route(lambda item: item % 4, by_four)
+
+    def odd(chain):
+        return chain.batch(2, collate=list).unbatch().map(identity, name="pairs")
+
+    return nbpipe.source(range(21)).route(parity, {0: even, 1: odd})
+
+
+GATHERED = [2, 1, 3, 6, 5, 7, [0, 4, 8], 10, 9, 11, 14, 13, 15, 18, 17, 19, [12, 16, 20]]
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_batch_stands_where_its_last_item_did(executor):
+    """A batch comes at the item that fills it; the branches' stages are known by both values."""
+    pipe = gathering(executor)
+    assert [stage.name for stage in pipe.stages] == [
+        "source",
+        "identity@0@0",
+        "batch@0@0",
+        "identity@2@0",
+        "route@0",
+        "batch@1",
+        "unbatch@1",
+        "pairs@1",
+        "route",
+    ]
+    with pipe.start() as run:
+        assert list(run) == GATHERED
+        stats = run.stats()
+    assert [stats[name].items_out for name in ("batch@0@0", "route@0", "pairs@1")] == [2, 11, 10]
+
+
+def test_a_batch_that_is_not_full_comes_at_the_end():
+    """What is left in the branches comes behind everything else, branch by branch."""
+    pipe = nbpipe.source(range(7)).route(
+        lambda item: item % 3,
+        {
+            2: lambda chain: chain.batch(5, collate=list),
+            1: lambda chain: chain.batch(5, collate=list, drop_last=True),
+            0: lambda chain: chain.batch(2, collate=list),
+        },
+    )
+    assert list(pipe) == [[0, 3], [2, 5], [6]]
+
+
+def test_a_branch_gathers_more_than_its_stages_hold():
+    """The other branches go on while a batch gathers more items than any stage may hold."""
+    pipe = nbpipe.source(range(400), prefetch=1).route(
+        parity,
+        {
+            0: lambda chain: chain.map(identity, prefetch=1).batch(150, prefetch=1, collate=len),
+            1: lambda chain: chain.map(identity, prefetch=1),
+        },
+    )
+    odd = list(range(1, 400, 2))
+    assert list(pipe) == [*odd[:149], 150, *odd[149:], 50]
+
+
+def test_a_failure_behind_what_is_gathered():
+    """It comes at its item, behind every earlier one, and no batch of fewer items before it."""
+    pipe = nbpipe.source(range(9)).route(
+        parity,
+        {
+            0: lambda chain: chain.map(lambda item: 6 // (6 - item)).batch(2, collate=list),
+            1: lambda chain: chain,
+        },
+        name="sort",
+    )
+    for _ in range(20):
+        got = []
+        with pytest.raises(StageError) as caught:
+            got.extend(pipe)
+        assert (got, caught.value.path) == ([1, [1, 1], 3, 5], 6)
+
+
+def test_a_source_that_fails_before_branches_that_gather():
+    """As without a route, a batch that is not full is not made."""
+
+    def source():
+        yield from range(5)
+        raise OSError("no disk")
+
+    pipe = nbpipe.source(source).route(
+        parity, {0: lambda chain: chain.batch(2, collate=list), 1: lambda chain: chain}
+    )
+    got = []
+    with pytest.raises(StageError, match="no disk"):
+        got.extend(pipe)
+    assert got == [1, [0, 2], 3]
+
+
+def test_a_budget_of_failures_inside_a_route_of_a_route():
+    """It counts the branch's own items, and is judged at the end of the epoch, too."""
+
+    def grow(chain):
+        return chain.route(
+            lambda item: item % 4,
+            {
+                0: lambda chain: chain.map(broken, on_error="skip", max_failures=0.5).batch(2),
+                2: lambda chain: chain,
+            },
+        )
+
+    pipe = nbpipe.source(range(8)).route(parity, {0: grow, 1: lambda chain: chain})
+    got = []
+    with pipe.start() as run:
+        with pytest.raises(FailureBudgetError, match="broken@0@0"):
+            got.extend(run)
+        assert (got, [one.path for one in run.failures()]) == ([1, 2, 3, 5, 6, 7], [0, 4])
+
+
+def test_knobs_inside_a_route_of_a_route_are_live():
+    """A call begins once the knob of its stage, two routes deep, lets it."""
+    both = threading.Barrier(2, timeout=HANG_S)
+
+    def meet(item):
+        both.wait()
+        return item
+
+    def grow(chain):
+        return chain.route(
+            lambda item: item % 4, {0: lambda chain: chain.map(meet).batch(2, collate=list)}
+        )
+
+    pipe = nbpipe.source([0, 1, 4, 3]).route(parity, {0: grow, 1: lambda chain: chain})
+    with pipe.start() as run:
+        items = iter(run)
+        threading.Thread(target=lambda: setattr(run["meet@0@0"], "concurrency", 2)).start()
+        assert ([*items], run["meet@0@0"].concurrency) == ([1, [0, 4], 3], 2)
+
+
+def test_every_place_of_a_route_of_a_route_can_be_gone_on_from():
+    """The items behind each state are those that had not come, in the same order."""
+    pipe = gathering()
+    rests = [rest_of(pipe, at(pipe, count)[1]) for count in range(len(GATHERED) + 1)]
+    assert rests == [GATHERED[count:] for count in range(len(GATHERED) + 1)]
+
+
+def test_lengths_of_branches_that_gather():
+    """How many items come to a branch is not known, so nor is how many batches."""
+    with pytest.raises(
+        LengthUnknownError, match=r"'batch@0@0' \(batch\) gathers what comes to its"
+    ):
+        len(gathering())
+
+
+def test_batches_behind_a_route():
+    """Where every branch hands on batches, the stages behind it hold as many as behind batches."""
+    source = nbpipe.source(range(4))
+    batches = source.route(parity, dict.fromkeys((0, 1), lambda chain: chain.batch(2)))
+    mixed = source.route(parity, {0: lambda chain: chain.batch(2), 1: lambda chain: chain})
+    assert [pipe.map(identity)["identity"].prefetch for pipe in (batches, mixed)] == [2, 8]

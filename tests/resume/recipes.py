@@ -261,7 +261,17 @@ def _shuffled(pipe, hands, seed, size=None):
 
 
 def _routed(pipe, hands, number):
-    def branch(*steps):
+    return _branched(
+        pipe,
+        hands,
+        [["map", number]],
+        [["filter", 2], ["map", number]],
+        [["flat_map", 2], ["failing", 5]],
+    )
+
+
+def _branched(pipe, hands, *branches):
+    def branch(steps):
         def grow(chain):
             for word, *values in steps:
                 chain = STEPS[word](chain, hands, *values)
@@ -269,12 +279,8 @@ def _routed(pipe, hands, number):
 
         return grow
 
-    branches = {
-        0: branch(["map", number]),
-        1: branch(["filter", 2], ["map", number]),
-        2: branch(["flat_map", 2], ["failing", 5]),
-    }
-    return pipe.route(Key(), branches, name=_name(hands, "route"))
+    grown = dict(enumerate(map(branch, branches)))
+    return pipe.route(Key(), grown, name=_name(hands, "route"))
 
 
 def _plain(method, *words, **more):
@@ -318,6 +324,7 @@ STEPS = {
     "dedupe": lambda pipe, hands, last: pipe.dedupe(repr, last),
     "cache": _plain("cache"),
     "route": _routed,
+    "branches": _branched,
     "outer": lambda pipe, hands: nbpipe.source(pipe, name=_name(hands, "outer")),
 }
 

@@ -54,11 +54,21 @@ GATHER_STEPS = st.one_of(
     step("window", SIZES, SIZES),
     step("dedupe", SIZES),
 )
+
+
+def _branches(steps):
+    return step("branches", *[st.lists(steps, max_size=3)] * 3)
+
+
+# What a branch of a route may hold, routes with branches of their own included.
+BRANCH_STEPS = st.recursive(st.one_of(CALL_STEPS, GATHER_STEPS, FATAL), _branches, max_leaves=6)
+BRANCHES = _branches(BRANCH_STEPS)
 BUFFERS = step("shuffle", SEEDS, SIZES)
 ORDERS = st.one_of(step("shuffle", SEEDS), INDEX_STEPS)
 STEPS = st.one_of(
-    CALL_STEPS, CALL_STEPS, INDEX_STEPS, GATHER_STEPS, BUFFERS, step("cache"), step("outer"), FATAL
-)
+    CALL_STEPS, CALL_STEPS, INDEX_STEPS, GATHER_STEPS, BRANCHES, BUFFERS, step("cache"),
+    step("outer"), FATAL,
+)  # fmt: skip
 INDEXED = st.sampled_from(["list", "range", "dataset"]).flatmap(lambda word: step(word, LENGTHS))
 STREAMED = st.sampled_from(["generator", "async"]).flatmap(lambda word: step(word, LENGTHS))
 SIMPLE = st.one_of(
