@@ -107,8 +107,8 @@ class Pipeline:
                 killed then.
             worker_init: function called once in each worker, before its first item.
             max_items_per_worker: replace a worker process after so many items [items].
-            copy: copy results out of the memory shared with worker processes; False gives
-                views, which hold their piece of it until they are dropped.
+            copy: copy results out of the memory shared with worker processes where many are
+                kept; False gives views, which hold their piece of it until they are dropped.
             region: False keeps a stage apart from its neighbours, in workers of its own.
             device: call `fn` in the thread and on the stream of this device, as "cuda", one item
                 after the other: with what `to_device` gave, and in order before the loop.

@@ -31,7 +31,7 @@ from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode, Step, step_of
-from .node import CHUNK_MAX, Node
+from .node import CHUNK_FOR_EACH, CHUNK_MAX, Node
 from .stats import StageRuntime
 from .task import DROPPED, Chunk, EpochContext, Expansion, Tally, Task
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
-Hand = Callable[[list[Any]], object]
-_PATIENCE_NS = 25_000_000  # results wait no longer for those that are sent with them
+_PATIENCE_NS = 25_000_000  # what a job has not begun after so long goes to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +107,11 @@ class RegionProgram:
         entries: Sequence[Entry],
         epoch: int,
         begun: Begun | None = None,
-        hand: Hand | None = None,
     ) -> Answer:
         """Do the work of all stages; exceptions of user code become failures in the answer.
 
-        A failure that ends the epoch ends the work.
+        A failure that ends the epoch ends the work, and so does time: results wait no longer
+        for those that are sent with them.
         """
         steps, tally = self._steps(epoch), Tally()
         tally.rows = [[0, 0, 0] for _ in steps]
@@ -121,9 +120,8 @@ class RegionProgram:
         results: list[Any] = []
         since_ns = perf_counter_ns()
         for entry in entries:
-            if hand is not None and results and perf_counter_ns() - since_ns > _PATIENCE_NS:
-                hand(results)
-                results, since_ns = [], perf_counter_ns()
+            if results and perf_counter_ns() - since_ns > _PATIENCE_NS:
+                break
             result = self._made_of(entry, steps, tally)
             results.append(result)
             if isinstance(result, Failed) and result.fatal:
@@ -207,7 +205,7 @@ class PlacedStep(Step):
 
 # -- RegionNode: stages that run together in workers outside the run's threads ---------------------
 ROUND_TRIP_NS = 10_000_000  # a job of several items should take about this long
-ROUND_TRIP_BYTES = 1 << 21  # nor should its results be larger: all are held at once
+ROUND_TRIP_BYTES = 1 << 22  # nor should its results be larger: all are held at once
 DRAW_NS = 1_000_000  # a task that draws from a generator takes about this long
 _SEVERAL = 2  # items have a first and a last one
 _LOT = 4  # so many items at once are worth waiting for
@@ -224,6 +222,7 @@ class Region:
         steps: by address, for the failures that are noticed here.
         timeout_s: longest time of one call [s], or None.
         singly: items are sent one at a time.
+        strict: no more items are sent at once than may be held.
     """
 
     program: RegionProgram
@@ -231,6 +230,7 @@ class Region:
     steps: dict[str, Step]
     timeout_s: float | None = None
     singly: bool = False
+    strict: bool = False
 
     def failure(self, entry: Entry, error: BaseException, attempts: int) -> Failed:
         """Make the record of an item that a worker did not come back from."""
@@ -283,27 +283,21 @@ class RegionNode(MapNode):
         """Whether its tasks go through several stages elsewhere."""
         return bool(self.rest_runtimes)
 
-    def room(self) -> int:
-        """Return the number of places for further results: all that are under way count."""
-        runtime = self.runtime
-        places = runtime.prefetch + runtime.concurrency + self.gathers
-        return places - self.reserved - self.held()
-
     def chunk(self, available: int) -> int:
-        """Return the number of items to send at once: a fair share of what may be held.
+        """Return the number of items to send at once.
 
         The way there and back costs the same for one as for several.
         """
         if self.region.singly:
             return 1
         runtime = self.runtime
-        share = -(-(runtime.prefetch + runtime.concurrency + self.gathers) // runtime.concurrency)
-        most = min(self.room(), available, share)
+        most = self.room() if self.region.strict else CHUNK_FOR_EACH * runtime.prefetch
+        most = min(most, available, CHUNK_MAX)
         if self.epoch.memory is not None:
             most = min(most, self.epoch.memory.affordable(self))
         in_time = ROUND_TRIP_NS / max(1.0, self.busy_ns)
         in_size = ROUND_TRIP_BYTES / max(1.0, runtime.item_bytes)
-        return max(1, min(most, CHUNK_MAX, int(in_time), int(in_size)))
+        return max(1, min(most, int(in_time), int(in_size)))
 
     def comes_in_lots(self, slow_ns: int) -> bool:
         """Tell whether several items are sent at once: then the consumer takes them so, too."""
@@ -342,27 +336,26 @@ class RegionNode(MapNode):
             spent_ns = perf_counter_ns() - task.started_ns
             busy_ns = sum(row[2] for row in tally)
             task.away_ns = max(0, spent_ns - busy_ns)
-            each_ns = busy_ns / len(entries)
+            each_ns = busy_ns / max(1, len(task.results))
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
     def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
-        region, before = self.region, len(task.results)
-
-        def hand(results: list[Any]) -> None:
-            self._give(task, results)
-
-        epoch = self.first.context.epoch
-        job = Job(region.program, epoch, entries, region.timeout_s, hand=hand)
+        region = self.region
+        job = Job(region.program, self.first.context.epoch, entries, region.timeout_s)
         try:
             answer = region.caller.call(job)
         except BaseException as error:
-            rest = entries[len(task.results) - before :]
-            if len(rest) > 1 and not isinstance(error, _BROKEN):
-                self._one_by_one(task, rest, tally)
+            if len(entries) > 1 and not isinstance(error, _BROKEN):
+                self._one_by_one(task, entries, tally)
             else:
-                self._try_again(task, rest[0], error, tally)
+                self._try_again(task, entries[0], error, tally)
             return
         self._take_answer(task, answer, tally)
+        rest = entries[len(answer.results) :]
+        if rest and not getattr(answer.results[-1], "fatal", False):
+            with self.epoch.lock:
+                if not self.epoch.over:
+                    self._return(task, [*rest])
 
     def _one_by_one(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
         """Find out which of several entries a worker does not come back from."""
@@ -537,7 +530,8 @@ class Regions:
         timeout_s = calls[0].timeout_s if calls else None
         wears = group[0].placement is not None and group[0].placement.max_items_per_worker
         singly = timeout_s is not None or bool(wears)
-        return Region(self._programs[head], caller, steps, timeout_s, singly)
+        strict = isinstance(caller, DeviceCaller)  # its memory is dear
+        return Region(self._programs[head], caller, steps, timeout_s, singly, strict)
 
     def _program(
         self, group: Sequence[Stage], addresses: Sequence[str], caller: Caller

@@ -43,7 +43,8 @@ class Answer:
 
     Attributes:
         results: one for each entry, in order: an entry, None (dropped) or a failure; for a
-            stage that expands, the children of its one entry.
+            stage that expands, the children of its one entry. Where they took long, the last
+            entries may be missing: nothing was done with them.
         tally: for each stage of the program its calls, its results and the time inside the
             user's function [ns].
         retried: for each call that was tried again, the address of its stage.
@@ -82,7 +83,6 @@ class Program(Protocol):
         entries: Sequence[Any],
         epoch: int,
         begun: Callable[[int], object] | None = None,
-        hand: Callable[[list[Any]], object] | None = None,
     ) -> Answer:
         """Do the work of all stages; exceptions of user code become failures in the answer.
 
@@ -90,8 +90,6 @@ class Program(Protocol):
             entries: pairs of path and value.
             epoch: number of the epoch.
             begun: called with the number of a stage before each call of its function.
-            hand: called with results that are ready long before the others; the answer is
-                without them.
         """
 
     def open(self, value: Any, path: Any, epoch: int) -> Iterable[Any]:
@@ -111,8 +109,6 @@ class Job:
         entries: pairs of path and value.
         timeout_s: longest time of one call of one function [s], or None.
         suspect: the only entry did not come back before: note in which stage it is.
-        hand: may be called with results that are ready long before the others; the answer
-            is without them.
     """
 
     program: Program
@@ -120,7 +116,6 @@ class Job:
     entries: Sequence[Any]
     timeout_s: float | None = None
     suspect: bool = False
-    hand: Callable[[list[Any]], object] | None = None
 
 
 class Caller(ABC):

@@ -36,6 +36,8 @@ IDLE_MESSAGES = 256  # a slab unused for so long is dropped
 _SHARED_FROM_BYTES = 1 << 16  # below, the pipe costs less
 _GONE = "the other end of the channel is gone, or this one broke off in a message"
 _LOOK_MESSAGES = 32  # how often that is looked at
+_SPARED_BYTES = 1 << 26  # received messages keep their slabs up to here
+_SPARED = 4  # slabs may be kept, however large they are
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _RETRY_MESSAGES = 64  # after no memory was to be had
 _warned: set[str] = set()
@@ -65,8 +67,9 @@ class Channel:
 
     Args:
         connection: this end of the connection; closed with the channel.
-        copy: give what is received memory of its own. Without, arrays are views of shared memory,
-            which counts against the sender's budget as long as one of them lives.
+        copy: give what is received memory of its own, once a part of the sender's budget is
+            kept. Without, arrays are always views of shared memory, which counts against that
+            budget as long as one of them lives.
         budget_bytes: most shared memory for what this end sends [bytes].
         blocks: private memory to copy to, perhaps shared with other channels.
     """
@@ -255,8 +258,15 @@ class Channel:
                 "a message in shared memory is lost: this process could not map it; "
                 "its limit of open files or of memory is reached"
             )
+        copies = self.copy and not self._spares(slab)
         head, buffers = _read(bytes_of(Lease(slab))[HEADER_BYTES:], header)
-        return head, list(map(self._blocks.copy, buffers)) if self.copy else buffers
+        return head, list(map(self._blocks.copy, buffers)) if copies else buffers
+
+    def _spares(self, slab: Slab) -> bool:
+        """Tell whether a message may keep its slab: so few are kept that the sender has others."""
+        kept_bytes = sum(one.size_bytes for one in list(self._others.values()) if one.flag[0])
+        most_bytes = max(_SPARED_BYTES, _SPARED * slab.size_bytes)
+        return kept_bytes <= min(most_bytes, self._ring.budget_bytes // 2)
 
 
 class _LostError(OSError):

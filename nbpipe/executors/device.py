@@ -312,9 +312,7 @@ class DeviceCaller(Caller):
     def _serve(self) -> None:
         try:
             with self.device.active():
-                self._answer_all(
-                    lambda job: job.program.run(job.entries, job.epoch, None, job.hand)
-                )
+                self._answer_all(lambda job: job.program.run(job.entries, job.epoch))
         except BaseException as error:  # the device cannot be made active, or left
             self._answer_all(functools.partial(_refuse, error))
         finally:

@@ -47,7 +47,7 @@ class ProcessCaller(Caller):
 
     Args:
         limit: gives the calls that may be in progress at once, now.
-        copy: results are copied out of shared memory.
+        copy: results are copied out of shared memory once many are kept.
         max_items: a worker is replaced after so many items, or None.
         budget_bytes: shared memory that all workers may take together [bytes]; a quarter of
             the machine's memory where not given.
@@ -456,8 +456,6 @@ class _Slot:
                 return values
             if kind == "error":
                 raise values[0].unpack()
-            if kind == "part" and job.hand is not None:
-                job.hand(values[0])
             stage = self._heard((kind, *values), stage)
             if kind == "begun" and job.timeout_s is not None:
                 ends_s = math.inf if stage is None else monotonic() + job.timeout_s

@@ -116,15 +116,10 @@ class _JobServer:
 
     def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
         begun = self._announce if announces else None
-        hand = self._hand if len(entries) > 1 else None
-        answer = self._program.run(entries, epoch, begun, hand)
+        answer = self._program.run(entries, epoch, begun)
         if announces:
             self._announce(ENDED)
         return ("answer", answer.results, answer.tally, answer.retried)
-
-    def _hand(self, results: list[Any]) -> None:
-        """Send results before the rest; where they cannot be pickled, they are sent with it."""
-        self._channel.send(("part", results))
 
     def _announce(self, stage: int) -> None:
         self._channel.send(("begun", stage))

@@ -218,7 +218,7 @@ class Placement:
             `Target` of a device.
         worker_init: called once in each worker, before its first item.
         max_items_per_worker: a worker is replaced after so many items [items].
-        copy: results are copied out of shared memory; False gives views of it.
+        copy: results of which many are kept are copied out of shared memory; False gives views.
         region: neighbours that agree with it are run together, item by item, in one worker.
     """
 

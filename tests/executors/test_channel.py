@@ -438,15 +438,28 @@ def size_of_slab():
     return size_class(1)
 
 
-def test_copies_hold_no_shared_memory():
-    """Copied out, a message leaves its slab at once, however long the copies are kept."""
+def test_copies_hold_little_shared_memory():
+    """What is to be copied keeps its slab as long as few are kept; the rest is copied out."""
     with two_ends() as (one, other):
         kept = []
-        for number in range(20):
-            one.send(np.full(MB, number, np.uint8))
+        for number in range(24):
+            one.send(np.full(4 * MB - 4096, number, np.uint8))
             kept.append(other.recv())
         values = [np.unique(array).tolist() for array in kept]
-        assert (values, one.held_bytes < 2 * MB) == ([[n] for n in range(20)], True)
+        held = one.held_bytes
+    assert (values, 60 * MB < held < 80 * MB) == ([[n] for n in range(24)], True)
+
+
+def test_copies_leave_half_of_the_budget(caplog):
+    """However small the budget, kept copies never use it up: nothing goes through the pipe."""
+    with two_ends(budget_bytes=8 * MB) as (one, other):
+        kept = []
+        for number in range(20):
+            one.send(np.full(MB - 4096, number, np.uint8))
+            kept.append(other.recv())
+        values = [np.unique(array).tolist() for array in kept]
+        held = one.held_bytes
+    assert (values, held <= 6 * MB, caplog.records) == ([[n] for n in range(20)], True, [])
 
 
 @linux

@@ -167,3 +167,24 @@ def test_time_in_a_worker_is_busy_time():
     assert (row.items_in, row.items_out, row.errors) == (50, 50, 0)
     assert row.latency_p50_s > 0.01  # durations are counted in buckets
     assert row.busy + row.starved + row.blocked + row.waiting == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
+    """Short calls share a job; where one takes long, others take over what comes behind it."""
+
+    def work(n):
+        if n == 300:
+            threading.Event().wait(0.03)  # longer than a job waits for its next item
+        if n in (301, 302):
+            bell.ring(n)
+            gate.wait()
+        return n
+
+    with placed(1000, work, ordered=ordered).start() as run:
+        items = iter(run)
+        got = [next(items) for _ in range(300)]
+        begun = {word for word, _ in bell.wait(2)}
+        gate.open()
+        got += drained(items)
+    assert (begun, sorted(got)) == ({301, 302}, list(range(1000)))
