@@ -278,7 +278,7 @@ class Epoch:
                 if runtime.active >= runtime.concurrency:
                     continue
                 places = runtime.prefetch + runtime.concurrency + node.gathers
-                if (node.inbox.count or node.active_without_input) and (
+                if (node.inbox.count >= node.needs or node.active_without_input) and (
                     out.count + out.lent < places or node.active_without_room
                 ):
                     task = node.take(now_ns)

@@ -15,7 +15,7 @@ from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
 from .node import BOOKED_NS, BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
-from .stats import BLOCKED, StageRuntime
+from .stats import BLOCKED, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,
@@ -259,7 +259,10 @@ class MapNode(Node):
         super().__init__(runtime, epoch, ordered=ordered, remote=remote)
         self.first = first
         self.sends = False  # `chunk` decides, also where calls are slow
+        if epoch.memory is not None:
+            self.new_results = Sized
         self.gather = gather
+        self.needs = gather or 1
         self.drop_last = drop_last
         self.seq_in = 0
         self.ready: dict[int, tuple[Chunk, bool]] = {}
@@ -269,9 +272,7 @@ class MapNode(Node):
 
     def has_input(self) -> bool:
         """Tell whether a call could start, but for room and slots."""
-        return bool(self.returned) or self.inbox.count >= (
-            1 if self.input_over else self.gather or 1
-        )
+        return bool(self.returned) or self.inbox.count >= self.needs
 
     def runnable(self) -> bool:
         """Tell whether `take` would give a task."""
@@ -280,8 +281,7 @@ class MapNode(Node):
             return False
         if self.returned:
             return True
-        available = self.inbox.count
-        if not available or self.fatal or (available < self.gather and not self.input_over):
+        if self.fatal or self.inbox.count < self.needs:
             return False
         return self.room() > 0 and (self.epoch.memory is None or self.epoch.admits(self))
 
@@ -297,11 +297,9 @@ class MapNode(Node):
             task = Task(self, seq, Chunk.of([entry]), results=self.new_results())
             return self.started(task, now_ns)
         available = self.inbox.count
-        if not available or self.fatal or self.done or self.room() <= 0:
+        if self.fatal or self.done or available < self.needs or (room := self.room()) <= 0:
             return None
         if self.gather:
-            if available < self.gather and not self.input_over:
-                return None
             count = min(available, self.gather)
         else:
             single = available == 1 or self.remote or runtime.cost_ns >= CHEAP_NS
@@ -320,7 +318,8 @@ class MapNode(Node):
             if above.runtime.state == BLOCKED:
                 above.note_state(now_ns)
         if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
-            runtime.account(now_ns, self.state())
+            left = READY if available - count >= self.needs else STARVED
+            runtime.account(now_ns, left if room > (task.count if self.sends else 1) else BLOCKED)
         runtime.active += 1
         self.running += 1
         return task
@@ -334,10 +333,6 @@ class MapNode(Node):
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several: their values, under the path of the first."""
         return Chunk(chunk.paths[:1], [chunk.values])
-
-    def new_results(self) -> list[Any]:
-        """Return the list for the results of a task."""
-        return [] if self.epoch.memory is None else Sized()
 
     def measure(self, task: Task) -> None:
         """Measure a result, for the bytes that a stage hands on; called without the lock."""
@@ -370,7 +365,10 @@ class MapNode(Node):
         self.running -= 1
         runtime.learn(now_ns - task.started_ns, count, now_ns)
         runtime.counters.items_in += task.inputs or count
-        made = self._chunk_of(task, 0, results)
+        if count == len(task.paths):
+            made = chunk_of((task.paths, results, None))
+        else:
+            made = self._chunk_of(task, 0, results)
         if task.seq != self.seq_out:
             self.ready[task.seq] = (made, False)
             self.waiting += count

@@ -250,9 +250,11 @@ class Node(ABC):
         out: results ready for the next node, whose queue of input is this one.
         reserved: results that tasks in progress may give, or that wait for their turn.
         waiting: those of them that were made, or whose items wait to be taken again.
+        needs: items that must wait in the queue of input before a task can start.
         gathers: items that the next node needs before it can start.
         remote: tasks run elsewhere (the event loop), not in the engine's threads.
         perform: does a task; `work`, or the loop that it chose.
+        new_results: makes the list for the results of a task.
         promised_bytes: estimated size of what places are reserved for [bytes].
         done: everything was handed on; `error` then says why, if not by the end of input.
         halted: nothing of this node is needed any more.
@@ -274,6 +276,8 @@ class Node(ABC):
         "inbox",
         "input_error",
         "input_over",
+        "needs",
+        "new_results",
         "ordered",
         "out",
         "perform",
@@ -313,6 +317,7 @@ class Node(ABC):
         self.out = Queue(epoch.memory)
         self.upstream: tuple[Node, ...] = ()
         self.downstream: Node | None = None
+        self.needs = 1
         self.gathers = 0
         self.reserved = 0
         self.waiting = 0
@@ -330,6 +335,7 @@ class Node(ABC):
         self.rest_budgets: tuple[Budget, ...] = ()
         self.budget: Budget | None = None
         self.perform: Callable[[Task], object] = self.work
+        self.new_results: type[list[Any]] = list if epoch.memory is None else SizedEntries
         self.guarded = epoch.memory is not None  # results are counted one by one
 
     # -- choosing work ------------------------------------------------------------------
@@ -352,10 +358,6 @@ class Node(ABC):
     @abstractmethod
     def accept(self, task: Task, at: int, results: list[Any], now_ns: int, *, final: bool) -> None:
         """Hand on results `at`, `at + 1`, ... of a task that goes on, or has ended (`final`)."""
-
-    def new_results(self) -> list[Any]:
-        """Return the list for the results of a task."""
-        return [] if self.epoch.memory is None else SizedEntries()
 
     def measure(self, task: Task) -> None:
         """Measure a result, for the bytes that a stage hands on; called without the lock."""
@@ -420,7 +422,7 @@ class Node(ABC):
             return STARVED
         if self.room() <= 0:
             return BLOCKED
-        return READY if self.has_input() else STARVED
+        return READY if self.inbox.count >= self.needs or self.has_input() else STARVED
 
     # -- settling work ------------------------------------------------------------------
     def settle(self, task: Task) -> None:
@@ -548,7 +550,12 @@ class Node(ABC):
         counters = runtime.counters
         counters.items_out += count
         counters.bytes_out += runtime.item_bytes * count
-        self.out.put(results)
+        out = self.out
+        if results[2] is None:  # as `Queue.put` does, without a call
+            out.chunks.append(results)
+            out.count += count
+        else:
+            out.put(results)
         following = self.downstream
         if following is not None and following.runtime.state == STARVED:
             following.note_state(now_ns)
@@ -576,6 +583,7 @@ class Node(ABC):
     def end_of_input(self, error: BaseException | None) -> None:
         """Called when nothing more will come from the node above."""
         self.input_over = True
+        self.needs = 1
         self.input_error = self.input_error or error
         self.epoch.changed = True
         self.check_done()

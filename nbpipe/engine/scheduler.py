@@ -20,7 +20,7 @@ from .failures import Failure
 from .node import Node, Stages
 from .regions import Regions
 from .stats import BLOCKED, StageRuntime, StageStats
-from .task import EpochContext, Task
+from .task import MEASURE_NS, EpochContext, Task
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -333,8 +333,8 @@ class Scheduler:
     def advance(self, done: Work | None, seat: Seat) -> Work | None:
         """Hand in a task and take the next; called by the team's threads."""
         task: Task | None = done  # type: ignore[assignment]
-        if task is not None:
-            task.let_go()
+        if task is not None and task.ended_ns - task.node.runtime.measured_ns > MEASURE_NS:
+            task.node.measure(task)
         while True:
             new_seat = remote = following = dropped = None
             with self.lock:
@@ -469,13 +469,15 @@ class Scheduler:
     def _wake(self, now_ns: int) -> Seat | None:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
         epoch = self.epoch
-        if epoch is None or epoch.over or self.paused or not self._team.parked:
+        if epoch is None or epoch.over or self.paused:
             return None
         if epoch.pumps:
             epoch.pump(now_ns)
         for node in epoch.order:
             runtime = node.runtime
             if runtime.active >= runtime.concurrency:
+                continue
+            if node.inbox.count < node.needs and not node.active_without_input:
                 continue
             cheap = runtime.cost_ns <= SLOW_NS and node.downstream is not None
             if cheap and node.out.count > node.gathers:

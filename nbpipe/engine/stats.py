@@ -314,14 +314,15 @@ class StageRuntime:
         """Book the time since the last call, then note why idle slots are idle from now on."""
         elapsed = now_ns - self.since_ns
         if elapsed > 0:
-            counters = self.counters
-            counters.slot_ns += max(self.concurrency, self.active) * elapsed
-            idle = self.concurrency - self.active
-            if idle > 0 and self.state:
-                if self.state == STARVED:
-                    counters.starved_ns += idle * elapsed
-                else:
-                    counters.blocked_ns += idle * elapsed
+            counters, slots = self.counters, self.concurrency
+            idle = slots - self.active
+            if idle <= 0:
+                slots -= idle
+            elif self.state == STARVED:
+                counters.starved_ns += idle * elapsed
+            elif self.state == BLOCKED:
+                counters.blocked_ns += idle * elapsed
+            counters.slot_ns += slots * elapsed
             self.since_ns = now_ns
         self.state = state
 

@@ -348,6 +348,7 @@ class Task(Tally):
         away_ns: time in progress, but in no user's function: on the way to a worker [ns].
         expansion: the iterator to draw from, for nodes that expand.
         quota: how many results to draw.
+        several: it may give more than one result, so that some could be held back.
         drawn: how many were drawn from it before this task.
         step: which fused step is at work; 0 for the node's own.
         sent: the entries, where the work is done elsewhere.
@@ -379,12 +380,8 @@ class Task(Tally):
         self.count = len(chunk.values)
         self.quota = quota
         self.results = results
+        self.several = quota > 1 or self.count > 1
         self.perform: Callable[[Any], object] = node.perform
-
-    @property
-    def several(self) -> bool:
-        """Whether it may give more than one result, so that some could be held back."""
-        return self.quota > 1 or self.count > 1
 
     @property
     def path(self) -> Path | None:
