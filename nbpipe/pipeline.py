@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from .base.checks import flag, whole
 from .base.format import parse_bytes
-from .errors import ArgumentTypeError
+from .errors import ArgumentError, ArgumentTypeError
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
 from .ops.call import OnError, append_call
 from .ops.chain import as_html, as_text, graph, length
+from .ops.checkpoint import claims_in
 from .ops.cut import append_enumerate, append_repeat, append_skip, append_take, append_window
 from .ops.dedupe import append_dedupe
 from .ops.device import append_to_device, check_end
@@ -427,7 +428,12 @@ class Pipeline:
 
     # -- running --------------------------------------------------------------------------
     def start(
-        self, *, seed: int = 0, isolate: bool = False, memory: int | str | None = None
+        self,
+        *,
+        seed: int = 0,
+        isolate: bool = False,
+        memory: int | str | None = None,
+        read_ahead: bool = False,
     ) -> Run:
         """Start a run: it owns its workers until it is closed, epoch after epoch.
 
@@ -437,16 +443,23 @@ class Pipeline:
                 the loop keeps the GIL to itself; items, knobs, stats and errors are the same.
                 What the stages capture is sent there, now and after a cell changed it.
             memory: budget for what all buffers hold, as "2 GB" or a number of bytes.
+            read_ahead: begin the next epoch as soon as the source of one is through, within the
+                same limits, so that its first items are there when the loop comes to it. An
+                epoch with another number, order or state throws them away. With a `cache` that
+                begins once it is complete.
 
         Raises:
-            ArgumentError: a seed that is no int, a budget that cannot be read, or with
-                `isolate` an executor object, which cannot go along.
+            ArgumentError: a seed that is no int, a budget that cannot be read, with `isolate` an
+                executor object, which cannot go along, or with `read_ahead` an isolated run or a
+                `claim`.
             UnpicklableError: with `isolate`, part of a stage cannot be sent to a process.
         """
         seed = whole("seed", seed, minimum=-(2**63), maximum=2**64)
         budget = None if memory is None else parse_bytes(memory)
+        if flag("read_ahead", read_ahead):
+            _check_read_ahead(self.chain, isolate=isolate)
         if not flag("isolate", isolate):
-            return Run(self.chain, seed=seed, memory_bytes=budget)
+            return Run(self.chain, seed=seed, memory_bytes=budget, read_ahead=read_ahead)
         from .run.isolated.machine import IsolatedMachine
 
         return Run(self.chain, seed=seed, memory_bytes=budget, machine=IsolatedMachine)
@@ -540,3 +553,19 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         return as_html(self.chain)
+
+
+def _check_read_ahead(chain: Chain, *, isolate: bool) -> None:
+    """Refuse to read ahead where the next epoch cannot begin before this one has ended."""
+    if isolate:
+        raise ArgumentError(
+            "read_ahead must be False with isolate=True: the process of the stages is told of an "
+            "epoch when the loop begins it; leave out one of the two"
+        )
+    claims = claims_in(chain)
+    if claims:
+        raise ArgumentError(
+            f"read_ahead must be False in a pipeline that claims, got {claims[0]!r}: what is "
+            "claimed for an epoch that nobody begins is lost to all ranks; use shard, or leave "
+            "read_ahead out"
+        )

@@ -384,6 +384,11 @@ class Builder:
         self._addresses = address_book(chain)
         self.regions = regions
 
+    @property
+    def replays(self) -> bool:
+        """Whether every cache of the chain, if there is one, was complete when it was asked."""
+        return all(made is not None for _, made in self._caches.values())
+
     def build(self) -> None:
         """Make all nodes and install them in the epoch."""
         nodes = self.nodes(self._chain, "", ())

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import logging
 from _thread import RLock, allocate_lock
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from ..ops.remaining import Remaining
+from ..ops.stage import Stage
 from .failures import Failure
 from .fold import StreamNode
-from .join import PumpNode
+from .join import PumpNode, RepeatNode
+from .map import MapNode
 from .node import Node, Stages, forget, stages_of
+from .stats import StageRuntime
 from .task import EpochContext, Paths, Queue, Task
 
 LOG = logging.getLogger("nbpipe")
@@ -112,6 +115,8 @@ class Epoch:
         context: seed, number and end, for the steps.
         order: nodes in the order in which they are asked for work, most downstream first.
         remote: those whose work is done on the event loop.
+        sources: those that end only when nothing more comes into the epoch.
+        tended: something is to be done whenever a task has ended.
         sink: results that wait for the consumer.
         values: of the chunk that the consumer took.
         paths: of the same.
@@ -156,6 +161,8 @@ class Epoch:
         "remember",
         "remote",
         "sink",
+        "sources",
+        "tended",
         "until",
         "urgent",
         "values",
@@ -178,6 +185,8 @@ class Epoch:
         self.order: list[Node] = []
         self.pumps: list[PumpNode] = []
         self.remote: list[Node] = []
+        self.sources: list[Node] = []
+        self.tended = False
         self.closed_inputs: dict[int, list[Node]] = {}
         self.sink = Queue()
         self.paths: Paths = ()
@@ -212,6 +221,8 @@ class Epoch:
         self.order = list(order)
         self.remote = [node for node in order if node.remote]
         self.pumps = [node for node in order if isinstance(node, PumpNode)]
+        self.sources = [n for n in order if not n.upstream or isinstance(n, RepeatNode)]
+        self.tended = bool(self.pumps) or self.memory is not None
 
     def keep_closed(self, last: Node, nodes: Sequence[Node]) -> None:
         """Leave the input that ends with `last` unopened until a join asks for it."""
@@ -418,6 +429,12 @@ class Epoch:
             self.wake_consumer()
 
     @property
+    def drains(self) -> bool:
+        """Whether the sources are through, and nothing has failed: nothing more comes in."""
+        through = all(node.done or node.halted for node in self.sources)
+        return through and not (self.closed_inputs or any(node.error for node in self.order))
+
+    @property
     def is_over(self) -> bool:
         """Whether the consumer gets nothing more."""
         if self.over or not self.exhausted:
@@ -438,3 +455,118 @@ def discard(close: Callable[[], None], what: str = "an abandoned epoch") -> None
         close()
     except Exception:
         LOG.warning("closing an iterator of %s failed", what, exc_info=True)
+
+
+# -- Ahead: the epoch behind the one in progress, which begins to fill ----------------------------
+@final
+class Ahead:
+    """An epoch that nobody iterates yet; it does what the one in progress leaves.
+
+    Its stages start calls and fill places that the epoch in progress has no use for any more:
+    stage by stage, as that drains. What they do is counted once somebody iterates the epoch.
+
+    Args:
+        runtimes: the run's, by address.
+        limit_bytes: budget for what all buffers of both epochs hold [bytes], or None.
+
+    Attributes:
+        epoch: the epoch; set by who builds it.
+        failures: its failed items.
+    """
+
+    epoch: Epoch
+
+    def __init__(self, runtimes: Mapping[str, StageRuntime], limit_bytes: int | None) -> None:
+        self.failures: list[Failure] = []
+        self._runtimes = runtimes
+        self._limit_bytes = limit_bytes
+        self._borrowed: dict[str, StageRuntime] = {}
+        self._fills = self._begun = False
+
+    def runtime(self, address: str, _stage: Stage, _prefetch: int) -> StageRuntime:
+        """Return the runtime of a stage, for the nodes."""
+        if self._begun:
+            return self._runtimes[address]
+        if address not in self._borrowed:
+            self._borrowed[address] = self._runtimes[address].borrowed()
+        return self._borrowed[address]
+
+    @property
+    def number(self) -> int:
+        """The number of the epoch."""
+        return self.epoch.context.epoch
+
+    def admit(self, current: Epoch | None) -> bool:
+        """Borrow what an epoch in progress leaves; tell whether anything may start."""
+        epoch = self.epoch
+        if epoch.over or (current is not None and not current.drains):
+            return False
+        if epoch.memory is not None and current is not None:
+            if not current.exhausted or current.memory is None:
+                return False
+            epoch.memory.limit_bytes = (self._limit_bytes or 0) - current.memory.held_bytes
+        left = {} if current is None else _places_left(current)
+        for runtime in self._borrowed.values():
+            lender = runtime.lender
+            assert lender is not None
+            if not self._fills:
+                runtime.estimate(lender)
+            runtime.borrow(left.get(id(lender), lender.prefetch + lender.concurrency))
+        self._fills = True
+        return True
+
+    def take(self, now_ns: int, current: Epoch | None, *, remote: bool = False) -> Task | None:
+        """Choose the next task, where the epoch in progress has none for this thread."""
+        task = self.epoch.take(now_ns, remote=remote) if self.admit(current) else None
+        if task is not None and (lender := task.node.runtime.lender) is not None:
+            lender.lend(1, now_ns, rests=current is None)
+        return task
+
+    def begin(self, remember: Callable[[Failure], None]) -> Epoch:
+        """Return the epoch to whoever iterates it: the limits are its own, and it counts.
+
+        Args:
+            remember: called with its failed items.
+        """
+        epoch = self.epoch
+        self._begun = True
+        for node in epoch.order + [n for nodes in epoch.closed_inputs.values() for n in nodes]:
+            node.runtime = node.runtime.lender or node.runtime
+            node.rest_runtimes = tuple(one.lender or one for one in node.rest_runtimes)
+        for runtime in self._borrowed.values() if self._fills else ():
+            assert runtime.lender is not None
+            runtime.lender.take_over(runtime)
+        if epoch.memory is not None and self._limit_bytes is not None:
+            epoch.memory.limit_bytes = self._limit_bytes
+        epoch.remember = remember
+        while self.failures:
+            remember(self.failures.pop(0))
+        return epoch
+
+
+def _places_left(current: Epoch) -> dict[int, int | None]:
+    """Return for the runtime of each stage the places that an epoch which drains leaves.
+
+    None where it may still begin something; a source that was not read to its end is open.
+    """
+    left: dict[int, int | None] = {}
+    for node in current.order:
+        through = node.done or bool(node.halted and node.upstream)
+        if not through and isinstance(node, MapNode):
+            through = node.input_over and not node.has_input()
+        left[id(node.runtime)] = node.room() - node.gathers if through else None
+    return left
+
+
+def give_back(node: Node, now_ns: int, *, rests: bool) -> None:
+    """Called when a call of an epoch that is read ahead has ended, or was to begin in vain.
+
+    Args:
+        node: whose it was.
+        now_ns: when.
+        rests: no epoch is in progress.
+    """
+    for runtime in (node.runtime, *node.rest_runtimes):
+        runtime.pay_back_time(rests=rests)
+    if node.runtime.lender is not None:
+        node.runtime.lender.lend(-1, now_ns, rests=rests)

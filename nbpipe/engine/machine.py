@@ -298,11 +298,14 @@ class Life:
         self._ending: _Ending | None = None
         self._finishing = threading.RLock()
 
-    def start_epoch(self, external: ExternalOrder | None = None) -> Epoch:
+    def start_epoch(
+        self, external: ExternalOrder | None = None, *, reads_ahead: bool = False
+    ) -> Epoch:
         """Start the next epoch; cancel the one that this thread left unfinished.
 
         Args:
             external: takes the place of the source's own order.
+            reads_ahead: the epoch behind it is read ahead, unless an order is given.
 
         Raises:
             RunClosedError: the run is closed, or was started in another process.
@@ -312,9 +315,9 @@ class Life:
         self.check_open()
         self.check_outside("iterate")
         with self._beginning:
-            return self._start_epoch(external)
+            return self._start_epoch(external, reads_ahead=reads_ahead and external is None)
 
-    def _start_epoch(self, external: ExternalOrder | None) -> Epoch:
+    def _start_epoch(self, external: ExternalOrder | None, *, reads_ahead: bool) -> Epoch:
         self.check_open()
         epoch, owner, me = self.epoch, self.owner, threading.current_thread()
         if epoch is not None and owner is not None and owner is not me and owner.is_alive():
@@ -337,7 +340,9 @@ class Life:
             self.external, self.following, self.left, self._past = external, None, None, None
             self._begun_at, self.delivered_before = place, place.delivered
             self._ticket, here, node_state = self.machine.begin(external, place.node_state or {})
-            self.epoch = epoch = self.scheduler.start_epoch(place.epoch, here, node_state)
+            self.epoch = epoch = self.scheduler.start_epoch(
+                place.epoch, here, node_state, reads_ahead=reads_ahead
+            )
             epoch.delivered = self._delivered
         except BaseException as error:
             threads.restore_switch_interval(self)
@@ -449,6 +454,8 @@ class Life:
             threads.restore_switch_interval(self)
             if ending.external is not None:  # first: whoever waits in `load` is to hear of the end
                 ending.external.close(ending.error)
+            if self.outcome != FINISHED:
+                self.scheduler.drop_ahead()
             self.scheduler.end_epoch(ending.epoch)
             self.machine.cancel(ending.ticket)
             self._ending = None
@@ -636,9 +643,10 @@ class Machine:
     @property
     def held_bytes(self) -> int | None:
         """Bytes in all buffers, where there is a budget for them [bytes]."""
-        epoch = self.scheduler.epoch
-        memory = None if epoch is None else epoch.memory
-        return None if memory is None else memory.held_bytes
+        with self.scheduler.lock:
+            memories = [epoch.memory for epoch in self.scheduler.epochs]
+        held = [memory.held_bytes for memory in memories if memory is not None]
+        return sum(held) if held else None
 
 
 class CarriedError(Exception):

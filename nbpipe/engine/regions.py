@@ -157,15 +157,16 @@ class RegionProgram:
         return self._steps(epoch)[0].call((path, value))
 
     def _steps(self, epoch: int) -> Sequence[PlacedStep]:
-        if self._ready is None or self._ready[0] != epoch:
+        ready = self._ready
+        if ready is None or ready[0] != epoch:
             make = partial(PlacedStep, away=self._home != _here())
             context = EpochContext(self._seed, epoch)
             steps = [
                 step_of(part.stage, part.spec, context, self._executor, partial(make, number))
                 for number, part in enumerate(self._parts)
             ]
-            self._ready = epoch, cast("list[PlacedStep]", steps)
-        return self._ready[1]
+            self._ready = ready = epoch, cast("list[PlacedStep]", steps)
+        return ready[1]
 
 
 def _here() -> tuple[str, int]:

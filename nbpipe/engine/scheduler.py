@@ -14,7 +14,7 @@ from ..executors.coroutine import EventLoop
 from ..executors.thread import Seat, ThreadTeam
 from ..ops.stage import Chain, Stage
 from .build import Builder
-from .epoch import LOG, SLOW_NS, Epoch, Memory, discard
+from .epoch import LOG, SLOW_NS, Ahead, Epoch, Memory, discard, give_back
 from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import Node, Stages
@@ -115,7 +115,7 @@ def look(scheduler: Scheduler, now_ns: int) -> list[tuple[StageRuntime, int, int
     spent: dict[int, int] = {}
     for task in scheduler.at_work():
         if task.started_ns and not task.ended_ns and not task.node.shares_workers:
-            key = id(task.node.runtime)
+            key = id(task.node.runtime.lender or task.node.runtime)
             spent[key] = spent.get(key, 0) + max(0, now_ns - task.started_ns)
     return [
         (runtime, waiting.get(id(runtime), 0), spent.get(id(runtime), 0))
@@ -220,6 +220,7 @@ class Scheduler:
     Attributes:
         runtimes: limits and counters by address.
         epoch: the epoch in progress, or None.
+        ahead: the one behind it, where that is read ahead; else None.
         paused: nothing may start.
         memory_bytes: budget for what all buffers hold [bytes], or None.
         past: stats of all stages at the end of the last epoch; empty before.
@@ -229,6 +230,7 @@ class Scheduler:
         self.lock = threading.RLock()  # garbage that is found below us may look at the run
         self.runtimes: dict[str, StageRuntime] = {}
         self.epoch: Epoch | None = None
+        self.ahead: Ahead | None = None
         self.paused = False
         self.remember: Callable[[Failure], None] = lambda _: None
         self.sample: Callable[..., int] = lambda now_ns, **_: now_ns + (1 << 62)
@@ -236,6 +238,7 @@ class Scheduler:
         self._seed = seed
         self.memory_bytes = memory_bytes
         self.past: dict[str, StageStats] = {}
+        self._leaving: Epoch | None = None  # what it left open is about to be closed
         self._next_sample_ns = 0
         self._team = ThreadTeam(self)
         self._loop = EventLoop(self)
@@ -246,15 +249,29 @@ class Scheduler:
         self._build(0)  # so that every runtime is there, and a cache of another chain refused
 
     def _build(
-        self, number: int, external: ExternalOrder | None = None, node_state: Stages | None = None
-    ) -> Epoch:
+        self,
+        number: int,
+        external: ExternalOrder | None = None,
+        node_state: Stages | None = None,
+        ahead: Ahead | None = None,
+    ) -> Builder:
         memory = Memory(self.memory_bytes) if self.memory_bytes is not None else None
         context = EpochContext(self._seed, number)
-        epoch = Epoch(context, memory=memory, remember=self.remember, lock=self.lock)
+        remember = self.remember if ahead is None else ahead.failures.append
+        epoch = Epoch(context, memory=memory, remember=remember, lock=self.lock)
         epoch.at_work = self.at_work
         chain = self._chain if external is None else external_chain(self._chain, external)
-        Builder(chain, epoch, self._runtime, self.regions, node_state).build()
-        return epoch
+        runtime_of = self._runtime if ahead is None else ahead.runtime
+        builder = Builder(chain, epoch, runtime_of, self.regions, node_state)
+        builder.build()
+        return builder
+
+    def _build_ahead(self, number: int) -> Ahead | None:
+        """Build an epoch to be read ahead; None where a cache must first be made for it."""
+        ahead = Ahead(self.runtimes, self.memory_bytes)
+        builder = self._build(number, ahead=ahead)
+        ahead.epoch = builder.epoch
+        return ahead if builder.replays else None
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
         runtime = self.runtimes.get(address)
@@ -267,19 +284,28 @@ class Scheduler:
 
     # -- epochs ---------------------------------------------------------------------------
     def start_epoch(
-        self, number: int, external: ExternalOrder | None = None, node_state: Stages | None = None
+        self,
+        number: int,
+        external: ExternalOrder | None = None,
+        node_state: Stages | None = None,
+        *,
+        reads_ahead: bool = False,
     ) -> Epoch:
-        """Build an epoch and let it begin.
+        """Build an epoch and let it begin, or let the one begin that was read ahead.
 
         Args:
             number: of the epoch.
             external: takes the place of the source's own order.
             node_state: where the stages stand, for an epoch that goes on in its middle.
+            reads_ahead: the epoch behind it begins to fill when this one drains.
         """
         if self.epoch is not None:  # an interrupt hit its start or its end
             self.end_epoch(self.epoch)
+        self.drop_ahead(unless=None if external is not None or node_state else number)
         self.regions.prepare()
-        epoch = self._build(number, external, node_state)
+        ready = self.ahead
+        epoch = self._build(number, external, node_state).epoch if ready is None else ready.epoch
+        following = self._build_ahead(number + 1) if reads_ahead else None
         if isinstance(external, Feed):
             external.wake = self.wake_threads
         try:
@@ -291,7 +317,9 @@ class Scheduler:
             for runtime in self.runtimes.values():
                 runtime.skip_time(now_ns)
                 runtime.counters.first_ns = runtime.counters.first_ns or now_ns
-            self.epoch = epoch
+            self.epoch, self.ahead, self._leaving = epoch, following, None
+            if ready is not None:
+                ready.begin(self.remember)
             epoch.paused = self.paused
             self._ticker.recover()
             self._limit_team()
@@ -314,13 +342,39 @@ class Scheduler:
                     self.past = rows_of(self, now_ns)
             epoch.end()
             if self.epoch is epoch:
-                self.epoch = None
+                self.epoch, self._leaving = None, epoch
             epoch.wake_consumer()
             dropped = epoch.take_dropped()
-        self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
-        self.regions.tell(lambda caller: caller.cancel())
-        epoch.clear_up()
+        self._clear_up(epoch)
         del dropped
+        seat = None
+        with self.lock:
+            self._leaving = None
+            if self.ahead is not None:
+                seat = self._wake(now_ns)
+        self._start(seat)
+
+    def drop_ahead(self, *, unless: int | None = None) -> None:
+        """Let nothing of the epoch that is read ahead start any more, and forget it.
+
+        Args:
+            unless: where that is its number it stays.
+        """
+        ahead = self.ahead
+        if ahead is None or ahead.number == unless:
+            return
+        with self.lock:
+            ahead.epoch.end()
+            dropped = ahead.epoch.take_dropped()
+        self._clear_up(ahead.epoch)
+        self.ahead = None
+        del dropped
+
+    def _clear_up(self, epoch: Epoch) -> None:
+        """Take back the calls of an epoch that is over, and close the iterators it left open."""
+        self._loop.cancel(lambda work: isinstance(work, Task) and work.node.epoch is epoch)
+        self.regions.tell(lambda caller: caller.cancel(epoch.context.epoch))
+        epoch.clear_up()
 
     def _limit_team(self) -> None:
         self._team.recover()
@@ -347,16 +401,18 @@ class Scheduler:
                         self._cheap -= 1
                     node.settle(task)
                     past = node.epoch
-                    if past.memory is not None or past.pumps or now_ns >= self._next_sample_ns:
+                    if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
                         self._settled(node, now_ns)
                 epoch = self.epoch
-                if epoch is not None and not seat.dismissed:
-                    following = None if self.paused else epoch.take(now_ns)
+                if not seat.dismissed:
+                    following = None if epoch is None or self.paused else epoch.take(now_ns)
+                    if following is None and self.ahead is not None:
+                        following = self._take_ahead(now_ns)
                     if following is not None:
                         new_seat, remote = self._taken(following, now_ns)
-                    if epoch.waiting and (epoch.sink.count or epoch.exhausted):
+                    if epoch is not None and epoch.waiting:
                         epoch.look_after_consumer(following, now_ns)
-                    dropped = epoch.take_dropped() if epoch.dropped else None
+                    dropped = epoch.take_dropped() if epoch is not None and epoch.dropped else None
                 if following is None and not seat.dismissed:
                     self._team.park(seat)
                 seat.work = following
@@ -382,6 +438,7 @@ class Scheduler:
                     task.node.runtime.account(now_ns, task.node.runtime.state)
                     task.node.runtime.active -= 1
                     task.node.running -= 1
+                    give_back(task.node, now_ns, rests=self.epoch is None)
                 self._fail(no_thread("the event loop of this run", error), error)
 
     def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
@@ -433,14 +490,27 @@ class Scheduler:
         self._start(seat)
 
     def _take_dropped(self) -> list[object]:
-        """Return what the epoch in progress dropped; let go of it without the lock."""
-        return [] if self.epoch is None else self.epoch.take_dropped()
+        """Return what the epochs in progress dropped; let go of it without the lock."""
+        return [one for epoch in self.epochs for one in epoch.take_dropped()]
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """The epoch in progress, and the one that is read ahead, where there are such."""
+        ahead = None if self.ahead is None else self.ahead.epoch
+        return [epoch for epoch in (self.epoch, ahead) if epoch is not None]
+
+    def _take_ahead(self, now_ns: int, *, remote: bool = False) -> Task | None:
+        """Choose a task of the epoch that is read ahead."""
+        if self.ahead is None or self.paused:
+            return None
+        return self.ahead.take(now_ns, self.epoch or self._leaving, remote=remote)
 
     def _take_remote(self, now_ns: int) -> list[Task]:
         taken: list[Task] = []
         epoch = self.epoch
-        while epoch is not None and not self.paused:
-            task = epoch.take(now_ns, remote=True)
+        while not self.paused:
+            task = None if epoch is None else epoch.take(now_ns, remote=True)
+            task = task or self._take_ahead(now_ns, remote=True)
             if task is None:
                 break
             taken.append(task)
@@ -455,10 +525,13 @@ class Scheduler:
     def _settled(self, node: Node, now_ns: int) -> None:
         """Do what is due once a task was settled."""
         epoch = node.epoch
+        give_back(node, now_ns, rests=self.epoch is None)
         if epoch.over:
             return
         if epoch.memory is not None:
             epoch.memory.ended(node)
+        if epoch is not self.epoch:  # it is read ahead
+            return
         if epoch.pumps:
             epoch.pump(now_ns)
         if now_ns >= self._next_sample_ns:
@@ -468,22 +541,13 @@ class Scheduler:
     # -- waking ---------------------------------------------------------------------------
     def _wake(self, now_ns: int) -> Seat | None:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
-        epoch = self.epoch
-        if epoch is None or epoch.over or self.paused:
+        epoch, ahead = self.epoch, self.ahead
+        if self.paused:
             return None
-        if epoch.pumps:
-            epoch.pump(now_ns)
-        for node in epoch.order:
-            runtime = node.runtime
-            if runtime.active >= runtime.concurrency:
-                continue
-            if node.inbox.count < node.needs and not node.active_without_input:
-                continue
-            cheap = runtime.cost_ns <= SLOW_NS and node.downstream is not None
-            if cheap and node.out.count > node.gathers:
-                continue  # whoever comes next does it, unless the next stage starves
-            if node.runnable():
-                return self._team.unpark()
+        if epoch is not None and not epoch.over and _waits_for_a_thread(epoch, now_ns):
+            return self._team.unpark()
+        if ahead is not None and ahead.admit(epoch or self._leaving):
+            return self._team.unpark() if _waits_for_a_thread(ahead.epoch, now_ns) else None
         return None
 
     def _start(self, seat: Seat | None) -> None:
@@ -574,7 +638,7 @@ class Scheduler:
             if epoch.is_over:
                 return OVER
             found = epoch.hand_out(now_ns)
-            if not found or epoch.made_room():
+            if not found or epoch.made_room() or (self.ahead is not None and epoch.drains):
                 seat = self._room_made(epoch, now_ns)
             if epoch.dropped:
                 dropped = epoch.take_dropped()
@@ -612,9 +676,9 @@ class Scheduler:
     def crashed(self, error: BaseException) -> None:
         """Called when the machine itself failed: the consumer must not wait for ever."""
         with self.lock:
-            if self.epoch is not None:
-                self.epoch.fail_at_once(error)
-                self.epoch.wake_consumer()
+            for epoch in self.epochs:
+                epoch.fail_at_once(error)
+                epoch.wake_consumer()
         if "interpreter shutdown" not in str(error):  # then no thread may start any more
             LOG.error("a worker failed outside user code: %s", type(error).__name__)
 
@@ -627,14 +691,14 @@ class Scheduler:
     def _fail(self, error: BaseException, cause: BaseException) -> None:
         """End the epoch in progress with an error of the machine; under the lock."""
         error.__cause__ = cause
-        if self.epoch is not None:
-            self.epoch.fail_at_once(error)
-            self.epoch.wake_consumer()
+        for epoch in self.epochs:
+            epoch.fail_at_once(error)
+            epoch.wake_consumer()
 
     def disown(self) -> None:
         """Do nothing any more: the threads, and whoever held the lock, are in another process."""
         self.lock = threading.RLock()
-        self.epoch = None
+        self.epoch = self.ahead = None
 
     def is_own_thread(self, ident: int) -> bool:
         """Tell whether a thread does work for this run."""
@@ -642,6 +706,7 @@ class Scheduler:
 
     def close(self, timeout_s: float) -> list[str]:
         """End everything; give the addresses of stages still inside user code."""
+        self.drop_ahead()
         epoch = self.epoch
         if epoch is not None:
             self.end_epoch(epoch)
@@ -658,3 +723,21 @@ class Scheduler:
         if killed:
             self._team.close(_LAST_TICK_S, seats)
         return sorted({task.node.runtime.address for task in inside})
+
+
+def _waits_for_a_thread(epoch: Epoch, now_ns: int) -> bool:
+    """Tell whether there is work in an epoch that is worth waking a thread for."""
+    if epoch.pumps:
+        epoch.pump(now_ns)
+    for node in epoch.order:
+        runtime = node.runtime
+        if runtime.active >= runtime.concurrency:
+            continue
+        if node.inbox.count < node.needs and not node.active_without_input:
+            continue
+        cheap = runtime.cost_ns <= SLOW_NS and node.downstream is not None
+        if cheap and node.out.count > node.gathers:
+            continue  # whoever comes next does it, unless the next stage starves
+        if node.runnable():
+            return True
+    return False

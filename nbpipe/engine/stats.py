@@ -265,6 +265,7 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 # Every method is called under the scheduler's lock.
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
+_NOTHING = 1 << 40  # so many places less than there may be
 
 
 class StageRuntime:
@@ -280,6 +281,8 @@ class StageRuntime:
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
         measured_ns: time at which a result was last measured.
+        lender: of an epoch that is read ahead, the run's own runtime of the stage: the limits
+            here are what is left of its; else None.
     """
 
     __slots__ = (
@@ -289,6 +292,7 @@ class StageRuntime:
         "cost_ns",
         "counters",
         "item_bytes",
+        "lender",
         "measured_ns",
         "prefetch",
         "since_ns",
@@ -309,6 +313,7 @@ class StageRuntime:
         self.state = STARVED
         self.since_ns = now_ns
         self.measured_ns = 0
+        self.lender: StageRuntime | None = None
 
     def account(self, now_ns: int, state: int) -> None:
         """Book the time since the last call, then note why idle slots are idle from now on."""
@@ -369,6 +374,56 @@ class StageRuntime:
             queued=queued,
             prefetch=self.prefetch,
         )
+
+    # -- an epoch that is read ahead ------------------------------------------------------
+    def borrowed(self) -> StageRuntime:
+        """Return a runtime for an epoch that is read ahead: it may do what this one leaves."""
+        runtime = StageRuntime(self.address, self.stage, prefetch=0, now_ns=self.since_ns)
+        runtime.lender = self
+        runtime.counters.histogram = self.counters.histogram
+        return runtime
+
+    def borrow(self, places: int | None) -> None:
+        """Take over what is left of the limits.
+
+        Args:
+            places: those for results that nobody uses, or None where nothing may start.
+        """
+        lender = self.lender
+        assert lender is not None
+        free = lender.concurrency - lender.active
+        self.concurrency = self.active + (0 if places is None else max(0, free))
+        self.prefetch = (-_NOTHING if places is None else places) - self.concurrency
+
+    def lend(self, calls: int, now_ns: int, *, rests: bool) -> None:
+        """Note that so many more calls of an epoch that is read ahead are in progress, or fewer."""
+        if rests:
+            self.skip_time(now_ns)
+        else:
+            self.account(now_ns, self.state)
+        self.active += calls
+
+    def pay_back_time(self, *, rests: bool) -> None:
+        """Let the time of an epoch that is read ahead count as busy, where an epoch goes on."""
+        lender, mine = self.lender, self.counters
+        if lender is not None:
+            lender.counters.busy_ns += 0 if rests else mine.busy_ns
+            mine.busy_ns = 0
+
+    def take_over(self, other: StageRuntime) -> None:
+        """Count what an epoch did that was read ahead; from now on it counts here."""
+        counters, done = self.counters, other.counters
+        counters.items_in += done.items_in
+        counters.items_out += done.items_out
+        counters.errors += done.errors
+        counters.retries += done.retries
+        counters.bytes_out += done.bytes_out
+        self.estimate(other)
+
+    def estimate(self, other: StageRuntime) -> None:
+        """Take over what another runtime of the stage knows of its calls and results."""
+        self.cost_ns, self.item_bytes = other.cost_ns, other.item_bytes
+        self.measured_ns = other.measured_ns
 
 
 # -- RunStats: the stats of all stages at one moment, by address -----------------------------------

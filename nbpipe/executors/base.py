@@ -155,8 +155,8 @@ class Caller(ABC):
     def renew(self) -> None:
         """Called when functions may have changed: an epoch begins, or a cell was run."""
 
-    def cancel(self) -> None:
-        """Called when an epoch is over: nothing of it is wanted any more."""
+    def cancel(self, epoch: int | None = None) -> None:
+        """Called when an epoch is over: nothing of it, or with None of any, is wanted any more."""
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -187,9 +187,9 @@ class DaskCaller(FutureCaller):
         """Pickle the program now."""
         self._shipper.of(program)
 
-    def cancel(self) -> None:
+    def cancel(self, epoch: int | None = None) -> None:
         """Drop the tasks in progress; a call that has begun goes on in its worker, unheard."""
-        self.abandon()
+        self.abandon(epoch)
 
     @property
     def workers(self) -> int:

@@ -133,18 +133,22 @@ class FutureCaller(Caller):
         """Called when functions may have changed: they are pickled again."""
         self._shipper.renew()
 
-    def cancel(self) -> None:
+    def cancel(self, epoch: int | None = None) -> None:
         """Take back the calls that have not begun; those that have are waited for."""
         with self._lock:
-            futures = [future for future in self._calls.values() if future is not None]
+            futures = [self._calls[call] for call in self._calls_of(epoch)]
         for future in futures:
-            future.cancel()
+            if future is not None:
+                future.cancel()
 
-    def abandon(self) -> None:
-        """Wake every thread that waits."""
+    def abandon(self, epoch: int | None = None) -> None:
+        """Wake every thread that waits for a call of an epoch, or with None of any."""
         with self._lock:
-            for call in self._calls:
+            for call in self._calls_of(epoch):
                 call.abandon()
+
+    def _calls_of(self, epoch: int | None) -> list[PendingCall]:
+        return [call for call in self._calls if epoch is None or call.job.epoch == epoch]
 
     def close(self, timeout_s: float) -> list[str]:
         """Wait for the calls in progress; what does the work is the user's to close."""

@@ -158,6 +158,7 @@ class Run(ShownRun):
         seed: seed of every random generator handed to a stage.
         memory_bytes: budget for what all buffers hold [bytes], or None.
         machine: where the stages run.
+        read_ahead: an epoch begins to fill when the one before it drains.
     """
 
     def __init__(
@@ -167,8 +168,10 @@ class Run(ShownRun):
         seed: int = 0,
         memory_bytes: int | None = None,
         machine: Callable[..., Machine] = Machine,
+        read_ahead: bool = False,
     ) -> None:
         self._chain = chain
+        self._reads_ahead = read_ahead
         self._stages = addresses(chain)
         self._units = units(chain)
         self._training: Training | None = None
@@ -405,10 +408,14 @@ class Run(ShownRun):
         return self._life.node_state(epoch, rest)
 
     def _iterator(
-        self, at_end: Callable[[], None] | None, external: ExternalOrder | None = None
+        self,
+        at_end: Callable[[], None] | None,
+        external: ExternalOrder | None = None,
+        *,
+        last: bool = False,
     ) -> EpochIterator:
         chain = self._chain if external is None else external_chain(self._chain, external)
-        epoch = self._life.start_epoch(external)
+        epoch = self._life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
         iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
         return iterator
@@ -422,7 +429,9 @@ class Run(ShownRun):
         Raises:
             ArgumentError: not an int of at least 0.
         """
-        self._life.next_epoch = whole("epoch", number, minimum=0)
+        number = whole("epoch", number, minimum=0)
+        self._life.next_epoch = number
+        self._scheduler.drop_ahead(unless=number)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the run stands, in numbers: behind the last item that the loop has had.
@@ -459,6 +468,7 @@ class Run(ShownRun):
         place = read(self._chain, self._seed, state)
         self._life.following, self._life.left = place, None
         self._life.next_epoch = place.epoch
+        self._scheduler.drop_ahead()
 
     def stop(self) -> None:
         """End the epoch in progress as if it were exhausted, and what `train` started."""
@@ -504,10 +514,13 @@ class Run(ShownRun):
             RunClosedError: the run is closed, or was started in another process.
             WorkerStartError: the system gives no more threads.
         """
-        training = Training(self.__iter__, step, epochs=epochs)
-        training.first = iter(self)
+        training = Training(self._epoch_of_training, step, epochs=epochs)
+        training.first = self._epoch_of_training(last=training.total == 1)
         uninterrupted(functools.partial(self._start, training))
         return self
+
+    def _epoch_of_training(self, *, last: bool) -> EpochIterator:
+        return self._iterator(None, last=last)
 
     def _start(self, training: Training) -> None:
         before = self._training, self._life.owner

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from ..base.checks import function, whole
 from ..base.threads import Latch
@@ -16,6 +16,13 @@ from ..ops.stage import is_coroutine_function
 from .iterator import ATTEND_S, EpochIterator
 
 LOG = logging.getLogger("nbpipe")
+
+
+class Iterate(Protocol):
+    """Starts an epoch."""
+
+    def __call__(self, *, last: bool) -> EpochIterator:
+        """Start the next epoch; `last`: no other is wanted behind it."""
 
 
 @final
@@ -37,9 +44,7 @@ class Training:
         thread: the thread; it becomes the owner of the epochs.
     """
 
-    def __init__(
-        self, iterate: Callable[[], EpochIterator], step: Callable[[Any], object], *, epochs: int
-    ) -> None:
+    def __init__(self, iterate: Iterate, step: Callable[[Any], object], *, epochs: int) -> None:
         if is_coroutine_function(function("train step", step)):
             raise ArgumentTypeError(
                 "train step must be a plain function, got an async one; call asyncio.run in it, "
@@ -85,7 +90,7 @@ class Training:
                 return
             first, self.first = self.first, None
             self.begun = number + 1
-            yield first or self._iterate()
+            yield first or self._iterate(last=self.begun == self.total)
 
     def _loop(self) -> None:
         epoch = None
