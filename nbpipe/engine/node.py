@@ -554,6 +554,7 @@ class Node(ABC):
         if results[2] is None:  # as `Queue.put` does, without a call
             out.chunks.append(results)
             out.count += count
+            out.total += count
         else:
             out.put(results)
         following = self.downstream
