@@ -43,7 +43,7 @@ durations: $(VENV)/.dev $(FRONT_END)  ## write down what each test takes: on a m
 
 js: $(FRONT_END)  ## build the front end (needed before `pip install .` in a clone)
 
-gate: $(VENV)/.bench  ## hold two wide ratios against a peer
+gate: $(VENV)/.bench  ## hold three wide ratios against a peer: a minute
 	@$(BIN)/python -m benchmarks.gate $(ARGS)
 
 bench: $(VENV)/.bench  ## run the benchmarks against the peers

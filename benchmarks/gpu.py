@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from . import machine
 from .gpu_peers import DEVICE, PEERS, Peer, open_bare, open_on_device
-from .progress import say
-from .ratios import median
-from .table import markdown, number
+from .plan import say
+from .report import markdown, number
+from .results import write
 
 SHAPE = (64, 3, 224, 224)  # float32, 38.5 MB
 WARMUP = 8
@@ -186,10 +187,8 @@ def main() -> int:
         scene = Scene(given.batches, pinned=source == "pinned")
         found += [measure(scene) for _ in range(given.rounds)]
     data = {"machine": machine.describe(), "device": device, "shape": SHAPE, "rounds": rounds}
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"gpu-{now:%Y%m%d-%H%M}.json"
-    path.write_text(json.dumps({"started": now.isoformat(" ", "minutes"), **data}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(report(data))
+    text = json.dumps({"started": now.isoformat(" ", "minutes"), **data}, indent=1) + "\n"
+    path = write(given.out, text, report(data), "gpu-")
     say(f"\n{report(data)}\nraw numbers: {path}")
     return 0
 

@@ -1,12 +1,28 @@
-"""Job: one measurement to be taken in a process of its own."""
+"""Job: one measurement, taken in a fresh Python process with a time limit.
+
+`python -m benchmarks.job` is that process: it reads a job from stdin and writes its numbers to
+stdout. Whatever else prints goes to stderr.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from .catalogue import BY_NAME
+from .workload import BY_KEY
+
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +32,8 @@ class Job:
     Attributes:
         workload: key of the workload, as "W2".
         contender: name of the contender, as "spdl".
-        options: settings of the contender for this workload.
         items: items that go through.
+        options: settings of the contender for this workload.
         warmup: items of the epoch that goes through before the clock starts; 0 for none.
         cycles: starts and stops (W7), growths and shrinks (live).
         window_s: how long is watched (idle, metrics) [s].
@@ -41,15 +57,15 @@ class Job:
     cores: int = 1
 
     def option(self, name: str, *, default: Any) -> Any:
-        """Give a setting of the contender, or `default`."""
+        """Return a setting of the contender, or `default`."""
         return self.options.get(name, default)
 
     def sized(self, items: int) -> Job:
-        """Give the same job with another number of items."""
+        """Return the same job with another number of items."""
         return dataclasses.replace(self, items=items)
 
     def with_options(self, options: Mapping[str, Any]) -> Job:
-        """Give the same job with other settings."""
+        """Return the same job with other settings."""
         return dataclasses.replace(self, options=options)
 
     def to_json(self) -> str:
@@ -60,3 +76,69 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Read what `to_json` wrote."""
         return cls(**json.loads(text))
+
+
+class ChildError(RuntimeError):
+    """A child process gave no numbers."""
+
+
+def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
+    """Measure a job in a process of its own.
+
+    Raises:
+        ChildError: it failed, or took longer than `limit_s`; it and its children are ended.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        start_new_session=True,
+    ) as child:
+        try:
+            answer, errors = child.communicate(job.to_json(), timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"ended after {limit_s:g} s") from None
+        finally:
+            _end(child)
+    if child.returncode != 0:
+        last = (errors.strip().splitlines() or ["it said nothing"])[-1]
+        raise ChildError(f"exit code {child.returncode}: {last}")
+    numbers: dict[str, float] = json.loads(answer)
+    return numbers
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End what is left of the child's session: itself and the workers it started."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def measure(job: Job) -> dict[str, float]:
+    """Measure a job in this process."""
+    workload = BY_KEY[job.workload]
+    peer = import_module(f"{__package__}.peers.{BY_NAME[job.contender].module}")
+    if workload.shape == "io":
+        import_module(f"{__package__}.tensors")
+    module = import_module(f"{__package__}.{workload.measure}")
+    numbers: dict[str, float] = module.measure(job, workload.shape, peer)
+    return numbers
+
+
+def main() -> None:
+    """Take the job from stdin, keep stdout for the answer."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    job = Job.from_json(sys.stdin.read())
+    gc.collect()
+    gc.freeze()
+    with answer:
+        json.dump(measure(job), answer)
+
+
+if __name__ == "__main__":
+    main()

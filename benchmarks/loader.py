@@ -11,7 +11,9 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from statistics import median
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import nbpipe
 
-from .ratios import median
 from .tasks import burn
 
 Maker = Callable[[Any, int, int], Iterable[Any]]
@@ -72,35 +73,22 @@ def _torchs(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
     return DataLoader(dataset, batch_size, num_workers=workers, persistent_workers=workers > 0)
 
 
-def _processes(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
+def _ours(
+    dataset: Any, batch_size: int, workers: int, kind: Literal["process", "thread"] = "process"
+) -> Iterable[Any]:
     return nbpipe.DataLoader(
-        dataset, batch_size, num_workers=workers, persistent_workers=workers > 0
+        dataset, batch_size, num_workers=workers, workers=kind, persistent_workers=workers > 0
     )
 
 
-def _threads(dataset: Any, batch_size: int, workers: int) -> Iterable[Any]:
-    return nbpipe.DataLoader(
-        dataset, batch_size, num_workers=workers, workers="thread", persistent_workers=True
-    )
-
-
-def _here(dataset: Any, batch_size: int, _workers: int) -> Iterable[Any]:
-    return nbpipe.DataLoader(dataset, batch_size)
-
-
-def _torchs_here(dataset: Any, batch_size: int, _workers: int) -> Iterable[Any]:
-    return DataLoader(dataset, batch_size)
-
-
-PEERS: dict[str, tuple[Maker, Maker]] = {
-    "processes": (_processes, _torchs),
-    "threads": (_threads, _torchs),
-    "no workers": (_here, _torchs_here),
+PEERS: dict[str, tuple[Maker, bool]] = {  # what makes ours, and whether there are workers
+    "processes": (_ours, True),
+    "threads": (partial(_ours, kind="thread"), True),
+    "no workers": (_ours, False),
 }
 
 
-@dataclass
-class Times:
+class Times(NamedTuple):
     """What one loader took [s].
 
     Attributes:
@@ -137,10 +125,9 @@ def rows(rounds: int, workers: int) -> list[list[str]]:
     """Measure all cases and peers, and give the lines of a table."""
     made = []
     for case in CASES:
-        for name, (ours, torchs) in PEERS.items():
-            pairs = [
-                (timed(ours, case, workers), timed(torchs, case, workers)) for _ in range(rounds)
-            ]
+        for name, (ours, has_workers) in PEERS.items():
+            count = workers if has_workers else 0
+            pairs = [(timed(ours, case, count), timed(_torchs, case, count)) for _ in range(rounds)]
             first = median(other.first_s / one.first_s for one, other in pairs)
             later = median(other.next_s / one.next_s for one, other in pairs)
             rate = len(case.dataset) / median(one.next_s for one, _ in pairs)

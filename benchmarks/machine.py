@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from .contender import installed_version
+from .catalogue import installed_version
 
 _PACKAGES = (
     "spdl",

@@ -15,6 +15,11 @@ def cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
+def switches() -> int:
+    """Return how often the threads of this process gave their core away of themselves."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
 def live_children() -> int:
     """Give the number of processes below this one."""
     import psutil
@@ -49,6 +54,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._cpu_s = cpu_s()
+        self._switches = switches()
         self.start_s = time.perf_counter()
         self.threads = threading.active_count()
 
@@ -59,6 +65,10 @@ class Meter:
     def cpu_s(self) -> float:
         """Give the CPU time since the start, children included [s]."""
         return cpu_s() - self._cpu_s
+
+    def switches(self) -> int:
+        """Return the voluntary switches since the start."""
+        return switches() - self._switches
 
     def threads_left(self) -> int:
         """Give the number of threads beyond those at the start."""

@@ -1,19 +1,33 @@
-"""Plan: which contender is measured on which workload in which round."""
+"""Plan: which contender is measured on which workload in which round, and the taking of it."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from .contender import Contender
-from .job import Job
-from .measurement import FAILED, MISSING, OK, REFUSED, Measurement
-from .process import ChildError, measure_in_process
-from .workload import Workload
+from . import machine, photos
+from .catalogue import Contender
+from .job import ChildError, Job, measure_in_process
+from .results import FAILED, MISSING, OK, REFUSED, Measurement
+from .tasks import burn_loops
+from .workload import LIMIT_S, Workload
 
+T = TypeVar("T")
 Runner = Callable[[Job, float], dict[str, float]]
-Watcher = Callable[[Measurement], None]
+BURN_S = 0.003
+_HEADLINES = (
+    ("items_per_s", "{:,.0f} items/s"),
+    ("first_s", "first batch after {:.4f} s"),
+    ("grow_p95_s", "growth p95 {:.4f} s"),
+    ("added_share", "reading adds {:.2%} of CPU"),
+    ("blocked_share", "{:.3%} of a core"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +35,6 @@ class Scene:
     """What is the same for every measurement.
 
     Attributes:
-        rounds: how often each one is measured.
         quick: whether the small sizes are taken.
         cores: cores to use.
         loops_per_s: loops of pure Python in a second.
@@ -29,12 +42,21 @@ class Scene:
         no_photos: why there are none, or an empty text.
     """
 
-    rounds: int
     quick: bool
     cores: int
     loops_per_s: float
     photos: str
     no_photos: str = ""
+
+
+@contextmanager
+def scenery(*, quick: bool) -> Iterator[Scene]:
+    """Write the photographs and time the interpreter; clear away after the last measurement."""
+    with tempfile.TemporaryDirectory(prefix="nbpipe-photos-") as folder:
+        missing = photos.missing()
+        if not missing:
+            photos.write_photos(Path(folder))
+        yield Scene(quick, machine.cores(), burn_loops(BURN_S) / BURN_S, folder, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,77 +68,110 @@ class Entry:
     round: int
     options: Mapping[str, Any]
 
+    def job(self, scene: Scene) -> Job:
+        """Return the job of this measurement."""
+        workload, share = self.workload, self.contender.share.get(self.workload.key, 1.0)
+        cycles = workload.cycles / 3 if scene.quick else workload.cycles
+        return Job(
+            workload=workload.key,
+            contender=self.contender.name,
+            items=max(1, int(workload.items[scene.quick] * share)),
+            options=self.options,
+            warmup=workload.warmup,
+            cycles=max(2, round(cycles * share)),
+            window_s=workload.window_s / 4 if scene.quick else workload.window_s,
+            burn_loops=round(scene.loops_per_s * workload.burn_s),
+            floats=workload.floats,
+            photos=scene.photos,
+            cores=scene.cores,
+        )
+
+    def measure(self, scene: Scene, runner: Runner = measure_in_process) -> Measurement:
+        """Measure it, or say why that is not possible."""
+        key, contender = self.workload.key, self.contender
+        status, note = self._hindrance(scene)
+        values: dict[str, float] = {}
+        if status == OK:
+            try:
+                values, note = runner(self.job(scene), LIMIT_S), contender.notes.get(key, "")
+            except ChildError as error:
+                status, note = FAILED, str(error)
+        options = dict(self.options)
+        return Measurement(key, contender.name, self.round, status, note, options, values)
+
+    def _hindrance(self, scene: Scene) -> tuple[str, str]:
+        if refusal := self.contender.refusals.get(self.workload.key, ""):
+            return REFUSED, refusal
+        if missing := self.contender.missing():
+            return MISSING, missing
+        if self.workload.shape == "decode" and scene.no_photos:
+            return MISSING, scene.no_photos
+        return OK, ""
+
 
 def entries(
-    workloads: Sequence[Workload], contenders: Sequence[Contender], rounds: int
+    workloads: Sequence[Workload],
+    contenders: Sequence[Contender],
+    rounds: int,
+    more: Mapping[str, Any] | None = None,
 ) -> Iterator[Entry]:
-    """Give all measurements, rounds interleaved: A B C, A B C, ... for each workload in turn."""
+    """Give all measurements, rounds interleaved: A B C, A B C, ... for each workload in turn.
+
+    Args:
+        workloads: those to be measured.
+        contenders: those who are asked.
+        rounds: how often each one is measured.
+        more: settings in place of those of the catalogue.
+    """
     for number in range(rounds):
         for workload in workloads:
             if number < workload.max_rounds:
                 for contender in contenders:
                     if contender.takes_part(workload.key):
-                        options = contender.options.get(workload.key, {})
+                        options = {**contender.settings(workload.key), **(more or {})}
                         yield Entry(workload, contender, number, options)
 
 
-def job(entry: Entry, scene: Scene) -> Job:
-    """Give the job of one measurement."""
-    workload, quick = entry.workload, scene.quick
-    items = workload.quick_items if quick else workload.items
-    cycles = workload.cycles / 3 if quick else workload.cycles
-    share = entry.contender.share.get(workload.key, 1.0)
-    return Job(
-        workload=workload.key,
-        contender=entry.contender.name,
-        items=max(1, int(items * share)),
-        options=entry.options,
-        warmup=workload.warmup,
-        cycles=max(2, round(cycles * share)),
-        window_s=workload.window_s / 4 if quick else workload.window_s,
-        burn_loops=round(scene.loops_per_s * workload.burn_s),
-        floats=workload.floats,
-        photos=scene.photos,
-        cores=scene.cores,
-    )
+def run(todo: Sequence[Entry], *, quick: bool) -> list[Measurement]:
+    """Measure everything, and say what comes out."""
+    found: list[Measurement] = []
+    begun_s = time.perf_counter()
+    with scenery(quick=quick) as scene:
+        for entry in todo:
+            one = entry.measure(scene)
+            found.append(one)
+            say(
+                f"[{len(found):3d}/{len(todo)}] {time.perf_counter() - begun_s:5.0f} s  round "
+                f"{one.round + 1}  {one.workload:8}{one.contender:24}{headline(one)}"
+            )
+    return found
 
 
-def measure(entry: Entry, scene: Scene, runner: Runner = measure_in_process) -> Measurement:
-    """Measure one entry, or say why that is not possible."""
-    status, note = _hindrance(entry, scene)
-    values: dict[str, float] = {}
-    if status == OK:
-        try:
-            values = runner(job(entry, scene), entry.workload.limit_s)
-            note = entry.contender.notes.get(entry.workload.key, "")
-        except ChildError as error:
-            status, note = FAILED, str(error)
-    return Measurement(
-        entry.workload.key,
-        entry.contender.name,
-        entry.round,
-        status,
-        note,
-        dict(entry.options),
-        values,
-    )
+def headline(measurement: Measurement) -> str:
+    """Return the one number of a measurement, or why there is none."""
+    if measurement.status != OK:
+        return f"{measurement.status}: {measurement.note}"
+    for key, text in _HEADLINES:
+        if key in measurement.values:
+            return text.format(measurement.values[key])
+    return ""
 
 
-def run(todo: Sequence[Entry], scene: Scene, watcher: Watcher) -> list[Measurement]:
-    """Measure everything, telling `watcher` about each."""
-    measurements = []
-    for entry in todo:
-        measurement = measure(entry, scene)
-        watcher(measurement)
-        measurements.append(measurement)
-    return measurements
+def chosen(things: Sequence[T], names: str, name: Callable[[T], str]) -> list[T]:
+    """Return the things named in a comma-separated text; all of them where it is empty.
+
+    Raises:
+        SystemExit: a name is not known.
+    """
+    wanted = [part.strip() for part in names.split(",") if part.strip()]
+    known = {name(thing): thing for thing in things}
+    for word in wanted:
+        if word not in known:
+            raise SystemExit(f"no {word!r}; there are {', '.join(known)}")
+    return [known[word] for word in wanted] if wanted else list(things)
 
 
-def _hindrance(entry: Entry, scene: Scene) -> tuple[str, str]:
-    if refusal := entry.contender.refusals.get(entry.workload.key, ""):
-        return REFUSED, refusal
-    if missing := entry.contender.missing():
-        return MISSING, missing
-    if entry.workload.shape == "decode" and scene.no_photos:
-        return MISSING, scene.no_photos
-    return OK, ""
+def say(text: str) -> None:
+    """Write a line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -37,12 +37,6 @@ def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
     return {
         "cpu_us_per_item_plain": 1e6 * plain.cpu_s / plain.items,
         "cpu_us_per_item_polled": 1e6 * polled.cpu_s / polled.items,
-        "items_per_s_plain": plain.items / plain.elapsed_s,
-        "items_per_s_polled": polled.items / polled.elapsed_s,
-        "reader_cpu_s": reader_cpu_s,
-        "polled_cpu_s": polled.cpu_s,
-        "plain_cpu_s": plain.cpu_s,
-        "polled_s": polled.elapsed_s,
         "added_share": reader_cpu_s / (polled.cpu_s - reader_cpu_s),
         "of_a_core": reader_cpu_s / polled.elapsed_s,
     }

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from itertools import chain
+from statistics import median
 from typing import Any
-
-from .ratios import median
 
 ITEMS = 400
 STEP_S = 0.0025

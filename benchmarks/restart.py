@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 from types import ModuleType
 
 from .job import Job
 from .meter import Meter
-from .ratios import median
 from .tasks import JOURNAL
 
 BATCHES = 5

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
-
-from .measurement import OK, Measurement
-from .ratios import median, ratio
 
 OURS = "nbpipe"
 BARE = "bare"
+RATE = "items_per_s"
+OK = "ok"
+REFUSED = "cannot"
+MISSING = "not installed"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One contender on one workload in one round.
+
+    Attributes:
+        workload: key of the workload.
+        contender: name of the contender.
+        round: number of the round, from 0.
+        status: "ok", "cannot", "not installed" or "failed".
+        note: why there is no number, or how the numbers were come by.
+        options: settings it ran with.
+        values: the numbers; the unit ends the name.
+    """
+
+    workload: str
+    contender: str
+    round: int
+    status: str = OK
+    note: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +60,16 @@ class Results:
     measurements: tuple[Measurement, ...]
 
     def workloads(self) -> list[str]:
-        """Give the keys of the workloads in the order they were measured."""
+        """Return the keys of the workloads in the order they were measured."""
         return list(dict.fromkeys(found.workload for found in self.measurements))
 
     def contenders(self, workload: str) -> list[str]:
-        """Give the names of those who were asked for a workload."""
+        """Return the names of those who were asked for a workload."""
         found = self.measurements
         return list(dict.fromkeys(one.contender for one in found if one.workload == workload))
 
     def of(self, workload: str, contender: str) -> list[Measurement]:
-        """Give the measurements of one contender on one workload."""
+        """Return the measurements of one contender on one workload."""
         return [
             found
             for found in self.measurements
@@ -49,7 +77,7 @@ class Results:
         ]
 
     def by_round(self, workload: str, contender: str, value: str) -> dict[int, float]:
-        """Give one number of a contender for each round that has it."""
+        """Return one number of a contender for each round that has it."""
         return {
             found.round: found.values[value]
             for found in self.of(workload, contender)
@@ -57,43 +85,52 @@ class Results:
         }
 
     def median(self, workload: str, contender: str, value: str) -> float | None:
-        """Give the median over the rounds, or None."""
+        """Return the median over the rounds, or None."""
         numbers = self.by_round(workload, contender, value)
         return median(numbers.values()) if numbers else None
 
-    def ratio(self, workload: str, above: str, below: str, value: str) -> float | None:
-        """Give the median over the rounds of `above` divided by `below`."""
-        return ratio(self.by_round(workload, above, value), self.by_round(workload, below, value))
+    def ratios(self, workload: str, above: str, below: str, value: str = RATE) -> list[float]:
+        """Divide `above` by `below`, round by round, where both have a number."""
+        return ratios(self.by_round(workload, above, value), self.by_round(workload, below, value))
+
+    def ratio(self, workload: str, above: str, below: str, value: str = RATE) -> float | None:
+        """Return the median of these quotients, or None where no round has both."""
+        quotients = self.ratios(workload, above, below, value)
+        return median(quotients) if quotients else None
 
     def to_json(self) -> str:
         """Write as JSON."""
-        data = {
-            "machine": self.machine,
-            "started": self.started,
-            "command": self.command,
-            "measurements": [found.to_dict() for found in self.measurements],
-        }
-        return json.dumps(data, indent=1) + "\n"
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Results:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        found = tuple(Measurement.from_dict(one) for one in data["measurements"])
-        return cls(data["machine"], data["started"], data["command"], found)
+        found = tuple(Measurement(**one) for one in data.pop("measurements"))
+        return cls(**data, measurements=found)
 
     @classmethod
     def merged(cls, files: Sequence[Path]) -> Results:
         """Read several files as one; a later file counts its rounds on."""
         parts = [cls.from_json(path.read_text()) for path in files]
-        first = parts[0]
-        found: list[Measurement] = []
-        for offset, part in enumerate(parts):
-            found += [_later(one, 1000 * offset) for one in part.measurements]
+        found = [
+            dataclasses.replace(one, round=one.round + 1000 * offset)
+            for offset, part in enumerate(parts)
+            for one in part.measurements
+        ]
         command = "; ".join(dict.fromkeys(part.command for part in parts))
-        return cls(first.machine, first.started, command, tuple(found))
+        return dataclasses.replace(parts[0], command=command, measurements=tuple(found))
 
 
-def _later(measurement: Measurement, rounds: int) -> Measurement:
-    data = measurement.to_dict()
-    return Measurement.from_dict({**data, "round": data["round"] + rounds})
+def ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+    """Divide round by round, where both have a number."""
+    return [above[number] / below[number] for number in above if below.get(number)]
+
+
+def write(folder: Path, text: str, report: str, prefix: str = "") -> Path:
+    """Write raw numbers as `<time>.json` and the tables as `<time>.md`; return the first path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{prefix}{datetime.now(UTC):%Y%m%d-%H%M}.json"
+    path.write_text(text)
+    path.with_suffix(".md").write_text(report)
+    return path

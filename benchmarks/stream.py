@@ -57,7 +57,9 @@ def _run_bare(job: Job, shape: str, peer: ModuleType) -> Numbers:
         elapsed_s = peer.busy_io(job)
     else:
         elapsed_s = getattr(peer, _BARE[shape])(job)
-    return {"items": job.items, "elapsed_s": elapsed_s, "cpu_s": meter.cpu_s()}
+    switches = meter.switches() / job.items
+    numbers = {"items": job.items, "elapsed_s": elapsed_s, "cpu_s": meter.cpu_s()}
+    return {**numbers, "switches_per_item": switches}
 
 
 def _run_pipeline(job: Job, shape: str, peer: ModuleType) -> Numbers:
@@ -68,6 +70,7 @@ def _run_pipeline(job: Job, shape: str, peer: ModuleType) -> Numbers:
         del iterator  # some peers close only when nothing holds their iterator
     times["close_s"] = meter.elapsed_s() - times["elapsed_s"]
     times["cpu_s"] = meter.cpu_s()
+    times["switches_per_item"] = meter.switches() / job.items
     return {**times, **check()}
 
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurement import Measurement
 from benchmarks.panel import cells
 from benchmarks.panel.lines import Line, report
 from benchmarks.panel.log import inside
-from benchmarks.results import Results
+from benchmarks.results import Measurement, Results
 
 MACHINE = {"cores": 2, "cpu": "a CPU", "python": "CPython 3.11", "versions": {"jupyterlab": "4.6"}}
 

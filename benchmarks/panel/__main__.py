@@ -19,11 +19,9 @@ from pathlib import Path
 from tests.browser.lab import ROOT, open_chromium, serve_lab
 
 from .. import machine
-from ..contender import installed_version
-from ..measurement import Measurement
-from ..progress import say
-from ..results import Results
-from ..selection import chosen
+from ..catalogue import installed_version
+from ..plan import chosen, say
+from ..results import Measurement, Results, write
 from .lines import report
 from .measures import acks, first_paint, io_work, six_stages
 from .place import Place
@@ -106,10 +104,7 @@ def main() -> None:
     own = {name: version for name in _PACKAGES if (version := installed_version(name))}
     about["versions"] = {"nbpipe": about["versions"]["nbpipe"], **own}
     results = Results(about, now.isoformat(" ", "minutes"), command, tuple(found))
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{now:%Y%m%d-%H%M}.json"
-    path.write_text(results.to_json())
-    path.with_suffix(".md").write_text(report(results))
+    path = write(given.out, results.to_json(), report(results))
     say(f"\n{report(results)}\nraw numbers: {path}")
 
 

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
-from ..ratios import median, ratios
-from ..results import Results
-from ..table import markdown, number
+from ..report import markdown, number
+from ..results import Results, ratios
 
 
 @dataclass(frozen=True, slots=True)

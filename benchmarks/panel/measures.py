@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
+from statistics import median
 
 from tests.browser.lab import WIRE
 from tests.browser.panel import PanelPage
 
-from ..measurement import Measurement
-from ..ratios import median
+from ..results import Measurement
 from .cells import PACED, SIX, STEPS, TRAINED, TRAINING, W2, W2_LOOP
 from .log import Window, inside
 from .place import Place, cpu_s, end, look, train

@@ -38,7 +38,7 @@ def _batched(dataset: Any, threads: int, stack: Callable[[Any], Any], job: Job) 
 
 
 def _in_processes(dataset: Any, workers: int, job: Job) -> Any:
-    depth = job.option("worker_buffer", default=1)
+    depth = job.option("worker_buffer", default=4)
     return dataset.mp_prefetch(grain.MultiprocessingOptions(workers, depth))
 
 
@@ -69,7 +69,7 @@ def _wait(job: Job) -> Any:
 
 def _arrays(job: Job) -> Any:
     dataset = grain.MapDataset.source(range(job.items)).map(producer(job))
-    read = _read(dataset, job.option("threads", default=1), job)
+    read = _read(dataset, job.option("threads", default=0), job)
     return _in_processes(read, job.option("workers", default=2), job)
 
 

@@ -11,8 +11,7 @@ from spdl.pipeline import Pipeline, PipelineBuilder
 from ..job import Job
 from ..photos import photo_paths
 from ..tasks import BATCH, decode, fetch, same, wait_async
-from .spdl_processes import open_isolated, open_processes
-from .spdl_settings import order, settings
+from .spdl_processes import open_isolated, open_processes, order, settings
 
 
 @contextmanager

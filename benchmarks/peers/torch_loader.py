@@ -4,92 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..job import Job
 from ..photos import photo_paths
 from ..tasks import BATCH, decode, fetch, producer, same, wait_async
-from ..tensors import to_tensor
+from ..tensors import Tensors, to_tensor
 
 
-class Numbers(Dataset[int]):
-    """The three no-op calls on an index."""
+@dataclass(frozen=True)
+class Made(Dataset[Any]):
+    """What a function makes of each of some inputs."""
 
-    def __init__(self, items: int) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return self.items
-
-    def __getitem__(self, index: int) -> int:
-        return same(same(same(index)))
-
-
-class Rows(Dataset[Tensor]):
-    """Both waits of W2 for an index."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
+    make: Callable[[Any], Any]
+    inputs: Sequence[Any]
 
     def __len__(self) -> int:
-        return self.items
+        return len(self.inputs)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return to_tensor(fetch(index))
-
-
-class Photos(Dataset[NDArray[np.uint8]]):
-    """Decoded photographs."""
-
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        return decode(self.paths[index])
+    def __getitem__(self, index: int) -> Any:
+        return self.make(self.inputs[index])
 
 
-class Waits(Dataset[int]):
+class Waits(Made):
     """A whole batch of asynchronous waits at once."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return self.items
-
-    def __getitem__(self, index: int) -> int:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         async def gather() -> list[int]:
-            return list(await asyncio.gather(*map(wait_async, indices)))
+            return list(await asyncio.gather(*map(self.make, indices)))
 
         return asyncio.run(gather())
 
 
-class Arrays(Dataset[Tensor]):
-    """The arrays of W4 and W6 as tensors, which its processes hand over in shared memory."""
+def _noops(item: int) -> int:
+    return same(same(same(item)))
 
-    def __init__(self, job: Job) -> None:
-        self.items = job.items
-        self.produce = producer(job)
 
-    def __len__(self) -> int:
-        return self.items
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self.produce(index))
+def _row(item: int) -> Tensor:
+    return to_tensor(fetch(item))
 
 
 @contextmanager
@@ -101,7 +61,7 @@ def open_pipeline(job: Job, shape: str) -> Iterator[Iterator[Any]]:
 def _noop(job: Job) -> Iterator[Any]:
     workers, size = job.option("workers", default=4), job.option("batch", default=256)
     loader = DataLoader(
-        Numbers(job.items),
+        Made(_noops, range(job.items)),
         batch_size=size,
         num_workers=workers,
         collate_fn=list,
@@ -111,26 +71,21 @@ def _noop(job: Job) -> Iterator[Any]:
 
 
 def _io(job: Job) -> Iterator[Any]:
-    return iter(
-        DataLoader(Rows(job.items), batch_size=BATCH, num_workers=job.option("workers", default=40))
-    )
+    rows = Made(_row, range(job.items))
+    return iter(DataLoader(rows, BATCH, num_workers=job.option("workers", default=40)))
 
 
 def _decode(job: Job) -> Iterator[Any]:
-    photos = Photos(photo_paths(job.photos, job.items))
-    return iter(
-        DataLoader(
-            photos,
-            batch_size=BATCH,
-            num_workers=job.option("threads", default=job.cores),
-            collate_fn=np.stack if job.option("numpy", default=False) else None,
-        )
-    )
+    photos = Made(decode, photo_paths(job.photos, job.items))
+    collate = np.stack if job.option("numpy", default=False) else None
+    workers = job.option("threads", default=job.cores)
+    return iter(DataLoader(photos, BATCH, num_workers=workers, collate_fn=collate))
 
 
 def _wait(job: Job) -> Iterator[Any]:
     workers, size = job.option("workers", default=4), job.option("batch", default=64)
-    loader = DataLoader(Waits(job.items), batch_size=size, num_workers=workers, collate_fn=list)
+    waits = Waits(wait_async, range(job.items))
+    loader = DataLoader(waits, size, num_workers=workers, collate_fn=list)
     return itertools.chain.from_iterable(loader)
 
 
@@ -138,7 +93,7 @@ def _arrays(job: Job) -> Iterator[Any]:
     torch.multiprocessing.set_sharing_strategy(job.option("sharing", default="file_descriptor"))
     size = job.option("batch", default=None)  # None: sample by sample
     loader = DataLoader(
-        Arrays(job),
+        Made(Tensors(producer(job)), range(job.items)),
         batch_size=size,
         num_workers=job.option("workers", default=2),
         prefetch_factor=job.option("prefetch", default=2),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torchdata.nodes import (
     BaseNode,
     Batcher,
@@ -23,6 +21,7 @@ from torchdata.nodes import (
 from ..job import Job
 from ..photos import photo_paths
 from ..tasks import BATCH, decode, fetch, producer, same, wait
+from ..tensors import Tensors, stack, to_tensor
 
 
 @contextmanager
@@ -41,14 +40,14 @@ def _map(node: BaseNode[Any], fn: Any, threads: int, job: Job) -> BaseNode[Any]:
         num_workers=threads,
         in_order=True,
         method="thread",
-        snapshot_frequency=job.option("snapshot_frequency", default=1),
+        snapshot_frequency=job.option("snapshot_frequency", default=1000),
         prebatch=job.option("prebatch", default=None),
     )
 
 
 def _prefetched(node: BaseNode[Any], job: Job) -> BaseNode[Any]:
     depth = job.option("prefetch", default=0)
-    often = job.option("snapshot_frequency", default=1)
+    often = job.option("snapshot_frequency", default=1000)
     return Prefetcher(node, depth, snapshot_frequency=often) if depth else node
 
 
@@ -60,8 +59,6 @@ def _noop(job: Job) -> BaseNode[Any]:
 
 
 def _io(job: Job) -> BaseNode[Any]:
-    from ..tensors import stack, to_tensor
-
     node: BaseNode[Any] = IterableWrapper(range(job.items))
     node = _map(_map(node, fetch, 32, job), to_tensor, 8, job)
     return _prefetched(Mapper(Batcher(node, BATCH), stack), job)
@@ -78,17 +75,6 @@ def _wait(job: Job) -> BaseNode[Any]:
     return _map(IterableWrapper(range(job.items)), wait, 256, job)
 
 
-class Tensors:
-    """The arrays of W4 and W6 as tensors, which processes hand over in shared memory."""
-
-    def __init__(self, produce: Callable[[int], NDArray[np.float32]]) -> None:
-        self.produce = produce
-
-    def __call__(self, item: int) -> torch.Tensor:
-        """Give the array of an item as a tensor, without a copy."""
-        return torch.from_numpy(self.produce(item))
-
-
 def _arrays(job: Job) -> BaseNode[Any]:
     produce = producer(job)
     return ParallelMapper(
@@ -98,7 +84,7 @@ def _arrays(job: Job) -> BaseNode[Any]:
         in_order=True,
         method="process",
         multiprocessing_context=job.option("context", default="forkserver"),
-        snapshot_frequency=job.option("snapshot_frequency", default=1),
+        snapshot_frequency=job.option("snapshot_frequency", default=1000),
         prebatch=job.option("prebatch", default=None),
     )
 
