@@ -7,11 +7,11 @@ import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, final
 
 from ..base.seeding import Entry
-from ..base.threads import holds, in_new_thread
+from ..base.threads import FREE_THREADED, holds, in_new_thread
 from ..engine.epoch import Epoch
 from ..engine.machine import CANCELLED, FAILED, FINISHED, Life, surfaced
 from ..engine.scheduler import FOUND, OVER, WAIT
@@ -20,6 +20,7 @@ from ..executors.device import opened
 from ..ops.chain import length
 from ..ops.stage import Chain, has_device
 
+_MOMENT_S = 0.0001
 LOOK_UP_S = 1.0  # an interrupt that comes just as a wait begins is not seen before that [s]
 ATTEND_S = 0.05  # a kernel that waits answers its front end at least this often [s]
 
@@ -57,6 +58,7 @@ class EpochIterator(Iterator[Any]):
         self._between = life.between_waits
         self._turn = threading.Lock()
         self._waits = False
+        self._taking = self._shared = False
         self._done = False
         self._opens = has_device(chain)
 
@@ -72,15 +74,20 @@ class EpochIterator(Iterator[Any]):
             self._between()
         at = epoch.at
         if at < epoch.until and get_ident() == self._thread and not self._opens:
+            self._taking = True  # from here no call: no interrupt comes before the loop has it
             values = epoch.values
             try:
                 value = values[at]
             except IndexError:  # another thread has just ended it
+                self._taking = False
                 return self._next(epoch)[1]
-            values[at] = None  # from here no call: no interrupt comes before the loop has it
-            self._consumer.items += 1
-            epoch.at = at + 1
-            return value
+            if not self._shared:
+                values[at] = None
+                self._consumer.items += 1
+                epoch.at = at + 1
+                self._taking = False
+                return value
+            self._taking = False
         return self._next(epoch)[1]
 
     def take(self) -> Entry | None:
@@ -106,6 +113,8 @@ class EpochIterator(Iterator[Any]):
         if get_ident() != self._thread:
             life.check_outside("iterate")
             self._thread = get_ident()
+            if FREE_THREADED:
+                self._share()
         while not self._done:
             if life.forked:
                 life.check_open()
@@ -113,23 +122,42 @@ class EpochIterator(Iterator[Any]):
                 raise ConcurrentIterationError(
                     "another thread is waiting in this iterator; let one thread iterate"
                 )
+            shared, entry = self._shared, None
             with self._turn:  # whoever looks in vain waits before another one looks
                 found = self._scheduler.have_next(epoch)
                 if found is WAIT:
                     self._wait(epoch)
-            if found is FOUND:
-                life.owner = threading.current_thread()
-                at, values, paths = epoch.at, epoch.values, epoch.paths
-                if at >= len(values):  # another thread has just ended it
-                    continue
-                entry = paths[at], self._opened(values[at]) if self._opens else values[at]
-                values[at] = None  # from here no call: no interrupt comes before the loop has it
-                self._consumer.items += 1
-                epoch.at = at + 1
+                elif found is FOUND and shared:
+                    entry = self._taken(epoch, shared)
+            if found is FOUND and not shared:
+                entry = self._taken(epoch, shared)
+            if entry is not None:
                 return entry
             if found is OVER:
                 self._over(epoch)
         raise StopIteration
+
+    def _taken(self, epoch: Epoch, shared: bool) -> Entry | None:  # noqa: FBT001
+        """Take the next item; None where another thread was quicker, or has ended the epoch."""
+        self._life.owner = threading.current_thread()
+        try:
+            self._taking = True
+            at, values, paths = epoch.at, epoch.values, epoch.paths
+            if self._shared is not shared or at >= len(values):
+                return None
+            entry = paths[at], self._opened(values[at]) if self._opens else values[at]
+            values[at] = None  # from here no call: no interrupt comes before the loop has it
+            self._consumer.items += 1
+            epoch.at = at + 1
+            return entry
+        finally:
+            self._taking = False
+
+    def _share(self) -> None:
+        """Have items be taken in turn from now on: without an interpreter lock, two take one."""
+        self._shared = True
+        while self._taking:  # the thread that was alone is about to have its item
+            sleep(_MOMENT_S)
 
     def _opened(self, value: Any) -> Any:
         """Have the streams of this thread wait for a batch; one that is copied is waited for."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbpipe.base.threads import FREE_THREADED
 from nbpipe.base.tree import children, copy_arrays, leaves, map_leaves, rebuild, size_bytes
 from nbpipe.errors import ArgumentError
 
@@ -372,6 +373,9 @@ def test_size_of_an_image():
         lambda: dataclass(type("Plain", (), {"__annotations__": {"rows": int}, "rows": 1})),
         lambda: dataclass(slots=True)(type("Slim", (), {"__annotations__": {"rows": int}})),
     ],
+)
+@pytest.mark.skipif(
+    FREE_THREADED and sys.version_info < (3, 14), reason="Python keeps all classes there"
 )
 def test_a_class_is_not_kept(make):
     """A class that a cell defines anew goes, and all that its functions refer to."""

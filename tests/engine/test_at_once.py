@@ -140,7 +140,7 @@ def test_a_state_is_whole_whatever_moment_it_is_taken_at(stage):
     with pipe.start() as run:
 
         def take():
-            while not over.is_set():
+            while not over.is_set() and len(states) < 200:
                 states.append(run.state_dict())
 
         def consume():
