@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter_ns
@@ -21,7 +21,7 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.base import Answer, Caller, Job
+from ..executors.base import Answer, Caller, Job, Piece
 from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy, Map
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # -- RegionProgram: the steps of a region as one value that is sent to where it runs ---------------
 Begun = Callable[[int], object]
+_PIECE_NS = 250_000  # results that were made within so long are handed on together
 _PATIENCE_NS = 25_000_000  # what a job has not begun after so long goes to others
 
 
@@ -113,21 +114,39 @@ class RegionProgram:
         A failure that ends the epoch ends the work, and so does time: results wait no longer
         for those that are sent with them.
         """
-        steps, tally = self._steps(epoch), Tally()
-        tally.rows = [[0, 0, 0] for _ in steps]
+        return Answer.of(self.each(entries, epoch, begun), len(self.stages))
+
+    def each(
+        self,
+        entries: Sequence[Entry],
+        epoch: int,
+        begun: Begun | None = None,
+        entered: Begun | None = None,
+    ) -> Iterator[Piece]:
+        """Do so, and yield the answer piece by piece, each as soon as it took a while."""
+        steps = self._steps(epoch)
         for step in steps:
             step.begun = begun
+        began_ns = piece_ns = perf_counter_ns()
         results: list[Any] = []
-        since_ns = perf_counter_ns()
-        for entry in entries:
-            if results and perf_counter_ns() - since_ns > _PATIENCE_NS:
-                break
+        for place, entry in enumerate(entries):
+            if not results:
+                tally = Tally()
+                rows = tally.rows = [[0, 0, 0] for _ in steps]
+            if entered is not None:
+                entered(place)
             result = self._made_of(entry, steps, tally)
             results.append(result)
-            if isinstance(result, Failed) and result.fatal:
+            now_ns = perf_counter_ns()
+            if now_ns - began_ns > _PATIENCE_NS or (isinstance(result, Failed) and result.fatal):
                 break
+            if now_ns - piece_ns > _PIECE_NS:
+                piece_ns = now_ns
+                yield results, rows, tally.retried
+                results = []
         CALL.stage = ""
-        return Answer(results, tally.rows, tally.retried)
+        if results:
+            yield results, rows, tally.retried
 
     def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Send an entry through all steps; one for a batch holds the entries of its items."""
@@ -213,6 +232,12 @@ _LOT = 4  # so many items at once are worth waiting for
 _BROKEN = (ExecutorBrokenError, WorkerStartError)
 
 
+def _is_over(task: Task) -> bool:
+    """Tell whether a task has ended with a failure that ends the epoch."""
+    last = task.results[-1] if task.irregular else None
+    return isinstance(last, Failed) and last.fatal
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """Stages that share their workers.
@@ -248,6 +273,14 @@ class Region:
         if isinstance(error, WorkerDiedError):
             return 0.0 if attempts <= self.caller.retries_of_deaths else None
         return next(iter(self.steps.values())).wait_before_retry_s(attempts, error)
+
+
+def _blamed(error: BaseException, entries: Sequence[Entry]) -> int | None:
+    """Return the place of the entry that an error is about; None: that is not known."""
+    if len(entries) == 1 or isinstance(error, _BROKEN):
+        return 0
+    path = error.path if isinstance(error, WorkerDiedError) else None
+    return next((n for n, entry in enumerate(entries) if entry[0] == path), None)
 
 
 class RegionNode(MapNode):
@@ -330,7 +363,7 @@ class RegionNode(MapNode):
         tally = [[0, 0, 0] for _ in self.region.program.stages]
         task.rows = tally[:-1]
         try:
-            self._call(task, entries, tally)
+            self._work_on(task, entries, tally)
         finally:
             task.sent = ()
             task.inputs = tally[-1][0]
@@ -340,32 +373,53 @@ class RegionNode(MapNode):
             each_ns = busy_ns / max(1, len(task.results))
             self.busy_ns = max(each_ns, 0.8 * self.busy_ns + 0.2 * each_ns)
 
-    def _call(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
-        region = self.region
-        job = Job(region.program, self.first.context.epoch, entries, region.timeout_s)
-        try:
-            answer = region.caller.call(job)
-        except BaseException as error:
-            if len(entries) > 1 and not isinstance(error, _BROKEN):
-                self._one_by_one(task, entries, tally)
-            else:
-                self._try_again(task, entries[0], error, tally)
-            return
-        self._take_answer(task, answer, tally)
-        rest = entries[len(answer.results) :]
-        if rest and not getattr(answer.results[-1], "fatal", False):
-            with self.epoch.lock:
-                if not self.epoch.over:
-                    self._return(task, [*rest])
+    def _work_on(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
+        """Have entries worked on; one that a worker does not come back from is tried alone."""
+        blamed: dict[int, BaseException] = {}  # by the place of an entry
+        singly = 0  # entries before this place are sent one by one
+        while (done := len(task.results)) < len(entries):
+            if _is_over(task) or self.epoch.over:
+                return
+            if done in blamed:
+                self._try_again(task, entries[done], blamed[done], tally)
+                continue
+            until = min((place for place in blamed if place > done), default=len(entries))
+            until = done + 1 if done < singly else until
+            error = self._call(task, entries[done:until], tally)
+            left = entries[len(task.results) : until]
+            if error is None and left and until == len(entries) and not _is_over(task):
+                self._give_back(task, left)
+                return
+            if error is not None and left:
+                place = _blamed(error, left)
+                if place is None:
+                    singly = until
+                else:
+                    blamed[until - len(left) + place] = error
 
-    def _one_by_one(self, task: Task, entries: Sequence[Entry], tally: list[list[int]]) -> None:
-        """Find out which of several entries a worker does not come back from."""
-        for entry in entries:
-            if self.epoch.over:
-                return
-            self._call(task, [entry], tally)
-            if task.irregular and getattr(task.results[-1], "fatal", False):
-                return
+    def _call(
+        self, task: Task, entries: Sequence[Entry], tally: list[list[int]]
+    ) -> BaseException | None:
+        """Have entries worked on at once; return what ended that before its time."""
+        region = self.region
+
+        def hand(answer: Answer) -> None:
+            self._take_answer(task, answer, tally)
+
+        epoch = self.first.context.epoch
+        try:
+            hand(
+                region.caller.call(Job(region.program, epoch, entries, region.timeout_s, hand=hand))
+            )
+        except BaseException as error:
+            return error
+        return None
+
+    def _give_back(self, task: Task, entries: Sequence[Entry]) -> None:
+        """Let others have the last entries, which were not begun."""
+        with self.epoch.lock:
+            if not self.epoch.over:
+                self._return(task, [*entries])
 
     def _try_again(
         self, task: Task, entry: Entry, error: BaseException, tally: list[list[int]]

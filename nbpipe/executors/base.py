@@ -37,6 +37,10 @@ class TaskSource(Protocol):
         """Called when the machine itself failed."""
 
 
+# What came of some of the entries of a job: an `Answer`, as a tuple.
+Piece = tuple[list[Any], list[list[int]], tuple[str, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came of the entries of one job.
@@ -53,6 +57,20 @@ class Answer:
     results: list[Any]
     tally: list[list[int]]
     retried: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, pieces: Iterable[Piece], stages: int) -> Answer:
+        """Put the pieces of an answer together."""
+        results: list[Any] = []
+        tally = [[0, 0, 0] for _ in range(stages)]
+        retried: tuple[str, ...] = ()
+        for some, rows, again in pieces:
+            results += some
+            retried += again
+            for row, more in zip(tally, rows, strict=True):
+                for place, count in enumerate(more):
+                    row[place] += count
+        return cls(results, tally, retried)
 
 
 class Program(Protocol):
@@ -92,6 +110,22 @@ class Program(Protocol):
             begun: called with the number of a stage before each call of its function.
         """
 
+    def each(
+        self,
+        entries: Sequence[Any],
+        epoch: int,
+        begun: Callable[[int], object] | None = None,
+        entered: Callable[[int], object] | None = None,
+    ) -> Iterator[Piece]:
+        """Do so, and yield the answer piece by piece, each as soon as it took a while.
+
+        Args:
+            entries: pairs of path and value.
+            epoch: number of the epoch.
+            begun: as of `run`.
+            entered: called with the place of an entry before work on it begins.
+        """
+
     def open(self, value: Any, path: Any, epoch: int) -> Iterable[Any]:
         """Call the function of a stage that gives many items for one."""
 
@@ -109,6 +143,8 @@ class Job:
         entries: pairs of path and value.
         timeout_s: longest time of one call of one function [s], or None.
         suspect: the only entry did not come back before: note in which stage it is.
+        hand: may be called with results that are ready long before the others, and is with what
+            a worker had finished that died; the answer is without them.
     """
 
     program: Program
@@ -116,6 +152,7 @@ class Job:
     entries: Sequence[Any]
     timeout_s: float | None = None
     suspect: bool = False
+    hand: Callable[[Answer], object] | None = None
 
 
 class Caller(ABC):
@@ -135,7 +172,8 @@ class Caller(ABC):
 
         Raises:
             StageError: what ended the job was no exception of the user's function: a worker
-                died, a call took too long, something cannot be pickled.
+                died, a call took too long, something cannot be pickled. Its `path` is that of
+                the entry that was worked on, where it is known.
         """
 
     def expand(self, job: Job) -> Iterator[Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import pickle
+import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, final
 
@@ -38,6 +40,7 @@ _GONE = "the other end of the channel is gone, or this one broke off in a messag
 _LOOK_MESSAGES = 32  # how often that is looked at
 _SPARED_BYTES = 1 << 26  # received messages keep their slabs up to here
 _SPARED = 4  # slabs may be kept, however large they are
+_FADING = 0.9  # of what values took, this is expected of the next one
 _ROOMY = 4  # times what a message needs: beyond, a slab of its own serves it better
 _RETRY_MESSAGES = 64  # after no memory was to be had
 _warned: set[str] = set()
@@ -88,6 +91,7 @@ class Channel:
         self._ring = Ring(budget_bytes)
         self._blocks = Blocks() if blocks is None else blocks
         self._classes = Classes()
+        self._rows = _RowWriter(self._ring)
         self._others: dict[int, Slab] = {}  # slabs that the other end writes
         self._sending = threading.RLock()  # a finalizer may close the channel anywhere
         self._receiving = threading.RLock()
@@ -105,7 +109,9 @@ class Channel:
         Args:
             timeout_s: how long at most [s]; None: for ever.
         """
-        return self._connection.poll(timeout_s)
+        waiter = select.poll()
+        waiter.register(self._connection.fileno(), select.POLLIN)
+        return bool(waiter.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
 
     def send(self, message: object) -> None:
         """Send a message; any thread may.
@@ -152,13 +158,55 @@ class Channel:
                 map the message, which is lost then.
             Exception: whatever the loading of this message raised; the next can be received.
         """
-        (head, buffers), defines = self._receive()
+        body, defines = self._receive()
         try:
-            if defines:
-                return MessageLoader(head, buffers, self._classes).load()
-            return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
+            return _load(body, self._classes if defines else None)
         finally:
-            del head, buffers  # a traceback would keep them
+            del body  # a traceback would keep it
+
+    # -- values that outlive their writer -------------------------------------------------
+    def begin_rows(self, ticket: int, count: int) -> None:
+        """Have memory for up to `count` values, which the other end finds under the ticket."""
+        with self._sending:
+            self._rows.begin(ticket, count)
+            self._tell()
+
+    def add_row(self, value: object, weight: int) -> bool:
+        """Write a value where the other end finds it, even when this process is no more.
+
+        Args:
+            value: it.
+            weight: so many of those for which `begin_rows` had memory are in it.
+
+        Returns:
+            False: there is no memory for it.
+
+        Raises:
+            Exception: whatever the pickling raised; nothing was written then.
+        """
+        return self._rows.add(*_pieces_of(dumps_message(value, self._classes)), weight)
+
+    @property
+    def mark(self) -> Callable[[int], None]:
+        """Writes a number beside the values, where the other end finds it."""
+        return self._rows.mark
+
+    @property
+    def rows_written(self) -> int:
+        """Values that were written under this ticket so far."""
+        return self._rows.count
+
+    def end_rows(self) -> int:
+        """Return how many values were written; the other end is to read them now."""
+        return self._rows.end()
+
+    def rows(self, ticket: int) -> RowReader | None:
+        """Return the values that the other end wrote under a ticket; None: there are none."""
+        for slab in list(self._others.values()):
+            if _NUMBER.unpack_from(slab.memory, _TICKET_AT)[0] == ticket:
+                copies = self.copy and not self._spares(slab)
+                return RowReader(slab, self._classes, self._blocks if copies else None)
+        return None
 
     def renew(self) -> None:
         """Called when cells were run: classes of the notebook are sent anew where they are used."""
@@ -184,10 +232,7 @@ class Channel:
         slab = self._ring.take(HEADER_BYTES + size_bytes)
         if slab is not None:
             try:
-                at = HEADER_BYTES
-                for piece in pieces:
-                    copy_bytes(slab.memory[at : at + len(piece)], piece)
-                    at += len(piece)
+                _write(slab, HEADER_BYTES, pieces)
             except BaseException:
                 slab.flag[0] = 0
                 raise
@@ -309,7 +354,7 @@ class Ring:
         free = [slab for slab in self._free() if slab.size_bytes >= need_bytes]
         best = min(free, key=lambda slab: (slab.size_bytes, -slab.used), default=None)
         fits = self.held_bytes + size_class(need_bytes) <= self.budget_bytes
-        if best is None or (fits and best.size_bytes > _ROOMY * need_bytes):
+        if best is None or (fits and best.size_bytes > _ROOMY * size_class(need_bytes)):
             best = self._open(need_bytes) or best
         if best is not None:
             best.used = self._messages
@@ -449,6 +494,13 @@ def _pieces_of(pickled: Pickled) -> tuple[list[_Piece], _Header]:
     return pieces, _Header(_PIPED, pickled.defines, len(sizes), 0, head_bytes, at)
 
 
+def _write(slab: Slab, at: int, pieces: Iterable[_Piece]) -> None:
+    """Write pieces one behind the other."""
+    for piece in pieces:
+        copy_bytes(slab.memory[at : at + len(piece)], piece)
+        at += len(piece)
+
+
 def _read(message: memoryview, header: _Header) -> _Body:
     """Return views of the pickle and the buffers of a message."""
     begins = header.buffers * _SIZE_BYTES
@@ -458,6 +510,125 @@ def _read(message: memoryview, header: _Header) -> _Body:
         buffers.append(message[aligned(at) : aligned(at) + size])
         at = aligned(at) + size
     return head, buffers
+
+
+def _load(body: _Body, classes: Classes | None) -> Any:
+    """Load a pickle; with `classes` where it has definitions."""
+    head, buffers = body
+    try:
+        if classes is not None:
+            return MessageLoader(head, buffers, classes).load()
+        return pickle.loads(head, buffers=buffers)  # noqa: S301  of a process that we know
+    finally:
+        del body, head, buffers  # a traceback would keep them
+
+
+# -- Rows: values in one slab, each of which can be read as soon as it was written -----------------
+# Behind the flag stand a ticket, the number of values and a mark, then where each value lies, then
+# the values. The number is raised last: what it counts is whole, whenever the writer is killed.
+_NUMBER = struct.Struct("<q")
+_TICKET_AT, _COUNT_AT, _MARK_AT = 8, 16, 24  # in the line of the flag
+_ROW = struct.Struct("<q" + _PREFIX.format.lstrip("<"))  # where it lies, and its `_Header`
+
+
+@final
+class _RowWriter:
+    """Writes values into slabs of a ring, one slab at a time.
+
+    Attributes:
+        count: values written since the last ticket.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._slab: Slab | None = None
+        self.count = self._most = self._at = 0
+        self._each_bytes = 0.0  # what a value takes, as far as is known
+
+    def begin(self, ticket: int, most: int) -> None:
+        """Take a slab for up to so many values, if there is one."""
+        self.count, self._most = 0, most
+        self._at = aligned(HEADER_BYTES + most * _ROW.size)
+        need_bytes = self._at + int(most * self._each_bytes)
+        self._slab = slab = self._ring.take(need_bytes) if self._ring.budget_bytes else None
+        if slab is not None:
+            self.mark(0)
+            _NUMBER.pack_into(slab.memory, _COUNT_AT, 0)
+            _NUMBER.pack_into(slab.memory, _TICKET_AT, ticket)
+
+    def mark(self, number: int) -> None:
+        """Write a number beside the values."""
+        if self._slab is not None:
+            _NUMBER.pack_into(self._slab.memory, _MARK_AT, number)
+
+    def add(self, pieces: Sequence[_Piece], header: _Header, weight: int) -> bool:
+        """Write a value, if there is room."""
+        self._each_bytes = max(aligned(header.size_bytes) / weight, _FADING * self._each_bytes)
+        at, slab = self._at, self._slab
+        end = at + header.size_bytes
+        if slab is None or self.count == self._most or end > slab.size_bytes:
+            return False
+        _write(slab, at, pieces)
+        _ROW.pack_into(slab.memory, HEADER_BYTES + self.count * _ROW.size, at, *header)
+        self.count += 1
+        self._at = aligned(end)
+        _NUMBER.pack_into(slab.memory, _COUNT_AT, self.count)
+        return True
+
+    def end(self) -> int:
+        """Let go of the slab, where nothing was written; return how many values were."""
+        slab, self._slab = self._slab, None
+        if slab is not None and not self.count:
+            slab.flag[0] = 0
+        return self.count
+
+
+@final
+class RowReader:
+    """Reads values that the other end has written into one slab.
+
+    Args:
+        slab: where they are.
+        classes: those that the other end has defined.
+        blocks: memory to copy to; without, arrays are views.
+    """
+
+    def __init__(self, slab: Slab, classes: Classes, blocks: Blocks | None) -> None:
+        self._memory = bytes_of(Lease(slab))
+        self._classes = classes
+        self._blocks = blocks
+        self._at = 0
+
+    @property
+    def count(self) -> int:
+        """Values that were written so far."""
+        return int(_NUMBER.unpack_from(self._memory, _COUNT_AT)[0])
+
+    @property
+    def mark(self) -> int:
+        """The number beside them."""
+        return int(_NUMBER.unpack_from(self._memory, _MARK_AT)[0])
+
+    def read(self, until: int) -> Iterator[Any]:
+        """Yield the values that were not read yet, below number `until`.
+
+        Raises:
+            Exception: whatever the loading of one raised; it is the next to be read.
+        """
+        while self._at < until:
+            row_at = HEADER_BYTES + self._at * _ROW.size
+            at, *fields = _ROW.unpack_from(self._memory, row_at)
+            header = _Header(*fields)
+            body = self._copied(_read(self._memory[at : at + header.size_bytes], header))
+            try:
+                value = _load(body, self._classes if header.defines else None)
+            finally:
+                del body  # a traceback would keep it
+            self._at += 1
+            yield value
+
+    def _copied(self, body: _Body) -> _Body:
+        return body if self._blocks is None else (body[0], [*map(self._blocks.copy, body[1])])
 
 
 # -- Bytes and file descriptors over a connection, in as few calls as can be -----------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -23,8 +24,8 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from .base import Answer, Caller, Job, Program
-from .channel import Channel
+from .base import Answer, Caller, Job, Piece, Program
+from .channel import Channel, RowReader
 from .launch import LEAVE_S, Worker, launch
 from .memory import Blocks
 from .shipping import Shipped, Shipper
@@ -33,6 +34,7 @@ from .worker import ENDED, ENTRY
 LOG = logging.getLogger("nbpipe")
 _LONGEST = 300  # characters of a user's error that ours repeats
 _RESTED_S = 0.05
+_PATIENCE_S = 0.025  # results wait no longer for those that are made with them
 _RSS_S = 1.0  # resident memory is read no more often than this
 _TOTAL_BYTES = int(psutil.virtual_memory().total)
 _RING_SHARE = 4  # of the machine's memory, shared memory may take this part
@@ -336,6 +338,9 @@ class _Slot:
         self.freed = threading.Event()
         self._worker: Worker | None = None
         self._channel: Channel | None = None
+        self._ticket = 0
+        self._finished: _Finished | None = None  # of the job in progress
+        self._answered = False
         self._digest = ""
         self._epoch = -1
         self._rests_since_s = 0.0
@@ -375,12 +380,27 @@ class _Slot:
         return True
 
     def do(self, job: Job) -> Answer:
-        """Have a job done, and wait for it."""
+        """Have a job done, and wait for it; hand on what was finished if it does not end well."""
+        assert self._channel is not None
         announces = job.suspect or job.timeout_s is not None
-        self._send(job, ("do", list(job.entries), job.epoch, announces))
-        answer = Answer(*self._expect("answer", job))
-        self.items += answer.tally[0][0]
-        return answer
+        self._ticket += 1
+        finished = _Finished(self._channel, self._ticket)
+        ticket = self._ticket if len(job.entries) > 1 else 0
+        self._finished = finished if ticket else None
+        self._answered = False
+        try:
+            self._send(job, ("do", list(job.entries), job.epoch, announces, ticket))
+            finished.add(*self._expect("answer", job))
+        except BaseException:
+            if ticket and not self._answered:  # more of this job would come
+                self.kill()
+            finished.add_all()
+            finished.hand(job)
+            raise
+        finally:
+            self.items += finished.count
+            self._finished = None
+        return finished.answer(job)
 
     def open(self, job: Job) -> None:
         """Have the iterator over one item's children made."""
@@ -452,10 +472,13 @@ class _Slot:
                 raise self._late(job, stage or 0)
             kind, *values = message
             self.ready = True
+            self._answered = kind in (wanted, "error")
             if kind == wanted:
                 return values
             if kind == "error":
                 raise values[0].unpack()
+            if kind == "part" and self._finished is not None:
+                self._finished.add(*values)
             stage = self._heard((kind, *values), stage)
             if kind == "begun" and job.timeout_s is not None:
                 ends_s = math.inf if stage is None else monotonic() + job.timeout_s
@@ -466,6 +489,8 @@ class _Slot:
         try:
             if ends_s < math.inf and not self._channel.poll(max(0.0, ends_s - monotonic())):
                 return None
+            while self._finished is not None and not self._channel.poll(_PATIENCE_S):
+                self._finished.add_seen(job)
             message: tuple[Any, ...] = self._channel.recv()
         except (EOFError, OSError):
             raise self._death(job, stage) from None
@@ -499,12 +524,16 @@ class _Slot:
     def _death(self, job: Job, stage: int | None) -> WorkerDiedError:
         """Tell how the worker died."""
         self.usable = False
+        paths = [entry[0] for entry in job.entries]
+        place = 0 if len(paths) == 1 or self._finished is None else self._finished.begun()
+        path = None if place is None else paths[min(place, len(paths) - 1)]
+        what = f"items {paths[0]} to {paths[-1]}" if path is None else f"item {path}"
         address = job.program.label if stage is None else job.program.stages[stage]
         return WorkerDiedError(
             f"the worker of stage {address!r} (process {self.pid}) died {self._reaped()} while "
-            f"it had item {job.entries[0][0]}",
+            f"it had {what}",
             stage=address,
-            path=job.entries[0][0],
+            path=path,
             executor="process",
         )
 
@@ -529,6 +558,79 @@ class _Slot:
         if self._worker is not None:
             self._worker.close()
         return self._worker
+
+
+@final
+class _Finished:
+    """What a worker has finished of a job, in the job's order.
+
+    Attributes:
+        count: entries that are finished, as far as is known.
+    """
+
+    def __init__(self, channel: Channel, ticket: int) -> None:
+        self._channel = channel
+        self._ticket = ticket
+        self._rows: RowReader | None = None
+        self._pieces: list[Piece] = []  # those that were not handed on
+        self._seen = 0
+        self.count = 0
+
+    def add(self, rows: int, pieces: Sequence[Piece]) -> None:
+        """Add the first so many that it has written, and behind them what it has sent.
+
+        Raises:
+            OSError: what it has written cannot be read here.
+            Exception: whatever the loading of a result raised.
+        """
+        if rows:
+            found = self._found()
+            if found is None:
+                raise OSError("results in shared memory are lost: this process cannot map them")
+            for piece in found.read(rows):
+                self._append(piece)
+        for piece in pieces:
+            self._append(piece)
+
+    def add_all(self) -> None:
+        """Add what a worker has written that is at its end."""
+        self._add_rows(math.inf)
+
+    def add_seen(self, job: Job) -> None:
+        """Hand on what was there the last time, of a worker that goes on."""
+        seen, found = self._seen, self._found()
+        self._seen = 0 if found is None else found.count
+        self._add_rows(seen)
+        self.hand(job)
+
+    def _add_rows(self, most: float) -> None:
+        found = self._found()
+        if found is not None:
+            with contextlib.suppress(Exception):  # it cannot be loaded: that is said in the end
+                self.add(int(min(most, found.count)), ())
+
+    def begun(self) -> int | None:
+        """Return the place of the entry that a dead worker was in; None: that is not known."""
+        self.add_all()
+        return None if self._rows is None else max(self._rows.mark, self.count)
+
+    def hand(self, job: Job) -> None:
+        """Hand on what was not handed on yet."""
+        if self._pieces and job.hand is not None:
+            answer, self._pieces = self.answer(job), []
+            job.hand(answer)
+
+    def answer(self, job: Job) -> Answer:
+        """Return what was not handed on."""
+        return Answer.of(self._pieces, len(job.program.stages))
+
+    def _found(self) -> RowReader | None:
+        self._rows = self._rows or self._channel.rows(self._ticket)
+        return self._rows
+
+    def _append(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+        self.count += len(piece[0])
 
 
 @final

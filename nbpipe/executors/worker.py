@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
@@ -16,6 +16,7 @@ from typing import Any, final
 
 from ..base import worker
 from ..base.threads import hold_library_threads
+from .base import Piece
 from .channel import Channel
 from .remote_errors import pack_error
 from .shipping import load
@@ -79,24 +80,17 @@ class _JobServer:
     def _send_instead(
         self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
     ) -> None:
+        """Answer where the answer cannot be pickled."""
+        if kind != "do":
+            self._channel.send(("error", pack_error(error)))
+            return
         try:
-            self._channel.send(self._instead(kind, arguments, answer, error))
+            pieces = [self._instead(arguments[0], piece) for piece in answer[-1]]
+            self._channel.send((*answer[:-1], pieces))
         except (EOFError, OSError):
             raise
         except BaseException as again:
             self._channel.send(("error", pack_error(again)))
-
-    def _instead(
-        self, kind: str, arguments: list[Any], answer: tuple[Any, ...], error: BaseException
-    ) -> tuple[Any, ...]:
-        """Put failures in the place of results that cannot be pickled."""
-        if kind != "do":
-            return ("error", pack_error(error))
-        results = [
-            result if self._channel.carries(result) else self._program.unsendable(entry, result)
-            for entry, result in zip(arguments[0], answer[1], strict=False)
-        ]
-        return ("answer", results, *answer[2:])
 
     def _flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -114,12 +108,50 @@ class _JobServer:
                 return ("ready", pack_error(error))
         return ("ready", None)
 
-    def _do(self, entries: list[Any], epoch: int, announces: bool) -> tuple[Any, ...]:  # noqa: FBT001
+    def _do(
+        self,
+        entries: list[Any],
+        epoch: int,
+        announces: bool,  # noqa: FBT001
+        ticket: int,
+    ) -> tuple[Any, ...]:
+        """Do the work on entries; with a ticket, what comes of them is written at once."""
+        if ticket:
+            return ("answer", self._write(entries, epoch, ticket), [])
         begun = self._announce if announces else None
-        answer = self._program.run(entries, epoch, begun)
+        answer = ("answer", 0, [*self._program.each(entries, epoch, begun)])
         if announces:
             self._announce(ENDED)
-        return ("answer", answer.results, answer.tally, answer.retried)
+        return answer
+
+    def _write(self, entries: list[Any], epoch: int, ticket: int) -> int:
+        """Write what comes of entries to shared memory; where there is none, send it."""
+        channel, done = self._channel, 0
+        channel.begin_rows(ticket, len(entries))
+        try:
+            for piece in self._program.each(entries, epoch, None, channel.mark):
+                try:
+                    self._keep(piece)
+                except (EOFError, OSError):
+                    raise
+                except BaseException:
+                    self._keep(self._instead(entries[done:], piece))
+                done += len(piece[0])
+        finally:
+            rows = channel.end_rows()
+        return rows
+
+    def _keep(self, piece: Piece) -> None:
+        if not self._channel.add_row(piece, len(piece[0])):
+            self._channel.send(("part", self._channel.rows_written, [piece]))
+
+    def _instead(self, entries: Sequence[Any], piece: Piece) -> Piece:
+        """Put failures in the place of results that cannot be pickled."""
+        results = [
+            result if self._channel.carries(result) else self._program.unsendable(entry, result)
+            for entry, result in zip(entries, piece[0], strict=False)
+        ]
+        return (results, *piece[1:])
 
     def _announce(self, stage: int) -> None:
         self._channel.send(("begun", stage))

@@ -22,13 +22,23 @@ class Program:
         """Count one for each entry."""
         return len(entries)
 
+    @property
+    def stages(self):
+        """Give its one stage."""
+        return (self.label,)
+
     def run(self, entries, epoch, begun=None):
-        results = []
-        for path, value in entries:
+        """Answer at once."""
+        return Answer.of(self.each(entries, epoch, begun), 1)
+
+    def each(self, entries, epoch, begun=None, entered=None):
+        """Answer entry by entry."""
+        for place, (path, value) in enumerate(entries):
+            if entered is not None:
+                entered(place)
             if begun is not None:
                 begun(0)
-            results.append((path, self.fn(value)))
-        return Answer(results, [[len(results), len(results), 0]])
+            yield [(path, self.fn(value))], [[1, 1, 0]], ()
 
 
 def job(program, *values, epoch=0, timeout_s=None, first=0):

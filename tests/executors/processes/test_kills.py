@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from itertools import count, takewhile
 
 import numpy as np
@@ -248,3 +249,32 @@ def test_killed_while_it_is_sent_a_large_item(bell):
         got += drained(items)
         killer.join()
     assert got == [(n, "sent", LARGE_BYTES if n == 1 else 10, n, n) for n in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("ordered", "copy"), [(True, True), (True, False), (False, True)])
+def test_random_deaths_in_the_midst_of_jobs(tmp_path, seed, ordered, copy):
+    """What was finished stays, what its worker died in is tried again, the rest is done once."""
+    log = tmp_path / "begun"
+    rng = np.random.default_rng([seed, ordered, copy])
+    deaths = dict(enumerate(rng.choice(3, 600, p=[0.97, 0.02, 0.01]).tolist()))
+    sizes = rng.choice([1, 100, 10_000, 60_000], 600).tolist()
+
+    def work(n):
+        with log.open("ab", buffering=0) as file:
+            file.write(b"%d\n" % n)
+        threading.Event().wait(0.0005)
+        if log.read_bytes().split().count(b"%d" % n) <= deaths[n]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(sizes[n], n)
+
+    chain = placed(600, work, concurrency=3, ordered=ordered, copy=copy)
+    with chain.start() as run:
+        got = [(int(array[0]), int(array[-1]), len(array)) for array in drained(run)]
+        row = run.stats()["fn"]
+    begun = Counter(map(int, log.read_bytes().split()))
+    assert (got if ordered else sorted(got)) == [(n, n, sizes[n]) for n in range(600)]
+    assert begun == {n: 1 + deaths[n] for n in range(600)}
+    assert (row.items_in, row.items_out, row.errors) == (600, 600, 0)
+    assert row.retries == sum(deaths.values())

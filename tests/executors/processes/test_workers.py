@@ -188,3 +188,21 @@ def test_what_a_job_has_not_begun_goes_to_others(gate, bell, ordered):
         gate.open()
         got += drained(items)
     assert (begun, sorted(got)) == ({301, 302}, list(range(1000)))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_slow_call_holds_back_nothing_before_it(gate, ordered):
+    """What a worker has finished of a job is there, while its next call goes on and on."""
+
+    def work(n):
+        threading.Event().wait(0.001)
+        if n == 90:
+            gate.wait()
+        return n
+
+    with placed(100, work, concurrency=1, ordered=ordered).start() as run:
+        items = iter(run)
+        before = [next(items) for _ in range(90)]
+        gate.open()
+        after = drained(items)
+    assert (before, after) == (list(range(90)), list(range(90, 100)))
