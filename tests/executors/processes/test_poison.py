@@ -1,6 +1,8 @@
 """Items that kill every worker they are given to."""
 
 import os
+import resource
+import sys
 from collections import Counter
 
 import pytest
@@ -86,6 +88,26 @@ def test_neighbours_of_a_poison_item_are_done_at_most_once_more(bell):
     assert got == [n for n in range(300) if n != 150]
     assert calls.keys() == set(range(300))
     assert max(calls[n] for n in got) <= 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits as on Linux")
+def test_a_poison_item_where_there_is_no_shared_memory():
+    """Results that go through the pipe are kept, too; the item is found among its neighbours."""
+
+    def forbid_memory():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    def work(n):
+        if n == 150:
+            os._exit(1)
+        return n
+
+    with placed(300, work, worker_init=forbid_memory, on_error="skip").start() as run:
+        got = drained(run)
+        failures = [(failure.path, failure.attempts) for failure in run.failures()]
+        row = run.stats()["fn"]
+    assert (got, failures) == ([n for n in range(300) if n != 150], [(150, 3)])
+    assert (row.items_in, row.items_out, row.errors, row.retries) == (300, 299, 1, 2)
 
 
 def test_poison_in_a_region():
