@@ -12,7 +12,7 @@ from typing import Any
 from . import machine, plan
 from .catalogue import CONTENDERS
 from .report import report
-from .results import Results, write
+from .results import Results, say, write
 from .workload import WORKLOADS
 
 ROUNDS = 5
@@ -55,7 +55,7 @@ def main() -> None:
     results = Results(machine.describe(), started, command, tuple(found))
     text = report(results)
     path = write(given.out, results.to_json(), text)
-    plan.say(f"\n{text}\nraw numbers: {path}")
+    say(f"\n{text}\nraw numbers: {path}")
 
 
 if __name__ == "__main__":

@@ -164,8 +164,7 @@ CONTENDERS = (
         notes={
             "W1": "2 worker processes; batches of 1,024, taken apart again by the consumer",
             "W2": "40 worker processes, each sleeps through its whole batch",
-            "W2b": "40 worker processes",
-            "W2i": "40 worker processes",
+            **dict.fromkeys(("W2b", "W2i"), "40 worker processes"),
             "W3": "worker processes",
             "W4": "batches of 8, taken apart again by the consumer",
             "W5": "4 worker processes, each gathers 64 waits on a loop of its own",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from . import plan
 from .catalogue import BY_NAME
-from .results import OK, OURS, Results
+from .results import OK, OURS, Results, say
 from .workload import BY_KEY
 
 ROUNDS = 3
@@ -62,17 +62,17 @@ def main() -> int:
     """Measure, compare, say what came out; 0 if all ratios hold, else 1."""
     peers = [BY_NAME[name] for name in dict.fromkeys(bound.peer for bound in BOUNDS)]
     if missing := next(filter(None, (peer.missing() for peer in peers)), ""):
-        plan.say(f"gate failed: {missing}")
+        say(f"gate failed: {missing}")
         return 1
     workloads = [BY_KEY[bound.workload] for bound in BOUNDS]
     todo = list(plan.entries(workloads, [BY_NAME[OURS], *peers], ROUNDS))
     results = Results({}, "", "", tuple(plan.run(todo, quick=True)))
     for bound in BOUNDS:
         best = f"{bound.best(results):.1f} x {bound.peer}"
-        plan.say(f"{bound.workload}: {best} (at least {bound.at_least:g})")
+        say(f"{bound.workload}: {best} (at least {bound.at_least:g})")
     lines = failures(results)
     for line in lines:
-        plan.say(f"gate failed: {line}")
+        say(f"gate failed: {line}")
     return 1 if lines else 0
 
 

@@ -14,16 +14,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from . import machine
-from .gpu_peers import DEVICE, PEERS, Peer, open_bare, open_on_device
-from .plan import say
 from .report import markdown, number
-from .results import write
+from .results import say, write
 
 SHAPE = (64, 3, 224, 224)  # float32, 38.5 MB
 WARMUP = 8
@@ -31,8 +32,93 @@ STEP_OF_COPY = 2.0
 _COLUMNS = ("bytes_per_s", "of_bare", "overlap", "wait")
 SIDE = 1024  # of the matrices that a step multiplies
 
+DEVICE = "cuda"
+DEPTH = 2
+
 Numbers = dict[str, float]
 Step = Callable[[Any], object]
+Batches = AbstractContextManager[Iterator[Any]]
+Peer = Callable[[Sequence[Any], int], Batches]
+
+
+# -- Peers: who brings batches from the host to the device, and how each is set up -----------------
+@dataclass(frozen=True)
+class Held:
+    """A map-style dataset of `count` batches that are there already, given in turn."""
+
+    batches: Sequence[Any]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        """Give a batch."""
+        if index >= self.count:
+            raise IndexError(index)
+        return self.batches[index % len(self.batches)]
+
+
+def open_bare(batches: Sequence[Any], count: int) -> Batches:
+    """Copy in the loop's own thread, on the loop's own stream."""
+    held = Held(batches, count)
+    return nullcontext(held[n].to(DEVICE, non_blocking=True) for n in range(count))
+
+
+def open_on_device(batches: Sequence[Any], count: int) -> Batches:
+    """Give batches that lie on the device already."""
+    there = [batch.to(DEVICE) for batch in batches]
+    return nullcontext(iter(Held(there, count)))
+
+
+@contextmanager
+def open_nbpipe(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
+    """Copy in the run's thread, on the run's stream."""
+    import nbpipe
+
+    pipe = nbpipe.source(Held(batches, count)).to_device(DEVICE, depth=DEPTH)
+    with pipe.start() as run:
+        yield iter(run)
+
+
+@contextmanager
+def open_spdl(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
+    """Copy in a thread that SPDL's own transfer keeps for its stream."""
+    from spdl.io import transfer_tensor_h2d
+    from spdl.pipeline import PipelineBuilder
+
+    held = Held(batches, count)
+    with ThreadPoolExecutor(1) as thread:
+        pipeline = (
+            PipelineBuilder[Any, Any]()
+            .add_source(held[n] for n in range(count))
+            .pipe(transfer_tensor_h2d, executor=thread)
+            .add_sink(DEPTH)
+            .build(num_threads=1)
+        )
+        with pipeline.auto_stop():
+            yield iter(pipeline)
+
+
+@contextmanager
+def open_torch(batches: Sequence[Any], count: int) -> Iterator[Iterator[Any]]:
+    """Let a DataLoader with two workers pin the batches; the loop copies them."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        Held(batches, count),
+        batch_size=None,
+        num_workers=2,
+        pin_memory=True,
+        prefetch_factor=DEPTH,
+    )
+    yield (batch.to(DEVICE, non_blocking=True) for batch in loader)
+
+
+PEERS: dict[str, Peer] = {"nbpipe": open_nbpipe, "spdl": open_spdl, "torch": open_torch}
+
+
+# -- Measuring -------------------------------------------------------------------------------------
 
 
 class Timed(NamedTuple):
@@ -90,21 +176,16 @@ class Scene:
                 step(next(batches))
             torch.cuda.synchronize()
             waited_s, begun_s = 0.0, time.perf_counter()
-            for batch, wait_s in _waits(batches):
-                waited_s += wait_s
+            while True:
+                asked_s = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                waited_s += time.perf_counter() - asked_s
                 step(batch)
                 del batch
             torch.cuda.synchronize()
             return Timed(time.perf_counter() - begun_s, waited_s)
-
-
-def _waits(batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-    while True:
-        begun_s = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch, time.perf_counter() - begun_s
 
 
 def measure(scene: Scene) -> dict[str, Numbers]:
@@ -156,15 +237,6 @@ def report(data: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    return parser.parse_args(arguments)
-
-
 def cuda_device() -> str | None:
     """Give the name of the CUDA device, or None where there is none."""
     try:
@@ -176,7 +248,11 @@ def cuda_device() -> str | None:
 
 def main() -> int:
     """Measure, and write `gpu-<time>.json` and `gpu-<time>.md`."""
-    given = parse(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    given = parser.parse_args()
     device = cuda_device()
     if device is None:
         say("no CUDA device here: these benchmarks copy to one; nothing was measured")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 from .job import Job
 from .meter import live_children, live_children_cpu_s
@@ -17,7 +15,10 @@ Numbers = dict[str, float]
 def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
     """Measure a blocked epoch and, where there is `pause()`, a paused one."""
     with peer.open_pipeline(job, shape) as iterator:
-        numbers = _blocked(iterator, job)
+        next(iterator)
+        time.sleep(SETTLE_S)
+        blocked, processes = _share_of_a_core(job.window_s), 1 + live_children()
+        numbers = {"blocked_share": blocked, "processes": processes}
         del iterator
     if hasattr(peer, "build"):
         with peer.build(job, shape).start() as run:
@@ -28,16 +29,6 @@ def measure(job: Job, shape: str, peer: ModuleType) -> Numbers:
             numbers["paused_share"] = _share_of_a_core(job.window_s)
             del batches
     return numbers
-
-
-def _blocked(iterator: Iterator[Any], job: Job) -> Numbers:
-    next(iterator)
-    time.sleep(SETTLE_S)
-    return {
-        "blocked_share": _share_of_a_core(job.window_s),
-        "window_s": job.window_s,
-        "processes": 1 + live_children(),
-    }
 
 
 def _share_of_a_core(window_s: float) -> float:

@@ -34,6 +34,7 @@ class Job:
         contender: name of the contender, as "spdl".
         items: items that go through.
         options: settings of the contender for this workload.
+        is_warm: the warm-up is the beginning of the epoch that is measured.
         warmup: items of the epoch that goes through before the clock starts; 0 for none.
         cycles: starts and stops (W7), growths and shrinks (live).
         window_s: how long is watched (idle, metrics) [s].
@@ -48,6 +49,7 @@ class Job:
     contender: str
     items: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_warm: bool = False
     warmup: int = 0
     cycles: int = 1
     window_s: float = 1.0
@@ -60,22 +62,9 @@ class Job:
         """Return a setting of the contender, or `default`."""
         return self.options.get(name, default)
 
-    def sized(self, items: int) -> Job:
-        """Return the same job with another number of items."""
-        return dataclasses.replace(self, items=items)
-
-    def with_options(self, options: Mapping[str, Any]) -> Job:
-        """Return the same job with other settings."""
-        return dataclasses.replace(self, options=options)
-
-    def to_json(self) -> str:
-        """Write as JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        """Read what `to_json` wrote."""
-        return cls(**json.loads(text))
+    def changed(self, **parts: Any) -> Job:
+        """Return the same job with other parts."""
+        return dataclasses.replace(self, **parts)
 
 
 class ChildError(RuntimeError):
@@ -98,7 +87,7 @@ def measure_in_process(job: Job, limit_s: float) -> dict[str, float]:
         start_new_session=True,
     ) as child:
         try:
-            answer, errors = child.communicate(job.to_json(), timeout=limit_s)
+            answer, errors = child.communicate(json.dumps(dataclasses.asdict(job)), timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise ChildError(f"ended after {limit_s:g} s") from None
         finally:
@@ -133,7 +122,7 @@ def main() -> None:
     """Take the job from stdin, keep stdout for the answer."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    job = Job.from_json(sys.stdin.read())
+    job = Job(**json.load(sys.stdin))
     gc.collect()
     gc.freeze()
     with answer:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from types import ModuleType
 
@@ -20,25 +19,32 @@ Numbers = dict[str, float]
 
 
 def measure(job: Job, _shape: str, _peer: ModuleType) -> Numbers:
-    """Turn the knob up and down while another thread consumes."""
-    gauge = Gauge(CALL_S)
+    """Turn the knob up and down while another thread takes the items and checks their order."""
+    gauge, disordered, stopping = Gauge(CALL_S), 0, threading.Event()
     pipe = nbpipe.source(range(job.items)).map(gauge, name="gauge")
+
+    def consume() -> None:
+        nonlocal disordered
+        for expected, item in enumerate(run):
+            disordered += item != expected
+            if stopping.is_set():
+                return
+
     with pipe.start() as run:
-        consumer = _Consumer(run)
+        consumer = threading.Thread(target=consume)
         consumer.start()
         try:
             cycles = [_cycle(pipe["gauge"], gauge) for _ in range(job.cycles)]
         finally:
-            consumer.stop()
-    grown = [grow_s for grow_s, _ in cycles]
-    shrunk = [shrink_s for _, shrink_s in cycles]
+            stopping.set()
+            consumer.join(_PATIENCE_S)
+    grown, shrunk = zip(*cycles, strict=True)
     return {
         "grow_s": median(grown),
         "grow_p95_s": percentile(grown, 95),
         "shrink_s": median(shrunk),
         "surplus_starts": gauge.surplus_starts,
-        "disordered": consumer.disordered,
-        "items": consumer.items,
+        "disordered": disordered,
     }
 
 
@@ -55,28 +61,6 @@ def _cycle(stage: nbpipe.Stage, gauge: Gauge) -> tuple[float, float]:
     gauge.watch(1)
     shrink_s = gauge.wait_reached(_PATIENCE_S) - start_s
     return grow_s, max(0.0, shrink_s - CALL_S)
-
-
-class _Consumer(threading.Thread):
-    """Takes items as fast as they come and checks their order."""
-
-    def __init__(self, run: Iterable[int]) -> None:
-        super().__init__(daemon=True)
-        self._run = run
-        self._stopping = False
-        self.items = 0
-        self.disordered = 0
-
-    def run(self) -> None:
-        for expected, item in zip(itertools.count(), self._run, strict=False):
-            self.items += 1
-            self.disordered += item != expected
-            if self._stopping:
-                return
-
-    def stop(self) -> None:
-        self._stopping = True
-        self.join(_PATIENCE_S)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -21,26 +21,28 @@ from torch.utils.data import DataLoader, Dataset
 
 import nbpipe
 
+from .report import markdown
+from .results import say
 from .tasks import burn
 
 Maker = Callable[[Any, int, int], Iterable[Any]]
 
 
+@dataclass(frozen=True)
 class Samples(Dataset[torch.Tensor]):
     """Samples that take some time to make.
 
-    Args:
+    Attributes:
         items: how many there are.
         loops: of pure Python for each.
         wait_s: as for a disk or a network [s].
         floats: in each sample.
     """
 
-    def __init__(self, items: int, *, loops: int = 0, wait_s: float = 0, floats: int = 16) -> None:
-        self.items = items
-        self.loops = loops
-        self.wait_s = wait_s
-        self.floats = floats
+    items: int
+    loops: int = 0
+    wait_s: float = 0.0
+    floats: int = 16
 
     def __len__(self) -> int:
         return self.items
@@ -52,8 +54,7 @@ class Samples(Dataset[torch.Tensor]):
         return torch.from_numpy(np.full(self.floats, index, np.float32))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One dataset, and the size of its batches."""
 
     name: str
@@ -88,20 +89,12 @@ PEERS: dict[str, tuple[Maker, bool]] = {  # what makes ours, and whether there a
 }
 
 
-class Times(NamedTuple):
-    """What one loader took [s].
+def timed(make: Maker, case: Case, workers: int) -> tuple[float, float]:
+    """Iterate two epochs.
 
-    Attributes:
-        first_s: to the first batch of the first epoch, start of the workers included.
-        next_s: the second epoch, to its last batch.
+    Returns:
+        The time to the first batch, start of the workers included, and of the second epoch [s].
     """
-
-    first_s: float
-    next_s: float
-
-
-def timed(make: Maker, case: Case, workers: int) -> Times:
-    """Iterate two epochs."""
     gc.collect()
     begun_s = time.perf_counter()
     loader = make(case.dataset, case.batch_size, workers)
@@ -115,22 +108,21 @@ def timed(make: Maker, case: Case, workers: int) -> Times:
     next_s = time.perf_counter() - begun_s
     if seen != len(case.dataset):
         raise RuntimeError(f"an epoch of {case.name!r} gave {seen} of {len(case.dataset)} samples")
-    close = getattr(loader, "close", None)
-    if close is not None:
-        close()
-    return Times(first_s, next_s)
+    if isinstance(loader, nbpipe.DataLoader):
+        loader.close()
+    return first_s, next_s
 
 
 def rows(rounds: int, workers: int) -> list[list[str]]:
     """Measure all cases and peers, and give the lines of a table."""
     made = []
     for case in CASES:
-        for name, (ours, has_workers) in PEERS.items():
+        for name, (make, has_workers) in PEERS.items():
             count = workers if has_workers else 0
-            pairs = [(timed(ours, case, count), timed(_torchs, case, count)) for _ in range(rounds)]
-            first = median(other.first_s / one.first_s for one, other in pairs)
-            later = median(other.next_s / one.next_s for one, other in pairs)
-            rate = len(case.dataset) / median(one.next_s for one, _ in pairs)
+            pairs = [(timed(make, case, count), timed(_torchs, case, count)) for _ in range(rounds)]
+            first = median(torchs[0] / ours[0] for ours, torchs in pairs)
+            later = median(torchs[1] / ours[1] for ours, torchs in pairs)
+            rate = len(case.dataset) / median(ours[1] for ours, _ in pairs)
             made.append([case.name, name, f"{later:.2f}", f"{first:.2f}", f"{rate:,.0f}"])
     return made
 
@@ -143,9 +135,8 @@ def main() -> None:
     options = parser.parse_args()
     warm = nbpipe.DataLoader(Samples(4), num_workers=1)
     list(warm)  # the fork server starts once in the life of a process
-    head = ["dataset", "nbpipe's workers", "epoch, x torch", "first batch, x torch", "samples/s"]
-    for row in [head, ["---"] * len(head), *rows(options.rounds, options.workers)]:
-        print("| " + " | ".join(row) + " |")
+    head = ("dataset", "nbpipe's workers", "epoch, x torch", "first batch, x torch", "samples/s")
+    say(markdown(head, rows(options.rounds, options.workers)))
 
 
 if __name__ == "__main__":

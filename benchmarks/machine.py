@@ -6,22 +6,16 @@ import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import nbpipe
+
 from .catalogue import installed_version
 
-_PACKAGES = (
-    "spdl",
-    "spdl_core",
-    "torch",
-    "torchdata",
-    "grain",
-    "numpy",
-    "pillow",
-    "scikit-learn",
-    "scikit-image",
-)
+_PEERS = ("spdl", "spdl_core", "torch", "torchdata", "grain")
+_OTHERS = ("numpy", "pillow", "scikit-learn", "scikit-image")
 
 
 def cores() -> int:
@@ -31,8 +25,9 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def describe() -> dict[str, Any]:
-    """Give cores, CPU, Python, system and the versions of all who take part."""
+def describe(packages: Sequence[str] = (*_PEERS, *_OTHERS)) -> dict[str, Any]:
+    """Return cores, CPU, Python, system and the versions of these packages."""
+    found = {package: installed_version(package) for package in packages}
     return {
         "cores": cores(),
         "cpu": _cpu(),
@@ -40,25 +35,12 @@ def describe() -> dict[str, Any]:
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         "switch_interval_s": sys.getswitchinterval(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {"nbpipe": _nbpipe_version(), **_versions()},
+        "versions": {"nbpipe": nbpipe.__version__, **{k: v for k, v in found.items() if v}},
     }
 
 
-def _versions() -> dict[str, str]:
-    found = {package: installed_version(package) for package in _PACKAGES}
-    return {package: version for package, version in found.items() if version}
-
-
-def _nbpipe_version() -> str:
-    import nbpipe
-
-    return str(getattr(nbpipe, "__version__", "unknown"))
-
-
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or "unknown"

@@ -15,11 +15,6 @@ def cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def switches() -> int:
-    """Return how often the threads of this process gave their core away of themselves."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-
-
 def live_children() -> int:
     """Give the number of processes below this one."""
     import psutil
@@ -43,10 +38,9 @@ def _process_cpu_s(process: Any) -> float:
     import psutil
 
     try:
-        times = process.cpu_times()
+        return float(sum(process.cpu_times()[:4]))  # user, system, and those of its children
     except psutil.NoSuchProcess:  # it ended meanwhile: who waited for it counts its time
         return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 class Meter:
@@ -54,7 +48,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._cpu_s = cpu_s()
-        self._switches = switches()
+        self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
         self.start_s = time.perf_counter()
         self.threads = threading.active_count()
 
@@ -67,8 +61,8 @@ class Meter:
         return cpu_s() - self._cpu_s
 
     def switches(self) -> int:
-        """Return the voluntary switches since the start."""
-        return switches() - self._switches
+        """Return how often threads gave their core away of themselves since the start."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - self._switches
 
     def threads_left(self) -> int:
         """Give the number of threads beyond those at the start."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,20 +13,14 @@ from typing import Any, TypeVar
 from . import machine, photos
 from .catalogue import Contender
 from .job import ChildError, Job, measure_in_process
-from .results import FAILED, MISSING, OK, REFUSED, Measurement
+from .report import columns_of, number
+from .results import FAILED, MISSING, OK, REFUSED, Measurement, say
 from .tasks import burn_loops
 from .workload import LIMIT_S, Workload
 
 T = TypeVar("T")
 Runner = Callable[[Job, float], dict[str, float]]
 BURN_S = 0.003
-_HEADLINES = (
-    ("items_per_s", "{:,.0f} items/s"),
-    ("first_s", "first batch after {:.4f} s"),
-    ("grow_p95_s", "growth p95 {:.4f} s"),
-    ("added_share", "reading adds {:.2%} of CPU"),
-    ("blocked_share", "{:.3%} of a core"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,7 @@ class Entry:
             contender=self.contender.name,
             items=max(1, int(workload.items[scene.quick] * share)),
             options=self.options,
+            is_warm=workload.is_warm,
             warmup=workload.warmup,
             cycles=max(2, round(cycles * share)),
             window_s=workload.window_s / 4 if scene.quick else workload.window_s,
@@ -123,13 +117,13 @@ def entries(
         rounds: how often each one is measured.
         more: settings in place of those of the catalogue.
     """
-    for number in range(rounds):
+    for turn in range(rounds):
         for workload in workloads:
-            if number < workload.max_rounds:
+            if turn < workload.max_rounds:
                 for contender in contenders:
                     if contender.takes_part(workload.key):
                         options = {**contender.settings(workload.key), **(more or {})}
-                        yield Entry(workload, contender, number, options)
+                        yield Entry(workload, contender, turn, options)
 
 
 def run(todo: Sequence[Entry], *, quick: bool) -> list[Measurement]:
@@ -151,10 +145,8 @@ def headline(measurement: Measurement) -> str:
     """Return the one number of a measurement, or why there is none."""
     if measurement.status != OK:
         return f"{measurement.status}: {measurement.note}"
-    for key, text in _HEADLINES:
-        if key in measurement.values:
-            return text.format(measurement.values[key])
-    return ""
+    title, value, scale = columns_of(measurement.workload)[0]
+    return f"{number(measurement.values[value] * scale)} {title}"
 
 
 def chosen(things: Sequence[T], names: str, name: Callable[[T], str]) -> list[T]:
@@ -169,9 +161,3 @@ def chosen(things: Sequence[T], names: str, name: Callable[[T], str]) -> list[T]
         if word not in known:
             raise SystemExit(f"no {word!r}; there are {', '.join(known)}")
     return [known[word] for word in wanted] if wanted else list(things)
-
-
-def say(text: str) -> None:
-    """Write a line."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()

@@ -15,6 +15,9 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
+from .report import markdown
+from .results import say
+
 ITEMS = 400
 STEP_S = 0.0025
 SLOWER = 3
@@ -40,24 +43,26 @@ def main() -> None:
         port = first.stdout.readline().strip()
         with subprocess.Popen([*command, "1", port], stdout=subprocess.PIPE, text=True) as second:
             answers = [json.loads(process.communicate()[0]) for process in (first, second)]
-    print(f"{os.cpu_count()} cores, {ITEMS} items, steps of {STEP_S * 1e3:g} ms, ", end="")
-    print(f"rank 1 {SLOWER} times slower; median of {ROUNDS} rounds\n")
-    print("| how | time of the slowest rank [s] | items of ranks 0, 1 | each item once |")
-    print("|---|---:|---|---|")
-    for number in range(len(WAYS)):
-        row(WAYS[number][0], [answer["epochs"][number] for answer in answers])
-    print(f"\none claim, both ranks at once: {max(a['claim_us'] for a in answers):.0f} us")
+    rows = [
+        row(how, [answer["epochs"][number] for answer in answers])
+        for number, (how, _, _) in enumerate(WAYS)
+    ]
+    head = ("how", "time of the slowest rank [s]", "items of ranks 0, 1", "each item once")
+    say(
+        f"{os.cpu_count()} cores, {ITEMS} items, steps of {STEP_S * 1e3:g} ms, rank 1 {SLOWER} "
+        f"times slower; median of {ROUNDS} rounds\n\n{markdown(head, rows)}\n\n"
+        f"one claim, both ranks at once: {max(a['claim_us'] for a in answers):.0f} us"
+    )
 
 
-def row(how: str, ranks: list[list[Numbers]]) -> None:
-    """Print what one way took."""
+def row(how: str, ranks: list[list[Numbers]]) -> list[str]:
+    """Return the cells of what one way took."""
     rounds = list(zip(*ranks, strict=True))
     elapsed_s = median(max(rank["elapsed_s"] for rank in one) for one in rounds)
     counts = ", ".join(str(len(rank["items"])) for rank in rounds[-1])
-    once = all(
-        sorted(chain(*(rank["items"] for rank in one))) == list(range(ITEMS)) for one in rounds
-    )
-    print(f"| {how} | {elapsed_s:.2f} | {counts} | {'yes' if once else 'NO'} |")
+    items = [sorted(chain(*(rank["items"] for rank in one))) for one in rounds]
+    once = all(one == list(range(ITEMS)) for one in items)
+    return [how, f"{elapsed_s:.2f}", counts, "yes" if once else "NO"]
 
 
 def work(rank: int, port: int) -> None:

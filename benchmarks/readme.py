@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from . import charts
-from .plan import say
 from .report import conditions, markdown, number
-from .results import BARE, OURS, RATE, Results
+from .results import BARE, OURS, RATE, Results, say
 from .workload import BY_KEY
 
 README = Path(__file__).parent / "README.md"

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .goals import GOALS
-from .plan import say
-from .results import BARE, FAILED, OK, OURS, RATE, Measurement, Results
+from .results import BARE, FAILED, OK, OURS, RATE, Measurement, Results, say
 from .workload import BY_KEY
 
 Column = tuple[str, str, float]  # heading with the unit, number in a measurement, its scale
@@ -28,7 +27,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {  # by the module that measures
         ("first ms", "first_s", 1e3),
         ("close ms", "close_s", 1e3),
     ),
-    "warm": _RATES,
     "restart": (
         ("first batch ms", "first_s", 1e3),
         ("cold ms", "first_cold_s", 1e3),
@@ -57,6 +55,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {  # by the module that measures
         ("processes", "processes", 1),
     ),
 }
+
+
+def columns_of(key: str) -> tuple[Column, ...]:
+    """Return the columns of a workload; the first is the number that is looked at first."""
+    return _RATES if BY_KEY[key].is_warm else COLUMNS[BY_KEY[key].measure]
 
 
 def report(results: Results) -> str:
@@ -92,8 +95,7 @@ def goals_table(results: Results) -> str:
 
 
 def _workload(results: Results, key: str) -> str:
-    workload = BY_KEY[key]
-    columns = COLUMNS[workload.measure]
+    workload, columns = BY_KEY[key], columns_of(key)
     header = ["", *(title for title, _, _ in columns)]
     header += ["nbpipe is", "share of bare"] if workload.is_rated else []
     names = results.contenders(key)
@@ -178,15 +180,10 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 
 
 def main() -> None:
-    """Print the report of the files named; write it where that is asked for."""
+    """Print the report of the files named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--write", action="store_true", help="write x.md beside x.json")
-    given = parser.parse_args()
-    text = report(Results.merged(given.files))
-    if given.write:
-        given.files[0].with_suffix(".md").write_text(text)
-    say(text)
+    say(report(Results.merged(parser.parse_args().files)))
 
 
 if __name__ == "__main__":

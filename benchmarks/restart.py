@@ -39,20 +39,13 @@ def _cycle(job: Job, shape: str, peer: ModuleType) -> Numbers:
             next(iterator)
         close_at_s = time.perf_counter()
         del iterator  # some peers close only when nothing holds their iterator
-    closed_at_s = time.perf_counter()
-    threads_left = meter.threads_left()
+    closed_at_s, threads_left = time.perf_counter(), meter.threads_left()
+    calls = tuple(JOURNAL)
+    ends = [end for start, end in calls if start <= close_at_s < end <= closed_at_s]
     return {
         "first_s": first_s,
         "close_s": closed_at_s - close_at_s,
-        "beyond_s": closed_at_s - _running_until_s(close_at_s, closed_at_s),
-        "late_calls": sum(start_s > close_at_s for start_s, _ in JOURNAL),
+        "beyond_s": closed_at_s - max(ends, default=close_at_s),
+        "late_calls": sum(start > close_at_s for start, _ in calls),
         "threads_left": threads_left,
     }
-
-
-def _running_until_s(close_at_s: float, closed_at_s: float) -> float:
-    """Give the end of the last call that was in progress when the close began."""
-    ends = (
-        end_s for start_s, end_s in tuple(JOURNAL) if start_s <= close_at_s < end_s <= closed_at_s
-    )
-    return max(ends, default=close_at_s)

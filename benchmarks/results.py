@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -134,3 +135,9 @@ def write(folder: Path, text: str, report: str, prefix: str = "") -> Path:
     path.write_text(text)
     path.with_suffix(".md").write_text(report)
     return path
+
+
+def say(text: str) -> None:
+    """Write a line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -86,13 +86,10 @@ def burn(loops: int) -> int:
 
 
 def burn_loops(seconds: float) -> int:
-    """Give the number of loops that `burn` does in `seconds` while it has the core to itself."""
-    loops = 20_000
-    best_s = min(_timed_burn(loops) for _ in range(15))
+    """Return the number of loops that `burn` does in `seconds` while it has the core to itself."""
+    loops, best_s = 20_000, float("inf")
+    for _ in range(15):
+        start_s = time.perf_counter()
+        burn(loops)
+        best_s = min(best_s, time.perf_counter() - start_s)
     return max(1, int(loops * seconds / best_s))
-
-
-def _timed_burn(loops: int) -> float:
-    start_s = time.perf_counter()
-    burn(loops)
-    return time.perf_counter() - start_s

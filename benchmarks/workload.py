@@ -15,8 +15,8 @@ class Workload:
         shape: pipeline that the contenders build: "noop", "io", "decode", "wait", "compute" or
             "transport".
         items: items of a full measurement, and of a quick one.
-        measure: module that measures it: "stream", "warm", "restart", "live", "polling" or
-            "idle".
+        measure: module that measures it: "stream", "restart", "live", "polling" or "idle".
+        is_warm: its processes have started before the clock does.
         warmup: items before the clock starts.
         cycles: repetitions inside one process.
         burn_s: pure Python of the consumer for each batch, or of the stage for each item [s].
@@ -30,6 +30,7 @@ class Workload:
     shape: str
     items: tuple[int, int]
     measure: str = "stream"
+    is_warm: bool = False
     warmup: int = 0
     cycles: int = 1
     burn_s: float = 0.0
@@ -40,7 +41,7 @@ class Workload:
     @property
     def is_rated(self) -> bool:
         """Whether it has items per second, and so ratios."""
-        return self.measure in ("stream", "warm")
+        return self.measure == "stream"
 
 
 LIMIT_S = 60.0  # a child that takes longer is ended
@@ -56,17 +57,17 @@ WORKLOADS = (
     Workload("W2", "5 ms sleep x 32, then 1 ms x 8, batch 32 to torch", "io", _IO, warmup=64),
     Workload("W2b", "W2 while the consumer burns 3 ms of pure Python per batch", "io", _IO,
              warmup=64, burn_s=0.003),
-    Workload("W2i", "W2b with the pipeline in a process of its own", "io", _IO, "warm",
+    Workload("W2i", "W2b with the pipeline in a process of its own", "io", _IO, is_warm=True,
              warmup=640, burn_s=0.003),
     Workload("W3", "256x256 JPEG -> 224x224 -> numpy -> batch 32, threads", "decode",
              (1_280, 320), warmup=64),
     Workload("W4", "2 ms of pure Python -> array of 150 KB, 2 processes", "compute",
-             (4_000, 1_000), "warm", warmup=200, burn_s=0.002, floats=FLOATS_OF_150_KB),
+             (4_000, 1_000), is_warm=True, warmup=200, burn_s=0.002, floats=FLOATS_OF_150_KB),
     Workload("W5", "async 20 ms sleep x 256", "wait", (19_200, 5_120), warmup=512),
-    Workload("W6", "arrays of 4 MB out of a process stage", "transport", (2_000, 400), "warm",
+    Workload("W6", "arrays of 4 MB out of a process stage", "transport", (2_000, 400), is_warm=True,
              warmup=200, floats=FLOATS_OF_4_MB),
     Workload("W6s", "arrays of 150 KB out of a process stage", "transport", (20_000, 4_000),
-             "warm", warmup=400, floats=FLOATS_OF_150_KB),
+             is_warm=True, warmup=400, floats=FLOATS_OF_150_KB),
     Workload("W7", "W2: first batch after start, then stop after 5 batches", "io",
              (9_600, 9_600), "restart", cycles=6, max_rounds=3),
     Workload("live", "grow 1 -> 32, shrink 32 -> 1 while the epoch runs", "io", _ENDLESS, "live",

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.panel import cells
-from benchmarks.panel.lines import Line, report
-from benchmarks.panel.log import inside
+from benchmarks.panel.lines import Line, inside, report
 from benchmarks.results import Measurement, Results
 
 MACHINE = {"cores": 2, "cpu": "a CPU", "python": "CPython 3.11", "versions": {"jupyterlab": "4.6"}}

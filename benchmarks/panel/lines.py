@@ -1,4 +1,4 @@
-"""Lines: the table, and its goals."""
+"""Lines: the table with its goals, and the numbers from what the kernel noted of itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any
 
 from ..report import markdown, number
 from ..results import Results, ratios
+
+Window = tuple[float, float]  # from and until [s], time of day
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def report(results: Results) -> str:
     about = results.machine
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     head = ("", "goal", "median", "middle half", "rounds", "verdict")
-    rows = [line.cells() for line in (*kernel_lines(results), *page_lines(results))]
+    rows = [line.cells() for line in _lines(results)]
     return (
         f"# The live panel, {results.started}\n\n"
         f"{about['cores']} cores, {about['cpu']}, {about['python']}. {versions}.\n\n"
@@ -78,32 +81,27 @@ def report(results: Results) -> str:
     )
 
 
-def kernel_lines(results: Results) -> list[Line]:
-    """Give what a panel costs the kernel: an open view, one that is closed, its threads alone."""
-    panels, sockets = "nbpipe-panels_share", "IOPub_share"
-    six = partial(_of, results, "six stages")
-    w2 = partial(_of, results, "W2")
+def _lines(results: Results) -> list[Line]:
+    """Return what a panel costs the kernel and the page, and how soon it is there."""
+    panels, sockets, w2 = "nbpipe-panels_share", "IOPub_share", "cpu_us_per_item"
+
+    def of(workload: str, name: str, value: str) -> list[float]:
+        return list(results.by_round(workload, name, value).values())
+
+    six, paint = partial(of, "six stages"), partial(of, "first paint")
+    sent, added = partial(of, "messages", "open"), partial(_added, results)
     return [
-        Line("six stages: an open view adds", "%", _added(results, "kernel_share"), 0.005),
+        Line("six stages: an open view adds", "%", added("kernel_share"), 0.005),
         Line("- its thread alone", "%", six("open", panels)),
-        Line("- the thread that writes to sockets", "%", _added(results, sockets)),
+        Line("- the thread that writes to sockets", "%", added(sockets)),
         Line("- the kernel without a view", "%", six("no view", "kernel_share")),
         Line("W2: an open view adds, CPU per item", "%", _extra(results, "open"), 0.01),
         Line("- its threads alone, of the process", "%", _own(results), 0.01),
         Line("W2: no view adds, CPU per item", "%", _extra(results, "no view"), 0.0),
-        Line("- its thread alone, of a core", "%", w2("no view", panels), 0.0),
-        Line("- CPU per item, never shown", "us", w2("plain", "cpu_us_per_item")),
-    ]
-
-
-def page_lines(results: Results) -> list[Line]:
-    """Give what a panel costs the page, how much it is sent, and how soon it is there."""
-    six = partial(_of, results, "six stages")
-    sent = partial(_of, results, "messages", "open")
-    paint = partial(_of, results, "first paint")
-    return [
-        Line("browser: the panel adds to its page", "%", _added(results, "renderer_share"), 0.08),
-        Line("- to all of Chromium", "%", _added(results, "chromium_share")),
+        Line("- its thread alone, of a core", "%", of("W2", "no view", panels), 0.0),
+        Line("- CPU per item, never shown", "us", of("W2", "plain", w2)),
+        Line("browser: the panel adds to its page", "%", added("renderer_share"), 0.08),
+        Line("- to all of Chromium", "%", added("chromium_share")),
         Line("- the page without a view", "%", six("no view", "renderer_share")),
         Line("a tick", "B", sent("tick_bytes")),
         Line("- in a second", "1/s", sent("ticks_per_s")),
@@ -114,10 +112,6 @@ def page_lines(results: Results) -> list[Line]:
         Line("reload: state of the widget to paint", "s", paint("reload", "paint_s"), 0.3),
         Line("- from the reload", "s", paint("reload", "whole_s")),
     ]
-
-
-def _of(results: Results, workload: str, name: str, value: str) -> list[float]:
-    return list(results.by_round(workload, name, value).values())
 
 
 def _added(results: Results, value: str) -> list[float]:
@@ -146,17 +140,35 @@ def _own(results: Results) -> list[float]:
 
 def _acks(results: Results) -> str:
     """Give the table of key presses."""
+    times = ("median_s", "worst_s", "step_s")
     rows = [
-        [
-            one.contender,
-            *map(_ms, (values["median_s"], values["worst_s"], values["step_s"])),
-            one.note,
-        ]
+        [one.contender, *(f"{1000 * one.values[name]:.0f} ms" for name in times), one.note]
         for one in results.measurements
-        if one.workload == "acks" and (values := one.values)
+        if one.workload == "acks" and one.values
     ]
     return markdown(("key press to ack", "median", "worst", "a step takes", ""), rows)
 
 
-def _ms(time_s: float) -> str:
-    return f"{1000 * time_s:.0f} ms"
+def inside(rows: Sequence[Any], window: Window) -> dict[str, float]:
+    """Give what a log says of a window.
+
+    Args:
+        rows: time of day [s], CPU time of the process [s], items so far, and by name of thread
+            the CPU time of each thread of that name [s].
+        window: the time to look at.
+
+    Raises:
+        ValueError: there are fewer than two rows in it.
+    """
+    found = [row for row in rows if window[0] <= row[0] <= window[1]]
+    if len(found) < 2:
+        raise ValueError(f"a window needs at least 2 rows of the log, got {len(found)}")
+    (since_s, cpu_since_s, items_since, before), *_, (until_s, cpu_s, items, after) = found
+    elapsed_s, spent_s, passed = until_s - since_s, cpu_s - cpu_since_s, items - items_since
+    numbers = {"kernel_share": spent_s / elapsed_s, "items_per_s": passed / elapsed_s}
+    if passed:
+        numbers["cpu_us_per_item"] = 1e6 * spent_s / passed
+    for name, threads in after.items():
+        own_s = sum(own_s - before[name].get(thread, 0.0) for thread, own_s in threads.items())
+        numbers[f"{name}_share"] = own_s / elapsed_s
+    return numbers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from pathlib import Path
 from statistics import median
 
 from tests.browser.lab import WIRE
@@ -12,9 +13,13 @@ from tests.browser.panel import PanelPage
 
 from ..results import Measurement
 from .cells import PACED, SIX, STEPS, TRAINED, TRAINING, W2, W2_LOOP
-from .log import Window, inside
+from .lines import Window, inside
 from .place import Place, cpu_s, end, look, train
-from .scripts import KEYS, LOOK, MARKS
+
+# What a page runs before anything else.
+LOOK, MARKS, KEYS = (
+    Path(__file__).with_name(f"{name}.js").read_text() for name in ("look", "marks", "keys")
+)
 
 
 def six_stages(place: Place) -> list[Measurement]:
@@ -131,9 +136,8 @@ def _acks(place: Place, name: str, step: str) -> Measurement:
         page.finish(3, flag)
         step_s, threads = json.loads(page.said(3))
     values = {"median_s": median(took_s), "worst_s": max(took_s), "step_s": step_s}
-    numbered = {f"press_{turn}_s": ack_s for turn, ack_s in enumerate(took_s)}
     note = f"answered in {', '.join(threads)}"
-    return Measurement("acks", name, 0, note=note, values={**values, **numbered})
+    return Measurement("acks", name, 0, note=note, values=values)
 
 
 def _from_keys(page: PanelPage) -> list[float]:

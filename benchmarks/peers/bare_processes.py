@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +29,7 @@ def compute(job: Job) -> Numbers:
     counter = context.Value("q", 0)
     with _processes(context, _compute, [(job, counter, barrier)] * WORKERS):
         barrier.wait()
-        start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
-        barrier.wait()
-        elapsed_s = time.perf_counter() - start_s
-        return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
+        return _timed(barrier.wait)
 
 
 def transport(job: Job) -> Numbers:
@@ -44,41 +40,37 @@ def transport(job: Job) -> Numbers:
     try:
         with _processes(context, _fill, [(slots, memory.name, job.warmup + job.items)]):
             slots.copy_out(memory, job.warmup)
-            start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
-            slots.copy_out(memory, job.items)
-            elapsed_s = time.perf_counter() - start_s
-            return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
+            return _timed(lambda: slots.copy_out(memory, job.items))
     finally:
         memory.close()
         memory.unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class _Slots:
+def _timed(work: Callable[[], object]) -> Numbers:
+    start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
+    work()
+    elapsed_s = time.perf_counter() - start_s
+    return {"elapsed_s": elapsed_s, "cpu_s": tree_cpu_s() - start_cpu_s}
+
+
+class _Slots(NamedTuple):
     """Slots of shared memory that go round: empty ones and filled ones."""
 
     empty: Any
     filled: Any
     floats: int
 
+    def view(self, memory: SharedMemory, item: int) -> NDArray[np.float32]:
+        """Return the slot of an item; every number of items is a multiple of the slots."""
+        offset = item % SLOTS * self.floats * 4
+        return np.frombuffer(memory.buf, np.float32, self.floats, offset)
+
     def copy_out(self, memory: SharedMemory, items: int) -> None:
-        """Copy `items` slots in turn; every number of items is a multiple of the slots."""
+        """Copy `items` slots in turn."""
         for item in range(items):
             self.filled.acquire()
             self.view(memory, item).copy()
             self.empty.release()
-
-    def fill(self, memory: SharedMemory, items: int) -> None:
-        """Fill `items` slots in turn."""
-        for item in range(items):
-            self.empty.acquire()
-            self.view(memory, item).fill(item)
-            self.filled.release()
-
-    def view(self, memory: SharedMemory, item: int) -> NDArray[np.float32]:
-        """Give the slot of an item."""
-        offset = item % SLOTS * self.floats * 4
-        return np.frombuffer(memory.buf, np.float32, self.floats, offset)
 
 
 @contextmanager
@@ -110,5 +102,11 @@ def _next(counter: Any) -> int:
 
 def _fill(slots: _Slots, name: str, items: int) -> None:
     memory = SharedMemory(name)
-    slots.fill(memory, items)
+    for item in range(items):
+        slots.empty.acquire()
+        slots.view(memory, item).fill(item)
+        slots.filled.release()
     memory.close()
+
+
+WORKS = {"compute": compute, "transport": transport}

@@ -73,11 +73,5 @@ def _arrays(job: Job) -> Any:
     return _in_processes(read, job.option("workers", default=2), job)
 
 
-_BUILDERS = {
-    "noop": _noop,
-    "io": _io,
-    "decode": _decode,
-    "wait": _wait,
-    "compute": _arrays,
-    "transport": _arrays,
-}
+_ARRAYS = dict.fromkeys(("compute", "transport"), _arrays)
+_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait, **_ARRAYS}

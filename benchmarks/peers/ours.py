@@ -63,11 +63,5 @@ def _arrays(job: Job) -> nbpipe.Pipeline:
     )
 
 
-_BUILDERS = {
-    "noop": _noop,
-    "io": _io,
-    "decode": _decode,
-    "wait": _wait,
-    "compute": _arrays,
-    "transport": _arrays,
-}
+_ARRAYS = dict.fromkeys(("compute", "transport"), _arrays)
+_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait, **_ARRAYS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from spdl.pipeline import Pipeline, PipelineBuilder
@@ -11,22 +11,16 @@ from spdl.pipeline import Pipeline, PipelineBuilder
 from ..job import Job
 from ..photos import photo_paths
 from ..tasks import BATCH, decode, fetch, same, wait_async
-from .spdl_processes import open_isolated, open_processes, order, settings
+from .spdl_processes import ORDER, open_isolated, open_processes, settings, started
 
 
-@contextmanager
-def open_pipeline(job: Job, shape: str) -> Iterator[Iterator[Any]]:
+def open_pipeline(job: Job, shape: str) -> AbstractContextManager[Iterator[Any]]:
     """Build, start, and give the pipeline's iterator; stop it at the end."""
     if shape in ("compute", "transport"):
-        with open_processes(job) as arrays:
-            yield arrays
-    elif job.option("isolate", default=False):
-        with open_isolated(_io_builder(job), job) as batches:
-            yield batches
-    else:
-        pipeline = _BUILDERS[shape](job)
-        with pipeline.auto_stop():
-            yield iter(pipeline)
+        return open_processes(job)
+    if job.option("isolate", default=False):
+        return open_isolated(_io_builder(job), job)
+    return started(_BUILDERS[shape](job))
 
 
 def _build(builder: PipelineBuilder[Any, Any], job: Job, threads: int) -> Pipeline[Any]:
@@ -38,7 +32,7 @@ def _build(builder: PipelineBuilder[Any, Any], job: Job, threads: int) -> Pipeli
 def _noop(job: Job) -> Pipeline[Any]:
     builder = PipelineBuilder[Any, Any]().add_source(range(job.items))
     for _ in range(3):
-        builder.pipe(same, concurrency=4, output_order=order(job))
+        builder.pipe(same, concurrency=4, output_order=ORDER)
     return _build(builder, job, job.option("threads", default=12))
 
 
@@ -52,8 +46,8 @@ def _io_builder(job: Job) -> PipelineBuilder[Any, Any]:
     return (
         PipelineBuilder[Any, Any]()
         .add_source(range(job.items))
-        .pipe(fetch, concurrency=32, output_order=order(job))
-        .pipe(to_tensor, concurrency=8, output_order=order(job))
+        .pipe(fetch, concurrency=32, output_order=ORDER)
+        .pipe(to_tensor, concurrency=8, output_order=ORDER)
         .aggregate(BATCH)
         .pipe(stack)
     )
@@ -66,7 +60,7 @@ def _decode(job: Job) -> Pipeline[Any]:
     builder = (
         PipelineBuilder[Any, Any]()
         .add_source(photo_paths(job.photos, job.items))
-        .pipe(decode, concurrency=threads, output_order=order(job))
+        .pipe(decode, concurrency=threads, output_order=ORDER)
         .aggregate(BATCH)
         .pipe(np.stack)
     )
@@ -75,7 +69,7 @@ def _decode(job: Job) -> Pipeline[Any]:
 
 def _wait(job: Job) -> Pipeline[Any]:
     builder = PipelineBuilder[Any, Any]().add_source(range(job.items))
-    builder.pipe(wait_async, concurrency=256, output_order=order(job))
+    builder.pipe(wait_async, concurrency=256, output_order=ORDER)
     return _build(builder, job, job.option("threads", default=2))
 
 

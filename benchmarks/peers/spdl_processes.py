@@ -6,13 +6,14 @@ import gc
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from spdl.pipeline import (
     AsyncQueue,
+    Pipeline,
     PipelineBuilder,
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
@@ -26,29 +27,16 @@ from ..tasks import producer
 
 CONTEXT = "forkserver"
 BYTES_PER_FLOAT = 4
-
-
-class DeepQueue(AsyncQueue):
-    """A queue of 64 between stages, where SPDL's own holds 2."""
-
-    def __init__(self, info: Any, *, buffer_size: int = 1) -> None:
-        super().__init__(info, buffer_size=max(buffer_size, 64))
-
-
-def order(job: Job) -> str:
-    """Give the order of the output: "input" or "completion"."""
-    found: str = job.option("order", default="input")
-    return found
+ORDER = "input"
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """Give the arguments of `build`: statistics are off unless the job wants them."""
-    found: dict[str, Any] = {"use_thread_output_queue": job.option("thread_queue", default=True)}
+    """Return the arguments of `build`: statistics are off unless the job wants them."""
+    found: dict[str, Any] = {"use_thread_output_queue": True}
     if not job.option("hooks", default=False):
         found["task_hook_factory"] = _no_hooks
     if not job.option("queue_stats", default=False):
-        deep = job.option("deep_queues", default=False)
-        found["queue_class"] = DeepQueue if deep else AsyncQueue
+        found["queue_class"] = AsyncQueue
     return found
 
 
@@ -69,10 +57,15 @@ class Arrays:
 
 
 @contextmanager
-def open_processes(job: Job) -> Iterator[Iterator[Any]]:
+def started(pipeline: Pipeline[Any]) -> Iterator[Iterator[Any]]:
+    """Start a pipeline and give its iterator; stop it at the end."""
+    with pipeline.auto_stop():
+        yield iter(pipeline)
+
+
+def open_processes(job: Job) -> AbstractContextManager[Iterator[Any]]:
     """Open the arrays of W4 and W6 by the way that the job names."""
-    with _OPENERS[job.option("way", default="executor")](job) as iterator:
-        yield iterator
+    return _OPENERS[job.option("way", default="executor")](job)
 
 
 @contextmanager
@@ -98,14 +91,10 @@ def _source(job: Job) -> PipelineBuilder[Any, Any]:
 @contextmanager
 def _executor(job: Job) -> Iterator[Iterator[Any]]:
     workers = job.option("workers", default=2)
-    calls = job.option("calls", default=workers)
     context = multiprocessing.get_context(CONTEXT)
     with ProcessPoolExecutor(workers, mp_context=context) as executor:
-        call: dict[str, Any] = {
-            "concurrency": calls,
-            "executor": executor,
-            "output_order": order(job),
-        }
+        call: dict[str, Any] = {"executor": executor, "output_order": ORDER}
+        call["concurrency"] = workers
         if chunk := job.option("chunk", default=0):
             many = partial(_each, producer(job))
             builder = _source(job).aggregate(chunk).pipe(many, **call).disaggregate()
@@ -122,8 +111,7 @@ def _each(produce: Callable[[int], Any], numbers: list[int]) -> list[Any]:
     return [produce(number) for number in numbers]
 
 
-@contextmanager
-def _region(job: Job) -> Iterator[Iterator[Any]]:
+def _region(job: Job) -> AbstractContextManager[Iterator[Any]]:
     pool = ProcessPoolExecutorConfig(job.option("workers", default=2), mp_context=CONTEXT)
     builder = (
         _source(job)
@@ -132,8 +120,7 @@ def _region(job: Job) -> Iterator[Iterator[Any]]:
         .to(MAIN_PROCESS, buffer_size=job.option("buffer_out", default=1))
     )
     pipeline = builder.add_sink(job.option("sink", default=3)).build(num_threads=2, **settings(job))
-    with pipeline.auto_stop():
-        yield iter(pipeline)
+    return started(pipeline)
 
 
 @contextmanager
@@ -147,26 +134,19 @@ def _arena(job: Job) -> Iterator[Iterator[Any]]:
 
 
 def _part(job: Job, numbers: range) -> Iterable[Any]:
-    arrays = Arrays(producer(job), numbers)
     return iterate_in_subprocess(
-        partial(_same, arrays),
+        partial(Arrays, producer(job), numbers),
         buffer_size=job.option("buffer", default=3),
         arena=_arena_of(job),  # whose condition asks for the default start method
     )
 
 
-def _same(arrays: Arrays) -> Arrays:
-    return arrays
-
-
-def _arena_of(job: Job) -> SharedMemoryRingBuffer | SharedMemorySegmentPool | None:
+def _arena_of(job: Job) -> SharedMemoryRingBuffer | SharedMemorySegmentPool:
     slots = job.option("slots", default=8)
     size_bytes = job.floats * BYTES_PER_FLOAT
     if job.option("way", default="") == "pool":
         return SharedMemorySegmentPool(size_bytes, slots)
-    if job.option("way", default="") == "ring":
-        return SharedMemoryRingBuffer(size_bytes * slots)
-    return None
+    return SharedMemoryRingBuffer(size_bytes * slots)
 
 
 def _in_turn(parts: list[Iterable[Any]]) -> Iterator[Any]:
@@ -177,10 +157,4 @@ def _in_turn(parts: list[Iterable[Any]]) -> Iterator[Any]:
     return (item for turn in zip(*iterators, strict=True) for item in turn)
 
 
-_OPENERS = {
-    "executor": _executor,
-    "region": _region,
-    "queue": _arena,
-    "ring": _arena,
-    "pool": _arena,
-}
+_OPENERS = {"executor": _executor, "region": _region, "ring": _arena, "pool": _arena}

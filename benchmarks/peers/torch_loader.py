@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -77,9 +75,7 @@ def _io(job: Job) -> Iterator[Any]:
 
 def _decode(job: Job) -> Iterator[Any]:
     photos = Made(decode, photo_paths(job.photos, job.items))
-    collate = np.stack if job.option("numpy", default=False) else None
-    workers = job.option("threads", default=job.cores)
-    return iter(DataLoader(photos, BATCH, num_workers=workers, collate_fn=collate))
+    return iter(DataLoader(photos, BATCH, num_workers=job.option("threads", default=job.cores)))
 
 
 def _wait(job: Job) -> Iterator[Any]:
@@ -90,7 +86,6 @@ def _wait(job: Job) -> Iterator[Any]:
 
 
 def _arrays(job: Job) -> Iterator[Any]:
-    torch.multiprocessing.set_sharing_strategy(job.option("sharing", default="file_descriptor"))
     size = job.option("batch", default=None)  # None: sample by sample
     loader = DataLoader(
         Made(Tensors(producer(job)), range(job.items)),
@@ -101,11 +96,5 @@ def _arrays(job: Job) -> Iterator[Any]:
     return itertools.chain.from_iterable(loader) if size else iter(loader)
 
 
-_BUILDERS = {
-    "noop": _noop,
-    "io": _io,
-    "decode": _decode,
-    "wait": _wait,
-    "compute": _arrays,
-    "transport": _arrays,
-}
+_ARRAYS = dict.fromkeys(("compute", "transport"), _arrays)
+_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait, **_ARRAYS}

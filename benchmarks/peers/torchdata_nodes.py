@@ -83,17 +83,11 @@ def _arrays(job: Job) -> BaseNode[Any]:
         num_workers=job.option("workers", default=2),
         in_order=True,
         method="process",
-        multiprocessing_context=job.option("context", default="forkserver"),
+        multiprocessing_context="forkserver",
         snapshot_frequency=job.option("snapshot_frequency", default=1000),
         prebatch=job.option("prebatch", default=None),
     )
 
 
-_BUILDERS = {
-    "noop": _noop,
-    "io": _io,
-    "decode": _decode,
-    "wait": _wait,
-    "compute": _arrays,
-    "transport": _arrays,
-}
+_ARRAYS = dict.fromkeys(("compute", "transport"), _arrays)
+_BUILDERS = {"noop": _noop, "io": _io, "decode": _decode, "wait": _wait, **_ARRAYS}
