@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ import numpy as np
 import nbpipe
 
 from .machine import cores
-from .ratios import median
 from .tasks import BATCH, CONVERT_S, FETCH_S, same
 
 ROUNDS = 3
