@@ -58,6 +58,13 @@ CHAINS = {
     "route": lambda: numbers().route(
         lambda n: n % 2, {0: lambda c: c.map(draw, name="draw"), 1: lambda c: c.map(abs)}
     ),
+    "routes": lambda: numbers().route(
+        lambda n: n % 2,
+        {
+            0: lambda c: c.route(lambda n: n % 3, dict.fromkeys(range(3), lambda c: c.map(draw))),
+            1: lambda c: c.map(draw, name="odd").batch(4, collate=list),
+        },
+    ),
     "cache": lambda: numbers().map(draw).cache().map(lambda pair: pair, name="after"),
     "nested": lambda: nbpipe.source(numbers().map(abs)).map(draw),
     "empty": lambda: nbpipe.source([]),
