@@ -288,9 +288,9 @@ class Epoch:
                 runtime, out = node.runtime, node.out
                 if runtime.active >= runtime.concurrency:
                     continue
-                places = runtime.prefetch + runtime.concurrency + node.gathers
+                most = runtime.prefetch + (runtime.concurrency - 1) * runtime.lot + node.gathers
                 if (node.inbox.count >= node.needs or node.active_without_input) and (
-                    out.count + out.lent < places or node.active_without_room
+                    out.count + out.lent <= most or node.active_without_room
                 ):
                     task = node.take(now_ns)
                     if task is not None:

@@ -17,8 +17,8 @@ from ..ops.source import Source
 from ..ops.stage import is_async_generator_function, is_coroutine_function
 from .external import Feed, GivenItems
 from .map import Step
-from .node import CHUNK_MAX, Children, Drops, Node, Stages
-from .stats import StageRuntime
+from .node import Children, Drops, Node, Stages
+from .stats import CHUNK_MAX, StageRuntime
 from .task import DROPPED, EMPTY, Expansion, Task, add_all, child_path
 
 if TYPE_CHECKING:

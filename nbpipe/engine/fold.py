@@ -9,8 +9,8 @@ from ..base.seeding import Entry
 from ..ops.remaining import Remaining
 from ..ops.stage import Fold
 from .map import Step
-from .node import CHUNK_MAX, Drops, Node, Stages, note
-from .stats import StageRuntime
+from .node import Drops, Node, Stages, note
+from .stats import CHUNK_MAX, StageRuntime
 from .task import DROPPED, EMPTY, EpochContext, Expansion, Task, run_entries
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ..ops.join import ChoiceLog, Join
 from ..ops.remaining import Remaining
 from ..ops.route import Route
 from .fold import StreamNode
-from .node import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, Node, Stages, note, stages_of
-from .stats import StageRuntime
+from .node import Node, Stages, note, stages_of
+from .stats import CHEAP_NS, CHUNK_FOR_EACH, CHUNK_MAX, StageRuntime
 from .task import EMPTY, Task
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from ..ops.batch import Collate
 from ..ops.call import FailurePolicy
 from ..ops.remaining import Remaining
 from .failures import Failed, failed
-from .node import BOOKED_NS, BOOKING_NS, CHEAP_NS, Arrivals, Drops, Node, Stages
-from .stats import BLOCKED, READY, STARVED, StageRuntime
+from .node import BOOKED_NS, BOOKING_NS, Arrivals, Drops, Node, Stages
+from .stats import BLOCKED, CHEAP_NS, READY, STARVED, StageRuntime
 from .task import (
     DROPPED,
     Chunk,
@@ -326,9 +326,10 @@ class MapNode(Node):
 
     def room(self) -> int:
         """Return the number of further tasks that there is place for."""
-        runtime, out = self.runtime, self.out
-        places = runtime.prefetch + runtime.concurrency + self.gathers
-        return places - self.waiting - self.running - out.count - out.lent
+        runtime, out, lot = self.runtime, self.out, self.runtime.lot
+        places = runtime.prefetch + runtime.concurrency * lot + self.gathers
+        under_way = self.reserved if lot > 1 else self.waiting + self.running
+        return (places - under_way - out.count - out.lent) // lot
 
     def gathered(self, chunk: Chunk) -> Chunk:
         """Make one item of several: their values, under the path of the first."""

@@ -231,9 +231,6 @@ def note(stages: Stages, address: str, node_state: dict[str, Any]) -> None:
 # whose results have no place: a stage holds at most `prefetch` results and `concurrency` tasks.
 # A task is one item, or a chunk of them while calls take microseconds.
 CHUNK_NS = 250_000  # a chunk of cheap items should take about this long
-CHEAP_NS = 20_000  # a call that takes longer gets one item
-CHUNK_MAX = 64
-CHUNK_FOR_EACH = 8  # items of a chunk at most, for each place in front of the next stage
 CHUNK_BYTES = 1 << 20  # nor should its results be larger
 BOOKING_NS = 100_000  # a stage whose calls take longer books its slot-time at each of them
 BOOKED_NS = 500_000  # others no more often than this
@@ -395,9 +392,7 @@ class Node(ABC):
     def chunk(self, available: int) -> int:
         """Return the number of items to do at once: more when they are cheap."""
         runtime = self.runtime
-        if runtime.cost_ns >= CHEAP_NS:
-            return 1
-        most = min(available, CHUNK_MAX, CHUNK_FOR_EACH * runtime.prefetch)
+        most = min(available, runtime.lot)
         if most * runtime.cost_ns > CHUNK_NS:
             most = int(CHUNK_NS / runtime.cost_ns)
         if most * runtime.item_bytes > CHUNK_BYTES:
@@ -462,7 +457,7 @@ class Node(ABC):
             task.seen_ns = now_ns
             self.accept(task, at, fresh, now_ns, final=False)
         if task.started_ns:  # else it only waits to begin
-            self.runtime.cost_ns = max(self.runtime.cost_ns, now_ns - task.started_ns)
+            self.runtime.learn_least(now_ns - task.started_ns)
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""

@@ -31,8 +31,8 @@ from ..ops.stage import Operation, Placement, Stage
 from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode, Step, step_of
-from .node import CHUNK_FOR_EACH, CHUNK_MAX, Node
-from .stats import StageRuntime
+from .node import Node
+from .stats import CHUNK_FOR_EACH, CHUNK_MAX, StageRuntime
 from .task import DROPPED, Chunk, EpochContext, Expansion, Tally, Task
 
 if TYPE_CHECKING:

@@ -168,7 +168,7 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
             }
         else:
             rows = rows_of(scheduler, now_ns)
-        for address, (age_ns, item) in oldest(scheduler, now_ns).items():
+        for address, (age_ns, item) in oldest(scheduler, perf_counter_ns()).items():
             rows[address] = dataclasses.replace(
                 rows[address], oldest_s=age_ns / 1e9, oldest_item=item
             )
@@ -735,9 +735,8 @@ def _waits_for_a_thread(epoch: Epoch, now_ns: int) -> bool:
             continue
         if node.inbox.count < node.needs and not node.active_without_input:
             continue
-        cheap = runtime.cost_ns <= SLOW_NS and node.downstream is not None
-        if cheap and node.out.count > node.gathers:
-            continue  # whoever comes next does it, unless the next stage starves
+        if runtime.cost_ns <= SLOW_NS and node.out.count > node.gathers:
+            continue  # whoever comes next does it, unless what takes from it starves
         if node.runnable():
             return True
     return False

@@ -265,6 +265,9 @@ def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
 # Every method is called under the scheduler's lock.
 STARVED, BLOCKED, READY = 1, 2, 0
 PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
+CHEAP_NS = 20_000  # a call that takes longer gets one item
+CHUNK_MAX = 64  # cheap ones get more, but
+CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
 _NOTHING = 1 << 40  # so many places less than there may be
 
 
@@ -277,6 +280,7 @@ class StageRuntime:
         prefetch: limit in force [items].
         active: calls in progress, those of an abandoned epoch included [calls].
         cost_ns: estimated time of one call; goes up at once and down slowly [ns].
+        lot: items that one task takes at most: several while calls are cheap.
         item_bytes: estimated size of one result [bytes].
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
@@ -293,6 +297,7 @@ class StageRuntime:
         "counters",
         "item_bytes",
         "lender",
+        "lot",
         "measured_ns",
         "prefetch",
         "since_ns",
@@ -305,9 +310,9 @@ class StageRuntime:
         self.stage = stage
         self.concurrency = 1
         self.prefetch = prefetch
-        self.read_knobs()
         self.active = 0
         self.cost_ns: float = PESSIMISTIC_NS
+        self.read_knobs()
         self.item_bytes = 0.0
         self.counters = Counters()
         self.state = STARVED
@@ -340,6 +345,12 @@ class StageRuntime:
             self.prefetch = knobs["prefetch"].value
         elif "depth" in knobs:
             self.prefetch = knobs["depth"].value
+        self.limit_lot()
+
+    def limit_lot(self) -> None:
+        """Decide how many items a task may take; called when cost or limit are others."""
+        cheap = self.cost_ns < CHEAP_NS
+        self.lot = max(1, min(CHUNK_MAX, CHUNK_FOR_EACH * self.prefetch)) if cheap else 1
 
     def skip_time(self, now_ns: int) -> None:
         """Leave out the time since the last call: no epoch was in progress."""
@@ -355,6 +366,12 @@ class StageRuntime:
         counters.histogram.add(each, count, now_ns)
         each += away_ns // count
         self.cost_ns = each if each > self.cost_ns else 0.8 * self.cost_ns + 0.2 * each
+        self.limit_lot()
+
+    def learn_least(self, duration_ns: int) -> None:
+        """Note that a call in progress has taken so long already."""
+        if duration_ns > self.cost_ns:
+            self.cost_ns, self.lot = duration_ns, 1
 
     def measured(self, size_bytes: int, now_ns: int) -> None:
         """Take note of the size of one result."""
@@ -394,6 +411,7 @@ class StageRuntime:
         free = lender.concurrency - lender.active
         self.concurrency = self.active + (0 if places is None else max(0, free))
         self.prefetch = (-_NOTHING if places is None else places) - self.concurrency
+        self.limit_lot()
 
     def lend(self, calls: int, now_ns: int, *, rests: bool) -> None:
         """Note that so many more calls of an epoch that is read ahead are in progress, or fewer."""
@@ -422,7 +440,7 @@ class StageRuntime:
 
     def estimate(self, other: StageRuntime) -> None:
         """Take over what another runtime of the stage knows of its calls and results."""
-        self.cost_ns, self.item_bytes = other.cost_ns, other.item_bytes
+        self.cost_ns, self.lot, self.item_bytes = other.cost_ns, other.lot, other.item_bytes
         self.measured_ns = other.measured_ns
 
 

@@ -4,8 +4,9 @@ What is checked, and how honestly:
 
 - Limit and bound are checked under the engine's own lock, at the moment when a task is accepted:
   a stage whose calls in progress grew is within the limit in force, a stage whose held results and
-  tasks grew is within its bound, a chunk counting as one; and no chunk is larger than it may be.
-  `Knob.set` has returned only after the new limit is in force.
+  tasks grew is within its bound (`prefetch` results and `concurrency` chunks, of one item where
+  calls are slow), and no chunk is larger than it may be. `Knob.set` has returned only after the new
+  limit is in force.
 - From outside, calls inside the user's functions are counted on entry. A call was accepted after
   its thread left its last call; so the calls now in progress were once allowed together: their
   number is at most the highest value the knob had since the latest of these moments.
@@ -21,6 +22,7 @@ import pytest
 
 import nbpipe
 from nbpipe.engine.epoch import Epoch
+from nbpipe.engine.map import MapNode
 from tests.gates import drained
 from tests.strategies import examples
 
@@ -74,7 +76,8 @@ def broken(monkeypatch):
     take = Epoch.take
 
     def held(node):
-        return node.waiting + node.running + node.held()
+        by_item = node.runtime.lot > 1 and isinstance(node, MapNode)
+        return (node.reserved if by_item else node.waiting + node.running) + node.held()
 
     def head_goes_on(node, holds):
         """In order, the first of several expansions has one place whatever later ones hold."""
@@ -90,7 +93,8 @@ def broken(monkeypatch):
                 found.append(
                     f"{runtime.address}: {runtime.active} calls, limit {runtime.concurrency}"
                 )
-            bound = runtime.prefetch + runtime.concurrency + node.gathers
+            lot = runtime.lot if isinstance(node, MapNode) else 1
+            bound = runtime.prefetch + runtime.concurrency * lot + node.gathers
             if held(node) > max(holds, bound) and not head_goes_on(node, holds):
                 found.append(f"{runtime.address}: {held(node)} held, bound {bound}")
         if task is not None:
