@@ -3,8 +3,9 @@
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.gates import finished
+from tests.gates import finished, quiet
 from tests.resume.checking import LEAVE, check_every_cut
+from tests.resume.recipes import build, outcome
 from tests.resume.strategies import HANDS, RECIPES, SEEDS
 from tests.strategies import examples
 
@@ -31,5 +32,26 @@ def test_isolated_runs_go_on_exactly(recipe, hands, seed):
 
     def check():
         return check_every_cut(recipe, hands, hands, seed=seed, most=1, isolate=True)
+
+    assume(finished(check))
+
+
+@settings(ALL, max_examples=examples(0.2))
+@given(RECIPES, HANDS, HANDS, SEEDS, st.integers(0, 2))
+def test_epochs_that_are_read_ahead(recipe, first, later, seed, rests):
+    """With the next epoch ahead every cut goes on exactly, and epochs give what they gave."""
+
+    def check():
+        options = {"seed": seed, "read_ahead": True}
+        if not check_every_cut(recipe, first, later, again=0, most=3, **options):
+            return False
+        with build(recipe, first).start(seed=seed) as run:
+            expected = [outcome(run) for _ in range(3)]
+        with build(recipe, later).start(**options) as run:
+            for number in range(3):
+                assert outcome(run) == expected[number]
+                if number < rests:
+                    quiet(run)
+        return True
 
     assume(finished(check))
