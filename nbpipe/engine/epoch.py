@@ -501,10 +501,12 @@ class Ahead:
         epoch = self.epoch
         if epoch.over or (current is not None and not current.drains):
             return False
-        if epoch.memory is not None and current is not None:
-            if not current.exhausted or current.memory is None:
+        if epoch.memory is not None and self._limit_bytes is not None:
+            if current is not None and not current.exhausted:
                 return False
-            epoch.memory.limit_bytes = (self._limit_bytes or 0) - current.memory.held_bytes
+            memory = None if current is None else current.memory
+            held_bytes = 0 if memory is None else memory.held_bytes
+            epoch.memory.limit_bytes = self._limit_bytes - held_bytes
         left = {} if current is None else _places_left(current)
         for runtime in self._borrowed.values():
             lender = runtime.lender

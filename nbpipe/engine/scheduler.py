@@ -361,13 +361,15 @@ class Scheduler:
             unless: where that is its number it stays.
         """
         ahead = self.ahead
-        if ahead is None or ahead.number == unless:
+        if ahead is None or (ahead.number == unless and not ahead.epoch.over):
             return
         with self.lock:
             ahead.epoch.end()
             dropped = ahead.epoch.take_dropped()
         self._clear_up(ahead.epoch)
-        self.ahead = None
+        with self.lock:
+            if self.ahead is ahead:  # else an interrupt came in between, and it is another one
+                self.ahead = None
         del dropped
 
     def _clear_up(self, epoch: Epoch) -> None:

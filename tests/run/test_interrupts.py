@@ -95,6 +95,16 @@ def open_and_load(run):
         assert next(epoch)
 
 
+def iterate_and_skip(run):
+    """Iterate an epoch, begin the one that was read ahead, leave it, throw away the next."""
+    iterate(run)
+    items = iter(run)
+    next(items)
+    items.close()
+    iterate(run)
+    run.set_epoch(7)
+
+
 def train(run):
     """Train in the background, and wait."""
     run.train(lambda _: None)
@@ -110,28 +120,30 @@ def left_behind():
 
 
 @pytest.mark.parametrize(
-    ("chain", "act", "step", "isolate"),
+    ("chain", "act", "step", "option"),
     [
-        (threads, iterate, 1, False),
-        (coroutines, iterate, 3, False),
-        (joined, iterate, 5, False),
-        (processes, iterate, 100, False),
-        (threads, iterate, 100, True),
-        (threads, turn_and_look, 3, False),
-        (threads, turn_and_look, 100, True),
-        (threads, pause_and_go_on, 3, False),
-        (threads, open_and_load, 3, False),
-        (threads, train, 3, False),
+        (threads, iterate, 1, ""),
+        (coroutines, iterate, 3, ""),
+        (joined, iterate, 5, ""),
+        (processes, iterate, 100, ""),
+        (threads, iterate, 100, "isolate"),
+        (threads, turn_and_look, 3, ""),
+        (threads, turn_and_look, 100, "isolate"),
+        (threads, pause_and_go_on, 3, ""),
+        (threads, open_and_load, 3, ""),
+        (threads, train, 3, ""),
+        (threads, iterate_and_skip, 50, "read_ahead"),
+        (joined, iterate_and_skip, 90, "read_ahead"),
     ],
 )
-def test_next_epoch_is_whole(chain, act, step, isolate):
+def test_next_epoch_is_whole(chain, act, step, option):
     """Wherever a run is hit, its next epoch is whole; it closes, and nothing of it is left."""
     pipe = chain()
     with pipe.start() as run:
         whole = sorted(items_of(run))
 
     def begun():
-        return pipe.start(isolate=isolate)
+        return pipe.start(**({option: True} if option else {}))
 
     for run, where in interrupted_everywhere(begun, act, step=step):
         run.stop()
