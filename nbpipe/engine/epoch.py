@@ -507,14 +507,17 @@ class Ahead:
             memory = None if current is None else current.memory
             held_bytes = 0 if memory is None else memory.held_bytes
             epoch.memory.limit_bytes = self._limit_bytes - held_bytes
+        if not self._fills:
+            for runtime in self._borrowed.values():
+                assert runtime.lender is not None
+                runtime.estimate(runtime.lender)
+            self._fills = True
         left = {} if current is None else _places_left(current)
-        for runtime in self._borrowed.values():
-            lender = runtime.lender
-            assert lender is not None
-            if not self._fills:
-                runtime.estimate(lender)
-            runtime.borrow(left.get(id(lender), lender.prefetch + lender.concurrency))
-        self._fills = True
+        for node in epoch.order:
+            if (lender := node.runtime.lender) is not None:
+                lots = type(node) is MapNode
+                places = left.get(id(lender), lender.places(lots=lots))
+                node.runtime.borrow(places, lots=lots)
         return True
 
     def take(self, now_ns: int, current: Epoch | None, *, remote: bool = False) -> Task | None:
@@ -556,7 +559,8 @@ def _places_left(current: Epoch) -> dict[int, int | None]:
         through = node.done or bool(node.halted and node.upstream)
         if not through and isinstance(node, MapNode):
             through = node.input_over and not node.has_input()
-        left[id(node.runtime)] = node.room() - node.gathers if through else None
+        lot = node.runtime.lot if type(node) is MapNode else 1
+        left[id(node.runtime)] = node.room() * lot - node.gathers if through else None
     return left
 
 

@@ -398,20 +398,27 @@ class StageRuntime:
         runtime = StageRuntime(self.address, self.stage, prefetch=0, now_ns=self.since_ns)
         runtime.lender = self
         runtime.counters.histogram = self.counters.histogram
+        runtime.borrow(None, lots=False)
         return runtime
 
-    def borrow(self, places: int | None) -> None:
+    def places(self, *, lots: bool) -> int:
+        """Return the places for results and calls; with `lots` one for each item of a task."""
+        return self.prefetch + self.concurrency * (self.lot if lots else 1)
+
+    def borrow(self, places: int | None, *, lots: bool) -> None:
         """Take over what is left of the limits.
 
         Args:
-            places: those for results that nobody uses, or None where nothing may start.
+            places: those that nobody uses, or None where nothing may start.
+            lots: a task has a place for each of its items.
         """
         lender = self.lender
         assert lender is not None
         free = lender.concurrency - lender.active
         self.concurrency = self.active + (0 if places is None else max(0, free))
-        self.prefetch = (-_NOTHING if places is None else places) - self.concurrency
-        self.limit_lot()
+        self.lot = lender.lot if self.cost_ns < CHEAP_NS else 1
+        self.prefetch = 0
+        self.prefetch = (-_NOTHING if places is None else places) - self.places(lots=lots)
 
     def lend(self, calls: int, now_ns: int, *, rests: bool) -> None:
         """Note that so many more calls of an epoch that is read ahead are in progress, or fewer."""
