@@ -154,6 +154,21 @@ def test_cancel_takes_back_what_has_not_begun(threads, engine):
     assert type(error) is ExecutorBrokenError
 
 
+def test_cancel_of_an_epoch_leaves_the_next_alone(threads, engine):
+    """Calls that were sent ahead for the epoch behind it are done."""
+    caller, gate = ForeignCaller(threads), threading.Event()
+    running = threading.Barrier(3)
+    program = Program(lambda value: (value < 2 and running.wait(), gate.wait(), value)[-1])
+    begun = [engine.submit(caller.call, job(program, n)) for n in range(2)]
+    running.wait()
+    noted = note_callbacks(threads)
+    ahead = engine.submit(caller.call, job(program, 2, epoch=1))
+    noted.wait()
+    caller.cancel(0)
+    gate.set()
+    assert [values_of(future.result()) for future in [*begun, ahead]] == [[0], [1], [2]]
+
+
 def test_close_frees_the_threads_and_names_what_runs(threads, engine):
     """A call that does not end is named, and nobody waits for it any longer."""
     caller, gate, running = ForeignCaller(threads), threading.Event(), threading.Event()
