@@ -168,7 +168,9 @@ def stats(scheduler: Scheduler, now_ns: int) -> dict[str, StageStats]:
             }
         else:
             rows = rows_of(scheduler, now_ns)
-        for address, (age_ns, item) in oldest(scheduler, perf_counter_ns()).items():
+        if scheduler.epoch is None:  # what is in progress began behind that end
+            now_ns = perf_counter_ns()
+        for address, (age_ns, item) in oldest(scheduler, now_ns).items():
             rows[address] = dataclasses.replace(
                 rows[address], oldest_s=age_ns / 1e9, oldest_item=item
             )
