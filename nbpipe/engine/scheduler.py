@@ -546,7 +546,7 @@ class Scheduler:
     def _wake(self, now_ns: int) -> Seat | None:
         """Wake one thread if there is work for it; give a seat if a new one is to start."""
         epoch, ahead = self.epoch, self.ahead
-        if self.paused:
+        if self.paused or self._team.coming is not None:
             return None
         if epoch is not None and not epoch.over and _waits_for_a_thread(epoch, now_ns):
             return self._team.unpark()

@@ -52,16 +52,17 @@ class ThreadTeam:
 
     Attributes:
         limit: the most threads there may be.
+        coming: the seat whose thread was woken and is on its way; it wakes the next one itself.
     """
 
     def __init__(self, source: ThreadTaskSource) -> None:
         self._source = source
         self._seats: set[Seat] = set()
         self._parked: dict[Seat, None] = {}  # the last to come is the first to go
-        self._woken: Seat | None = None  # its thread is about to come, and wakes one more
         self._unborn: set[Seat] = set()  # their threads are about to start
         self._starting = threading.Lock()
         self.limit = 1
+        self.coming: Seat | None = None
 
     def park(self, seat: Seat) -> None:
         """Note that a thread is about to wait."""
@@ -74,20 +75,18 @@ class ThreadTeam:
     def unpark(self) -> Seat | None:
         """Wake a parked thread; else return a seat for a new one, to be started outside the lock.
 
-        One at a time: where one is about to come, others who come back may be there before it,
-        and a second one would find nothing; it wakes the next itself.
+        Asked while none is coming: others may be back before that one, and a second would find
+        nothing.
 
         Where an interrupt comes in between, the thread wakes all the same: it stays in the list
         until then.
         """
-        if self._woken is not None:
-            return None
         if self._parked:
             seat = next(reversed(self._parked))
             if seat.gate.locked():
                 seat.gate.release()
             self._parked.pop(seat, None)
-            self._woken = seat
+            self.coming = seat
             return None
         if len(self._seats) < self.limit:
             seat = Seat()
@@ -99,8 +98,8 @@ class ThreadTeam:
     def woken(self, seat: Seat) -> None:
         """Called when a thread no longer waits."""
         self._parked.pop(seat, None)
-        if seat is self._woken:
-            self._woken = None
+        if seat is self.coming:
+            self.coming = None
 
     def recover(self) -> None:
         """Give up the seats whose threads will not come: an interrupt hit who was to start them."""
@@ -171,7 +170,7 @@ class ThreadTeam:
             if seat.gate.locked():
                 seat.gate.release()
         self._parked.clear()
-        self._woken = None
+        self.coming = None
         self._seats.clear()  # ids of threads that have ended are given to others
         return seats
 
