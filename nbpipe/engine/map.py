@@ -319,7 +319,7 @@ class MapNode(Node):
                 above.note_state(now_ns)
         if runtime.cost_ns > BOOKING_NS or now_ns - runtime.since_ns > BOOKED_NS:
             left = READY if available - count >= self.needs else STARVED
-            runtime.account(now_ns, left if room > (task.count if self.sends else 1) else BLOCKED)
+            runtime.account(now_ns, left if room > 1 else BLOCKED)
         runtime.active += 1
         self.running += 1
         return task

@@ -414,9 +414,10 @@ class Scheduler:
                         following = self._take_ahead(now_ns)
                     if following is not None:
                         new_seat, remote = self._taken(following, now_ns)
-                    if epoch is not None and epoch.waiting:
-                        epoch.look_after_consumer(following, now_ns)
-                    dropped = epoch.take_dropped() if epoch is not None and epoch.dropped else None
+                    if epoch is not None:
+                        if epoch.waiting and (epoch.sink.count or epoch.exhausted):
+                            epoch.look_after_consumer(following, now_ns)
+                        dropped = epoch.take_dropped() if epoch.dropped else None
                 if following is None and not seat.dismissed:
                     self._team.park(seat)
                 seat.work = following

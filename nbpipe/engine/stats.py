@@ -366,7 +366,8 @@ class StageRuntime:
         counters.histogram.add(each, count, now_ns)
         each += away_ns // count
         self.cost_ns = each if each > self.cost_ns else 0.8 * self.cost_ns + 0.2 * each
-        self.limit_lot()
+        if self.lot > 1 or self.cost_ns < CHEAP_NS:
+            self.limit_lot()
 
     def learn_least(self, duration_ns: int) -> None:
         """Note that a call in progress has taken so long already."""
