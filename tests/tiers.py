@@ -21,6 +21,8 @@ TABLE = Path(__file__).parent / "data" / "durations.json"
 ACCEPTANCE = (
     # the promise: a slider acts while a cell trains
     "tests/browser/test_panel.py::test_concurrency_moves_while_a_cell_trains[[]keyboard]",
+    # the rules of the house, which any change may break
+    "tests/test_architecture.py::*",
     # the engine, and every executor but those in a process of their own
     "tests/engine/*",
     "tests/executors/test_contract.py::*[[]process*",

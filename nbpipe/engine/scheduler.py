@@ -400,11 +400,10 @@ class Scheduler:
                     self._team.woken(seat)
                     now_ns = perf_counter_ns()
                 else:
-                    now_ns, node = task.ended_ns, task.node
+                    now_ns, node, past = task.ended_ns, task.node, task.node.epoch
                     if task.cheap:
                         self._cheap -= 1
                     node.settle(task)
-                    past = node.epoch
                     if past.tended or now_ns >= self._next_sample_ns or past is not self.epoch:
                         self._settled(node, now_ns)
                 epoch = self.epoch
