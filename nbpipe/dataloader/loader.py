@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import GenericAlias, ModuleType
-from typing import Any, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
@@ -14,6 +17,7 @@ from ..base.threads import in_new_thread
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
+    ExportError,
     MissingExtraError,
     StageError,
 )
@@ -32,12 +36,20 @@ from .chain import (
     split_chain,
     with_knobs,
 )
+from .plain import PlainChain, seeding_note
 from .run import GRACE_S, BatchTimeout, LoaderRun, LocalRun, WorkerRun, close_run
 from .state import EpochProgress, LoaderState, Position, RandomSources, Samples, read_position
+
+if TYPE_CHECKING:
+    from ..export.exporting import Exported
 
 _NO_PINNING = (
     "pin_memory=True takes no effect: there is no accelerator that memory could be pinned for"
 )
+_LEFT_OUT = {
+    "pin_memory": "pin_memory was left out: end the chain with .to_device(...), which pins",
+    "timeout": "timeout was left out: .map(..., timeout_s=) bounds a single call",
+}
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
@@ -342,6 +354,7 @@ class DataLoader:
         self._state = LoaderState(self.dataset, self._samples, reads=self._reads)
         self._live = LoaderRun(self, in_batches=self._samples.batched)
         self._build(0, self._indices)
+        self._made_at = self._pipeline.chain[0].made_at
 
     @staticmethod
     def _checked_count(count: object) -> int:
@@ -607,6 +620,69 @@ class DataLoader:
     def close(self) -> None:
         """End the workers that stay, and epochs under way; the next epoch starts others."""
         self._live.close(_CLOSE_S)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        check_items: int = 4,
+        assets: Literal["npz"] | None = None,
+    ) -> Exported:
+        """Write a module that builds the chain that this loader stands for: `Pipeline.export`.
+
+        A source of indices, `.shuffle` where that was asked for, `.batch`, and a stage "fetch"
+        that reads and collates a batch, with the knobs' present values.
+
+        Args:
+            path: the file, as "loader.py"; its folder exists.
+            overwrite: replace a file that was edited since, or that export did not write.
+            check_items: first batches that are compared [items]; 0 compares none.
+            assets: "npz" saves arrays of more than 64 elements beside the module.
+
+        Raises:
+            ArgumentError: a path that no module can be imported from.
+            ExportError: something cannot be written; it names the culprit, its use and the fix.
+        """
+        from ..export.exporting import export_chain
+
+        plain = self._plain()
+        done = export_chain(
+            plain.pipeline.chain,
+            path,
+            items=functools.partial(iter, plain.pipeline),
+            overwrite=overwrite,
+            check_items=check_items,
+            assets=assets,
+            counted=plain.counted,
+        )
+        return replace(done, notes=(*plain.notes, *done.notes))
+
+    def _plain(self) -> PlainChain:
+        """Write the chain without this loader."""
+        if self._splits:
+            raise ExportError(
+                "each worker of this DataLoader reads its part of the dataset, which asks "
+                "get_worker_info(); write a pipeline for each part, and join them: "
+                "nbpipe.interleave([...])"
+            )
+        count, how = self.num_workers, dict[str, Any](executor="inline")
+        notes = [] if self.worker_init_fn is None else [seeding_note(self.worker_init_fn)]
+        notes += [_LEFT_OUT[word] for word in _LEFT_OUT if getattr(self, word)]
+        if count:
+            executor = None if self.workers == "thread" else self.workers
+            how = {"executor": executor, "concurrency": count, "prefetch": self._prefetch}
+        return PlainChain.of(
+            self._torch,
+            self.dataset,
+            self._samples,
+            self.collate_fn,
+            reads=self._reads,
+            how=how,
+            knobs=(self._knobs or {}) if count else {},
+            made_at=self._made_at,
+            notes=tuple(notes),
+        )
 
     # -- its place in its epochs ----------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

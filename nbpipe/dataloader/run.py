@@ -679,8 +679,9 @@ class LoaderRun(ShownRun):
 
     # -- what others make of it --------------------------------------------------------------
     def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Exported:
-        """Write the loader's chain as a module: `Pipeline.export`."""
-        return self._pipeline.export(path, overwrite=overwrite)
+        """Write the chain that the loader stands for as a module: `DataLoader.export`."""
+        done: Exported = self._open_loader().export(path, overwrite=overwrite)
+        return done
 
 
 def _idle(stage: Stage) -> StageStats:

@@ -577,6 +577,9 @@ class _ChainWriter:
         named = _ROOT in self.parameters
         wanted = f"{self._words[id(stage)]}_{_ROOT}" if named else _ROOT
         place = self._place(stage, spec.items, "items")
+        counted = self._collector.counted.get(stage.name)
+        if counted is not None:
+            return f"range(len({self._expression(counted, place)}))"
         text, parameter = items_of(stage, spec.items, place, wanted=wanted)
         if parameter is not None:
             self._add(parameter)

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import (
     Callable,
     Iterable,
+    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
@@ -332,12 +333,17 @@ def _has(value: Any, name: str) -> bool:
     return name != "func" and callable(getattr(value, name, None))
 
 
+_TEMPLATES = Path(__file__).parents[1] / "dataloader" / "plain.py"  # functions that modules get
+
+
 def definition_of(scope: Scope, code: CodeType) -> Definition | None:
     """Return the definition of some code: in the cells, or in a file that was run by its path."""
     found = scope.cells.definition(code)
     file = code.co_filename
-    if found is not None or not file.endswith(".py") or _is_installed(file):
+    if found is not None or not file.endswith(".py"):
         return found
+    if _is_installed(file) and Path(file) != _TEMPLATES:
+        return None
     try:
         return of_file(code.co_filename).definition(code)
     except (OSError, SyntaxError):
@@ -488,10 +494,18 @@ class Collector:
         collect_value: called for each name that stands for a function, a class or a value; it
             adds the piece.
         archive: name of the file for large arrays, or None where they are refused.
+        counted: by the name of a source of numbers, what has as many items.
     """
 
-    def __init__(self, collect_value: _CollectValue, *, archive: str | None = None) -> None:
+    def __init__(
+        self,
+        collect_value: _CollectValue,
+        *,
+        archive: str | None = None,
+        counted: Mapping[str, Any] | None = None,
+    ) -> None:
         self.found = Found()
+        self.counted = counted or {}
         self._collect_value = collect_value
         self.archive = archive
         self.failed: ExportError | None = None  # of the last attempt that failed

@@ -439,6 +439,7 @@ def export_chain(
     overwrite: bool = False,
     check_items: int = 4,
     assets: Literal["npz"] | None = None,
+    counted: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Write a module that builds a chain again.
 
@@ -449,6 +450,7 @@ def export_chain(
         overwrite: replace a file that was edited, or that export did not write.
         check_items: first items that are compared [items]; 0 compares none.
         assets: "npz" saves large arrays beside the module; None refuses them.
+        counted: by the name of a source of numbers, what has as many items: `range(len(files))`.
 
     Raises:
         ArgumentError: a path that no module can be imported from, or another wrong argument.
@@ -459,9 +461,11 @@ def export_chain(
         count = whole("export check_items", check_items, minimum=0, unit="items")
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
+        archive = f"{file.stem}.npz" if assets else None
+        collector = Collector(collect_value, archive=archive, counted=counted)
         with _one_at_a_time:
             return _gated(
-                chain, file, items, count, overwrite=flag("overwrite", overwrite), assets=assets
+                chain, collector, file, items, count, overwrite=flag("overwrite", overwrite)
             )
     except NbpipeError as error:
         cleared(error)
@@ -470,15 +474,14 @@ def export_chain(
 
 def _gated(
     chain: Chain,
+    collector: Collector,
     file: Path,
     items: Callable[[], Iterator[object]],
     count: int,
     *,
     overwrite: bool,
-    assets: str | None,
 ) -> Exported:
     """Export with a gate around it, which no secret of the notebook passes."""
-    collector = Collector(collect_value, archive=f"{file.stem}.npz" if assets else None)
     home = collector.scope(_home(chain))
     with gate(home):
         try:

@@ -644,9 +644,8 @@ def new_object(value: Any, place: Place) -> str:
     if type(value).__module__.startswith(_LOADER):
         raise refusal(
             f"cannot write the {type(value).__name__} into the module: it is a part of a "
-            "DataLoader, whose chain a module does not hold; keep the line that makes the loader, "
-            "or export a pipeline of your own: "
-            "nbpipe.source(range(len(dataset))).map(dataset.__getitem__).batch(...)",
+            "DataLoader; export the loader itself, loader.export(path), which writes the chain "
+            "that it stands for",
             place.use,
         )
     name = collector.free_name(identifier(class_name(value)))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ipykernel")
+pytest.importorskip("torch")
 from tests.kernel.client import running
 
 pytestmark = pytest.mark.kernel
@@ -31,8 +32,9 @@ def kernel(monkeypatch, tmp_path):
 
 
 def is_as_shown(shown, got):
-    """Compare texts; `...` of the page stands for anything."""
-    return doctest.OutputChecker().check_output(shown, got, doctest.ELLIPSIS)
+    """Compare texts but for where lines end; `...` of the page stands for anything."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(shown, got, flags)
 
 
 def test_page(kernel):
