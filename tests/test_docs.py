@@ -1,5 +1,6 @@
 """The documentation: its code runs, what it shows is what comes out, its links lead somewhere."""
 
+import ast
 import doctest
 import re
 from pathlib import Path
@@ -83,3 +84,23 @@ def test_links_lead_somewhere(page):
     links = [one or other for one, other in LINK.findall(text)]
     local = [link.partition("#")[0] for link in links if "://" not in link]
     assert [link for link in local if not ((ROOT / page).parent / link).exists()] == []
+
+
+def said_by_the_library():
+    """Give all texts of the library's code."""
+    for path in sorted((ROOT / "nbpipe").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_messages_are_those_of_the_library():
+    """What the page on troubleshooting quotes as a message is one, but for names and numbers."""
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [one.replace("\n", " ") for one in re.findall(r"`([a-zA-Z.][^`]*)`", text)]
+    said = "|".join(said_by_the_library())
+    long = [one for one in quoted if one.count(" ") > 3]
+    parts = [re.split(r"\.\.\.|: |'\w+'|\d+ s\b", one) for one in long]
+    known = [any(len(part) > 8 and part.strip() in said for part in one) for one in parts]
+    assert [one for one, is_known in zip(parts, known, strict=True) if not is_known] == []
+    assert len(parts) > 3

@@ -265,7 +265,7 @@ class DataLoader:
     thread. With workers `loader.pipeline` is the chain, `loader.run` the run that is iterated:
     its panel, `stats()` and `diagnose()`; `loader.num_workers` and `loader.prefetch_factor` may
     be set while an epoch goes on. `state_dict()` and `load_state_dict()` resume in its middle.
-    What differs from torch on purpose: docs/dataloader.md.
+    What differs from torch on purpose: docs/dataloader-details.md.
 
     Args:
         dataset: with `__getitem__` (and `__getitems__`, where it has one), or an
