@@ -48,7 +48,7 @@ from .ops.call import Retry
 from .ops.stage import Stage
 from .pipeline import Pipeline
 from .progress import progress
-from .run.run import Run
+from .run.run import Run, close_all, runs
 from .sources import concat, interleave, mix, source, zip  # noqa: A004 - the field's own word
 from .version import __version__
 
@@ -96,6 +96,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerStartError",
     "__version__",
+    "close_all",
     "concat",
     "debug",
     "interleave",
@@ -103,6 +104,7 @@ __all__ = [
     "mix",
     "progress",
     "ranks",
+    "runs",
     "source",
     "worker_info",
     "zip",

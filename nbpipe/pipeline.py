@@ -459,10 +459,22 @@ class Pipeline:
         if flag("read_ahead", read_ahead):
             _check_read_ahead(self.chain, isolate=isolate)
         if not flag("isolate", isolate):
-            return Run(self.chain, seed=seed, memory_bytes=budget, read_ahead=read_ahead)
+            return Run(
+                self.chain,
+                seed=seed,
+                memory_bytes=budget,
+                read_ahead=read_ahead,
+                pipeline=Pipeline,
+            )
         from .run.isolated.machine import IsolatedMachine
 
-        return Run(self.chain, seed=seed, memory_bytes=budget, machine=IsolatedMachine)
+        return Run(
+            self.chain,
+            seed=seed,
+            memory_bytes=budget,
+            machine=IsolatedMachine,
+            pipeline=Pipeline,
+        )
 
     def __iter__(self) -> EpochIterator:
         """Run one epoch, number 0; everything is closed after it, also after `break`."""

@@ -6,7 +6,8 @@ import html
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import SupportsIndex
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -17,10 +18,11 @@ _STYLE = (
     ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left!important;"
     "border-bottom:1px solid var(--jp-border-color2,#ccc);white-space:nowrap}"
     ".nbpipe-table th{font-weight:600}.nbpipe-table img{display:block;max-height:64px;"
-    "image-rendering:pixelated}.nbpipe-wrap{overflow-x:auto}"
+    "image-rendering:pixelated}.nbpipe-table td{vertical-align:top}.nbpipe-wrap{overflow-x:auto}"
     ".nbpipe-caption{opacity:.75;margin:2px 0 6px}</style>"
 )
 _LONGEST = 60
+_MARKDOWN = re.compile(r"[\\`*_\[\]|~$]")  # what has a meaning in a cell of Markdown
 
 
 def shortened(text: str, limit: int = _LONGEST) -> str:
@@ -47,6 +49,7 @@ def html_table(
     *,
     caption: str = "",
     pictures: Sequence[bytes | None] = (),
+    folds: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Lay out a table as HTML; every cell is escaped.
 
@@ -55,14 +58,16 @@ def html_table(
         rows: cells of each row.
         caption: line above the table.
         pictures: PNG bytes for each row, shown in a last column.
+        folds: by column, a longer text for each row, folded into its cell.
     """
     shows = any(pictures)
     titles = "".join(f"<th>{html.escape(title)}</th>" for title in head)
     lines = []
     for number, row in enumerate(rows):
         cells = "".join(
-            f'<td title="{html.escape(cell, quote=True)}">{html.escape(shortened(cell))}</td>'
-            for cell in row
+            f'<td title="{html.escape(cell, quote=True)}">'
+            f"{_folded(cell, folds[column][number] if column in folds else '')}</td>"
+            for column, cell in enumerate(row)
         )
         if shows:
             cells += f"<td>{_picture(pictures[number])}</td>"
@@ -73,6 +78,23 @@ def html_table(
         f'<div class="nbpipe-wrap">{_STYLE}{above}<table class="nbpipe-table">'
         f"<thead><tr>{titles}{last}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _folded(cell: str, text: str) -> str:
+    shown = html.escape(shortened(cell))
+    if not text:
+        return shown
+    return f"<details><summary>{shown}</summary><pre>{html.escape(text)}</pre></details>"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a table as Markdown; every cell is escaped."""
+    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _plain(cell: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(shortened(cell), quote=False))
 
 
 def _picture(png: bytes | None) -> str:

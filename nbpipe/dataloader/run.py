@@ -37,6 +37,7 @@ from ..errors import LengthUnknownError, RunClosedError, StageTimeoutError
 from ..ops.chain import length
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..pipeline import Pipeline
+from ..run.failed import Failures
 from ..run.iterator import ATTEND_S
 from ..run.run import LiveStage, Run, ShownRun
 from ..show.watch import AttendedRun, Shown, loader_made
@@ -570,13 +571,12 @@ class LoaderRun(ShownRun):
         rows = current.maker.history()
         return [{**row, "epoch": int(row["epoch"]) + current.later} for row in rows]
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> Failures:
         """Return the items that failed in the epochs of `stats`, oldest first."""
         current = self._current
-        if current is None:
-            return ()
-        failed = current.maker.failures()
-        return tuple(dataclasses.replace(one, epoch=one.epoch + current.later) for one in failed)
+        failed = () if current is None else current.maker.failures()
+        later = 0 if current is None else current.later
+        return Failures(dataclasses.replace(one, epoch=one.epoch + later) for one in failed)
 
     def __getitem__(self, address: str) -> Stage | LiveStage:
         """Return a stage; one with workers also tells how many, and their process ids.

@@ -37,6 +37,9 @@ class Failure:
         input: short description of the item: type, shape, dtype.
         attempts: calls made for this item.
         when_s: time of the failure [seconds since the Unix epoch].
+        source: the item of the source that it was made of, as a file's path; empty where that
+            is not known. Of a batch, its first item.
+        index: place of that item in its source, or None.
     """
 
     stage: str
@@ -47,6 +50,8 @@ class Failure:
     input: str
     attempts: int
     when_s: float
+    source: str = ""
+    index: int | None = None
 
 
 # -- Failed items: what went wrong, where, and with what input -------------------------------------

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ..base.checks import Function, as_float, flag, function, whole
@@ -54,6 +54,15 @@ class Batch(Operation):
         """Return what decides which items are in a batch."""
         by_cost = self.cost is not None
         return {"size": self.size, "drop_last": self.drop_last, "by_cost": by_cost}
+
+    @property
+    def made_of(self) -> int:
+        """How many items a whole batch has, unless that is a matter of cost."""
+        return int(self.size) if self.cost is None else 1
+
+    def of_chosen(self) -> Batch:
+        """Return the last batch too: there may be no whole one."""
+        return replace(self, drop_last=False)
 
     def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
         """Gather by cost."""

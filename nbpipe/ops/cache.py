@@ -28,6 +28,7 @@ class Cache(Operation):
     """Items of the first whole epoch, kept for the later ones."""
 
     label: ClassVar[str] = "cache"
+    chooses: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("path",)
     runs: ClassVar[Runs] = "cache"
     store: CacheStore

@@ -22,6 +22,7 @@ class Take(Operation):
     """The first `count` items."""
 
     label: ClassVar[str] = "take"
+    chooses: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
@@ -48,6 +49,7 @@ class Skip(Operation):
     """All but the first `count` items."""
 
     label: ClassVar[str] = "skip"
+    chooses: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("count",)
     count: int
@@ -79,6 +81,11 @@ class Window(Operation):
     gathers: ClassVar[bool] = True
     size: int
     stride: int = 1
+
+    @property
+    def made_of(self) -> int:
+        """How many items a window has."""
+        return self.size
 
     def detail(self) -> str:
         """Return size and stride."""
@@ -115,6 +122,7 @@ class Repeat(Operation):
     """`times` passes, or passes for ever."""
 
     label: ClassVar[str] = "repeat"
+    chooses: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("times",)
     runs: ClassVar[Runs] = "repeat"

@@ -22,6 +22,7 @@ class Dedupe(Operation):
     """Leave out an item whose key one of the `last` items before it had."""
 
     label: ClassVar[str] = "dedupe"
+    chooses: ClassVar[bool] = True
     may_branch: ClassVar[bool] = True
     key: Function | None = None
     last: int = 10_000

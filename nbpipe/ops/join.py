@@ -48,6 +48,7 @@ class Concat(Operation):
     """One pipeline after the other."""
 
     label: ClassVar[str] = "concat"
+    deepens: ClassVar[bool] = True
     runs: ClassVar[Runs] = "join"
 
     def indexed(self, stage: Stage, plan_of: Callable[[Chain], IndexPlan | None]) -> Source | None:
@@ -73,6 +74,7 @@ class Mix(Operation):
     """ChoiceLog by weight."""
 
     label: ClassVar[str] = "mix"
+    deepens: ClassVar[bool] = True
     runs: ClassVar[Runs] = "join"
     weights: tuple[float, ...]
     seed: int = 0
@@ -102,6 +104,7 @@ class Interleave(Operation):
     """Turns between `cycle` pipelines that are open at once."""
 
     label: ClassVar[str] = "interleave"
+    deepens: ClassVar[bool] = True
     runs: ClassVar[Runs] = "join"
     cycle: int
 

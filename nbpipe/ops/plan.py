@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -137,6 +137,8 @@ class RestOrder(Order):
 # `ResolvedOrder`: rows 0, 1, 2, ..., each with a path and an item, from any row on.
 _FIRST_BLOCK = 64  # rows; blocks then double, so that the first row comes at once
 _BLOCK = 4096
+_STRIDE = 2**16  # rows that are searched at once
+_SEARCHED = 2**22  # rows in which a path is looked for
 
 
 def default_rank() -> tuple[int, int] | None:
@@ -284,6 +286,21 @@ class IndexPlan:
         before, *arguments = self.arguments
         return replace(self, arguments=(before.rest(rest), *arguments))
 
+    def of_indices(self) -> IndexPlan:
+        """Return the plan that gives (source, index) in the place of each item.
+
+        Rows keep their paths; what `enumerate` puts before an item is left out.
+        """
+        if self.step is _items:
+            return replace(self, arguments=(SourceIndices(*self.arguments),))
+        if self.step is _numbered:
+            inner: IndexPlan = self.arguments[0]
+            return inner.of_indices()
+        parts = (
+            part.of_indices() if isinstance(part, IndexPlan) else part for part in self.arguments
+        )
+        return replace(self, arguments=tuple(parts))
+
     def length(self) -> int | None:
         """Count the rows, by the present lengths of the sources; None where they never end.
 
@@ -314,6 +331,24 @@ class IndexPlan:
 
 
 @final
+class SourceIndices(Sequence[tuple[Any, int]]):
+    """Stands for the items of a source: which source it is, and the index.
+
+    Args:
+        items: the source.
+    """
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items, index
+
+
+@final
 class ResolvedOrder:
     """The order of one epoch.
 
@@ -339,6 +374,27 @@ class ResolvedOrder:
         if run is None:
             return self._in_blocks(start)
         return itertools.chain(run, self._lengths.watch())
+
+    def item(self, row: int) -> Any:
+        """Read the item of one row."""
+        return next(self._order.pick(np.array([row], np.int64))[1])
+
+    def find(self, path: tuple[int, ...]) -> int | None:
+        """Return the row whose path is `path`, or what it begins with; None where there is none.
+
+        It looks through 2**22 rows at most, beginning where it is in an order of one rank.
+        """
+        end = _SEARCHED if self.length is None else min(self.length, _SEARCHED)
+        likely = min(path[0], end) // _STRIDE * _STRIDE
+        for start in (likely, *range(0, end, _STRIDE)):
+            rows = np.arange(start, min(start + _STRIDE, end), dtype=np.int64)
+            columns = self._order.pick(rows)[0] if len(rows) else ()
+            at = np.flatnonzero(columns[0] == path[0]) if columns else ()
+            for place in at:
+                found = [int(column[place]) for column in columns]
+                if all(n in (-1, wanted) for n, wanted in zip(found, path, strict=False)):
+                    return int(rows[place])
+        return None
 
     def unclaimed(self, rest: Remaining) -> Remaining:
         """Tell which rows in front of a claim are wanted, given which of those it read are."""

@@ -22,6 +22,7 @@ class Shard(Operation):
     """Every `world_size`-th item from `rank` on."""
 
     label: ClassVar[str] = "shard"
+    chooses: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = True
     positional: ClassVar[tuple[str, ...]] = ("rank", "world_size")
     splits: ClassVar[bool] = True

@@ -44,6 +44,8 @@ class Operation:
         positional: arguments of its method that are written without their names.
         numbers: it puts a number before each item.
         claims: it takes them from a cursor that the ranks share.
+        deepens: it puts the number of the input in front of each path.
+        chooses: which items it gives, and how often, is not a matter of each by itself.
         permutes: it makes another order of indices (True), or keeps the one before it (False);
             None where it needs the items themselves.
     """
@@ -61,6 +63,8 @@ class Operation:
     keeps_order: ClassVar[bool] = False
     positional: ClassVar[tuple[str, ...]] = ()
     claims: ClassVar[bool] = False
+    deepens: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
 
     @property
     def permutes(self) -> bool | None:
@@ -96,6 +100,11 @@ class Operation:
     def may_lose(self) -> bool:
         """Whether how many items it gives depends on the items."""
         return False
+
+    @property
+    def made_of(self) -> int:
+        """How many items each result is made of; 1 where that is not known."""
+        return 1
 
     def detail(self) -> str:
         """Return the arguments worth showing in one short text."""
@@ -151,6 +160,10 @@ class Operation:
             for name, value in values.items()
             if name not in _FREE and _is_plain(value)
         }
+
+    def of_chosen(self) -> Operation | None:
+        """Return what it does where some chosen items come again; None where it is left out."""
+        return None if self.chooses else self
 
     def fold(self, epoch: int, passes: tuple[int, ...], node_state: NodeState) -> Fold:
         """Return what runs it for one pass over the stream, where it folds.

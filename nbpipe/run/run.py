@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -16,11 +17,10 @@ from ..base.knobs import KnobChange
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
-from ..engine.failures import Failure
 from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
-from ..errors import LengthUnknownError
+from ..errors import LengthUnknownError, RunError
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
 from ..ops.chain import length, units
@@ -28,6 +28,7 @@ from ..ops.checkpoint import EpochPlace, read, written
 from ..ops.remaining import Remaining
 from ..ops.stage import CONSUMER, Chain, Stage, addresses, stage_at
 from ..show import watch
+from .failed import Failures, Origins, retried
 from .iterator import EpochIterator, close_dropped
 from .open_epoch import OpenEpoch
 from .session import Training
@@ -159,6 +160,7 @@ class Run(ShownRun):
         memory_bytes: budget for what all buffers hold [bytes], or None.
         machine: where the stages run.
         read_ahead: an epoch begins to fill when the one before it drains.
+        pipeline: makes a pipeline of a chain, for `retry_failed`.
     """
 
     def __init__(
@@ -169,8 +171,11 @@ class Run(ShownRun):
         memory_bytes: int | None = None,
         machine: Callable[..., Machine] = Machine,
         read_ahead: bool = False,
+        pipeline: Callable[[Chain], Any] | None = None,
     ) -> None:
         self._chain = chain
+        self._pipeline = pipeline
+        self._origins = Origins(chain)
         self._reads_ahead = read_ahead
         self._stages = addresses(chain)
         self._units = units(chain)
@@ -290,9 +295,29 @@ class Run(ShownRun):
         """Return one row a second and stage, for a DataFrame; old times are thinned."""
         return self._machine.history()
 
-    def failures(self) -> tuple[Failure, ...]:
-        """Return the last 100 items that failed, oldest first."""
-        return self._machine.failures()
+    def failures(self) -> Failures:
+        """Return the last 100 items that failed, oldest first; shown as a table.
+
+        Each tells its stage, the item of the source that it was made of, and its traceback.
+        """
+        return self._origins.named(self._machine.failures())
+
+    def retry_failed(self) -> Any:
+        """Return a pipeline of the source items of `failures()`, each once, with all stages.
+
+        `take`, `skip`, `repeat`, `dedupe`, `shard` and `cache` are left out, and the last batch
+        is not dropped. Stages share their knobs with this run's.
+
+        Returns:
+            A `Pipeline`; without items where nothing failed.
+
+        Raises:
+            ArgumentTypeError: the pipeline does not begin with one source.
+            RunError: the run belongs to no pipeline.
+        """
+        if self._pipeline is None:
+            raise RunError("this run was started by no pipeline, so there is none to try again")
+        return self._pipeline(retried(self._chain, self._origins, self._machine.failures()))
 
     @property
     def events(self) -> tuple[KnobChange, ...]:
@@ -416,6 +441,8 @@ class Run(ShownRun):
     ) -> EpochIterator:
         chain = self._chain if external is None else external_chain(self._chain, external)
         epoch = self._life.start_epoch(external, reads_ahead=self._reads_ahead and not last)
+        orders = self._origins.external
+        (orders.discard if external is None else orders.add)(self._life.number)
         iterator = EpochIterator(self._life, epoch, chain, keeps=self, at_end=at_end)
         self._iterators.add(iterator)
         return iterator
@@ -467,6 +494,7 @@ class Run(ShownRun):
         self._life.check_open()
         place = read(self._chain, self._seed, state)
         self._life.following, self._life.left = place, None
+        self._origins.resumed.add(place.epoch)
         self._life.next_epoch = place.epoch
         self._scheduler.drop_ahead()
 
@@ -626,6 +654,7 @@ class Run(ShownRun):
     def disown(self) -> None:
         """Take note that this process was forked: the run stayed in the other one."""
         self._finalizer.detach()
+        watch.discard(self)
         self._life.disown()
 
     def __enter__(self) -> Run:
@@ -633,6 +662,26 @@ class Run(ShownRun):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def runs() -> tuple[Run, ...]:
+    """Return the open runs of this process, in the order in which they were started."""
+    return tuple(one for one in watch.open_runs() if isinstance(one, Run) and not one.closed)
+
+
+def close_all(timeout_s: float = 5) -> None:
+    """Close every open run of this process, the newest first.
+
+    Args:
+        timeout_s: how long to wait for calls in progress of each [s].
+
+    Raises:
+        ReentrantRunError: a stage of one of them asks for it; the others are closed.
+    """
+    timeout_s = seconds("close_all timeout_s", timeout_s, zero=True)
+    with contextlib.ExitStack() as all_runs:
+        for run in runs():
+            all_runs.callback(run.close, timeout_s)
 
 
 def _abandon(life: Life, unwatch: list[Callable[[], None]]) -> None:

@@ -141,18 +141,27 @@ class Open(Protocol):
         """Called where this process was forked: it stayed in the other one."""
 
 
-open_runs: weakref.WeakSet[Open] = weakref.WeakSet()
-discard = open_runs.discard
+_open: weakref.WeakValueDictionary[int, Open] = weakref.WeakValueDictionary()  # by id, as begun
 
 
 def add(one: Open) -> None:
     """Close a run when the interpreter ends, before all that was there when it began."""
-    open_runs.add(one)
+    _open[id(one)] = one
     _at_exit.register()
 
 
+def discard(one: Open) -> None:
+    """Forget a run: it was closed."""
+    _open.pop(id(one), None)
+
+
+def open_runs() -> tuple[Open, ...]:
+    """Return what is open, in the order in which it was started."""
+    return tuple(_open.values())
+
+
 def _close_all(hurried: bool) -> None:  # noqa: FBT001
-    for one in tuple(open_runs):
+    for one in open_runs():
         one.close(0 if hurried else _END_S)
 
 
@@ -160,7 +169,7 @@ _at_exit = ExitCall(_close_all)
 
 
 def _after_fork() -> None:
-    for one in tuple(open_runs):
+    for one in open_runs():
         one.disown()
 
 

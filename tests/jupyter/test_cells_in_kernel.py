@@ -43,7 +43,7 @@ def notebook(kernel):
     kernel.heard.clear()
     kernel.run("import gc, threading, nbpipe, nbpipe.show.watch\nruns = []")
     yield Notebook(kernel)
-    kernel.run("for run in tuple(nbpipe.show.watch.open_runs):\n    run.close()\nrun = it = None")
+    kernel.run("nbpipe.close_all()\nrun = it = None")
 
 
 START = "run = nbpipe.source(range(5), name='files').start()\nruns.append(run)"
@@ -147,7 +147,7 @@ for x in nbpipe.source(range(5)).map(wait):
     print("got", x, flush=True)
 """
     error = notebook.interrupted(code, "loop", "got 1")
-    said = notebook.run(f"print(len(nbpipe.show.watch.open_runs))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.runs()))\n{THREADS}").said
     assert (error, said) == ("KeyboardInterrupt", "0\n[]\n")
 
 
@@ -171,7 +171,7 @@ def test_failed_loop_with_progress_closes_its_run(notebook):
     """A loop over `progress(pipe)` whose body fails closes the run that it started."""
     code = "for x in nbpipe.progress(nbpipe.source(range(5)), epochs=2):\n    1 / x"
     failed = notebook.run(code, "a")
-    said = notebook.run(f"print(len(nbpipe.show.watch.open_runs))\n{THREADS}").said
+    said = notebook.run(f"print(len(nbpipe.runs()))\n{THREADS}").said
     assert (failed.error, said) == ("ZeroDivisionError", "0\n[]\n")
 
 

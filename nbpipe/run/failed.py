@@ -1,0 +1,294 @@
+"""Failed items of a run: as a table, with the items of the source that they were made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from math import prod
+from pathlib import PurePath
+from typing import Any, final
+
+import numpy as np
+
+from ..base.describe import summarize
+from ..base.format import html_table, markdown_table, text_table
+from ..engine.epoch import LOG
+from ..engine.failures import Failure
+from ..errors import ArgumentTypeError
+from ..ops.cache import PassNumber, without_passes
+from ..ops.chain import absorbed
+from ..ops.plan import IndexPlan, ResolvedOrder
+from ..ops.source import source_of
+from ..ops.stage import Chain, Operation, Stage, address_book, changed
+
+# -- Failures: what a person sees of them ----------------------------------------------------------
+_SHOWN = 20  # rows of a table
+_WIDE = 40  # characters of a source item
+_REMEMBERED = 1000  # failed items whose origin is known
+_TRACE = 4000  # characters of a traceback, its end
+_HEAD = ("stage", "source item", "error", "input", "epoch")
+
+
+@final
+class Failures(tuple[Failure, ...]):
+    """The last failed items, oldest first; shown as a table, tracebacks folded."""
+
+    __slots__ = ()
+
+    def _caption(self) -> str:
+        if not self:
+            return "No failed items"
+        shown = f", the last {_SHOWN} shown" if len(self) > _SHOWN else ""
+        again = "; run.retry_failed() gives their source items as a pipeline"
+        known = any(one.index is not None for one in self)
+        return f"Failed items: {len(self)}{shown}{again if known else ''}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (one.stage, _end_of(one.source), one.error, one.input, str(one.epoch))
+            for one in self[-_SHOWN:]
+        ]
+
+    def __repr__(self) -> str:
+        return f"{self._caption()}\n{text_table(_HEAD, self._rows())}" if self else self._caption()
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return f"<div>{self._caption()}</div>"
+        folds = {_HEAD.index("error"): [one.traceback[-_TRACE:] for one in self[-_SHOWN:]]}
+        return html_table(_HEAD, self._rows(), caption=self._caption(), folds=folds)
+
+    def _repr_markdown_(self) -> str:
+        table = markdown_table(_HEAD, self._rows())
+        return f"{self._caption()}\n\n{table}" if self else self._caption()
+
+
+def _end_of(text: str) -> str:
+    """Shorten a path from its beginning: what tells files apart is the end."""
+    return text if len(text) <= _WIDE else "…" + text[1 - _WIDE :]
+
+
+# -- Where failed items came from ------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """An item of a source.
+
+    Attributes:
+        items: the source.
+        index: its place there.
+        read: reads it as the epoch did, with what `enumerate` adds; None in a stream.
+    """
+
+    items: Any
+    index: int
+    read: Callable[[], Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """What it is, in one line: a path, another value, or its place; nothing slow is read."""
+        known = type(self.items) in (list, tuple, range, np.ndarray)
+        if not known or self.index >= len(self.items):
+            kind = getattr(self.items, "__name__", type(self.items).__name__)
+            return f"item {self.index} of {kind}"
+        value = self.items[self.index]
+        if isinstance(value, str | PurePath):
+            return " ".join(os.fspath(value).split())[:1000]
+        return summarize(value)
+
+
+class Origins:
+    """Tells which items of the source failed items were made of.
+
+    Args:
+        chain: the pipeline.
+
+    Attributes:
+        external: numbers of the epochs whose order came from outside.
+        resumed: numbers of the epochs that went on in their middle.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.external: set[int] = set()
+        self.resumed: set[int] = set()
+        self._chain = chain
+        self._full_names = {address: full for full, address in address_book(chain).items()}
+        self._known: dict[tuple[Any, ...], tuple[SourceItem, ...]] = {}
+        self._orders: dict[tuple[Any, ...], ResolvedOrder] = {}  # the last one that was asked for
+
+    def named(self, failures: Iterable[Failure]) -> Failures:
+        """Return the failures, each with its item of the source."""
+        return Failures(map(self._named, failures))
+
+    def _named(self, failure: Failure) -> Failure:
+        found = self.of(failure)
+        if not found:
+            return failure
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return replace(failure, source=found[0].text + more, index=found[0].index)
+
+    def of(self, failure: Failure) -> tuple[SourceItem, ...]:
+        """Return the items that a failed one was made of: of a batch the first, or all."""
+        key = (failure.stage, failure.path, failure.epoch)
+        if key not in self._known:
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            try:
+                found = self._found(failure)
+            except Exception:  # noqa: BLE001 - a source is the user's, and may have changed
+                LOG.debug("the source of a failed item is not known", exc_info=True)
+                found = ()
+            self._known[key] = found
+        return self._known[key]
+
+    def _found(self, failure: Failure) -> tuple[SourceItem, ...]:
+        *numbers, name = self._full_names[failure.stage].split("/")
+        chain = self._chain
+        for number in map(int, numbers):
+            chain = chain[0].inputs[number]
+        place = next(n for n, stage in enumerate(chain) if _holds(stage, name))
+        path = failure.path if isinstance(failure.path, tuple) else (failure.path,)
+        if failure.epoch in self.external and len(path) > 1:
+            items, index = _items_of(chain[0]), path[1]
+            return (SourceItem(items, index, partial(items.__getitem__, index)),)
+        if not place and failure.epoch in self.resumed:
+            return ()  # where a source fails, it counts from where it went on
+        return self._in_chain(chain, place, path, failure.epoch)
+
+    def _in_chain(
+        self, chain: Chain, place: int, path: tuple[int, ...], epoch: int
+    ) -> tuple[SourceItem, ...]:
+        """Return what a result of the stage at `place` with this path was made of."""
+        source, used = absorbed(chain)
+        head = chain[0]
+        if source is not None and source.plan is not None:
+            behind = [stage.spec for stage in chain[used : place + 1]]
+            kept = any(spec.kept_in is not None for spec in behind)
+            if kept and source.plan.shuffles:
+                return ()  # in the order of the epoch that filled the cache
+            parted = any(map(_parts_order, behind[:-1]))
+            many = 1 if parted else prod(spec.made_of for spec in behind)
+            return self._in_order(source.plan, head, path, epoch, many, by_row=not place)
+        if not head.inputs:
+            return (_original(_items_of(head), path[0]),)
+        number, *path_there = path if head.spec.deepens else (0, *path)
+        inner = head.inputs[number]
+        return self._in_chain(inner, len(inner), tuple(path_there), epoch)
+
+    def _in_order(
+        self,
+        plan: IndexPlan,
+        head: Stage,
+        path: tuple[int, ...],
+        epoch: int,
+        many: int,
+        *,
+        by_row: bool,
+    ) -> tuple[SourceItem, ...]:
+        """Return the `many` items that begin at a path; at a row where it is the source's own."""
+        plan = plan.arguments[0] if plan.claimed else plan
+        passes = tuple(int(number) for number in path if isinstance(number, PassNumber))
+        plain = without_passes(path)
+        key = (id(head), epoch, passes)
+        if key not in self._orders:
+            self._orders = {key: plan.of_indices().resolve(epoch, passes)}
+        indices, order = self._orders[key], plan.resolve(epoch, passes)
+        start = path[0] if by_row else indices.find(plain if isinstance(plain, tuple) else (plain,))
+        if start is None:
+            return ()
+        end = start + many if order.length is None else min(start + many, order.length)
+        found = []
+        for row in range(start, end):
+            items, index = indices.item(row)
+            found.append(_original(items, index, partial(order.item, row)))
+        return tuple(found)
+
+
+def _original(items: Any, index: int, read: Callable[[], Any] | None = None) -> SourceItem:
+    """Return an item of a source; what was chosen of another source is named as it was there."""
+    if isinstance(items, Chosen | ChosenOfStream):
+        return replace(items.found[index], read=read)
+    return SourceItem(items, index, read)
+
+
+def _holds(stage: Stage, name: str) -> bool:
+    """Tell whether a stage, or one of its branches, has this name."""
+    inner = stage.inputs if stage.spec.branches else ()
+    return stage.name == name or any(_holds(one, name) for chain in inner for one in chain)
+
+
+def _items_of(head: Stage) -> Any:
+    return getattr(head.spec, "items", None)
+
+
+def _parts_order(spec: Operation) -> bool:
+    """Tell whether neighbours before an operation are no neighbours behind it."""
+    return spec.may_lose or spec.expands or spec.branches or bool(spec.permutes)
+
+
+# -- Once more: the chain for the items that failed ------------------------------------------------
+@final
+class Chosen(Sequence[Any]):
+    """Some items of a source; each is read when it is asked for.
+
+    Args:
+        found: the items.
+    """
+
+    def __init__(self, found: Sequence[SourceItem]) -> None:
+        self.found = found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: Any) -> Any:
+        read = self.found[index].read
+        return None if read is None else read()
+
+
+@final
+class ChosenOfStream:
+    """Some items of a source that can only be read from its beginning.
+
+    Args:
+        found: the items, at least one.
+    """
+
+    def __init__(self, found: Sequence[SourceItem]) -> None:
+        self.found = sorted(found, key=lambda one: one.index)
+
+    def __iter__(self) -> Iterator[Any]:
+        items, places = self.found[0].items, {one.index for one in self.found}
+        values = items if hasattr(items, "__iter__") else items()
+        for place, value in enumerate(islice(values, max(places) + 1)):
+            if place in places:
+                yield value
+
+
+def retried(chain: Chain, origins: Origins, failures: Iterable[Failure]) -> Chain:
+    """Return the chain for the items of the source that failed ones were made of, each once.
+
+    Raises:
+        ArgumentTypeError: it does not begin with one source, or with an async one.
+    """
+    source, used = absorbed(chain)
+    head = chain[0]
+    stream = (
+        head.spec.runs == "source" and not head.inputs and not hasattr(_items_of(head), "__aiter__")
+    )
+    if source is None and not stream:
+        raise ArgumentTypeError(
+            f"retry_failed needs a pipeline that begins with one source, got {head.name!r} "
+            f"({head.op}); run.failures() names the items, nbpipe.source([...]) takes them"
+        )
+    several = [origins.of(failure) for failure in failures]
+    unknown = several.count(())
+    if unknown:
+        LOG.warning("retry_failed leaves out %d failed items: their source is not known", unknown)
+    found = list({(id(one.items), one.index): one for some in several for one in some}.values())
+    spec = source_of(ChosenOfStream(found) if found and source is None else Chosen(found))
+    behind = ((stage, stage.spec.of_chosen()) for stage in chain[max(1, used) :])
+    kept = (changed(stage, spec=again) for stage, again in behind if again is not None)
+    return changed(head, spec=spec, inputs=()), *kept

@@ -1,0 +1,267 @@
+"""Failed items as a table, with what of the source they were made of; and once more."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import nbpipe
+
+PATHS = [f"/data/photos/img_{number:03d}.jpg" for number in range(40)]
+
+
+def decode(path):
+    """Fail on every seventh file."""
+    if number_of(path) % 7 == 3:
+        raise ValueError(f"bad header in {path}")
+    return path
+
+
+def number_of(path):
+    """Return the number in the name of a file."""
+    return int(path[-7:-4])
+
+
+def is_bad(number):
+    """Tell whether an item of this number fails."""
+    return number % 7 == 3
+
+
+def checked(number):
+    """Fail on every seventh number."""
+    if is_bad(number):
+        raise ValueError(str(number))
+    return number
+
+
+HEADS = {
+    "plain": lambda files: files,
+    "shuffled": lambda files: files.shuffle(seed=3),
+    "a rank": lambda files: files.shuffle(seed=3).shard(1, 3),
+    "a padded rank": lambda files: files.shard(10, 11).shuffle(seed=1),
+    "cut": lambda files: files.skip(5).take(20),
+    "passes": lambda files: files.shuffle().repeat(2),
+    "drawn": lambda files: files.sample([1 + (n % 3) for n in range(40)], n=60),
+    "passes behind": lambda files: files.shuffle().map(str).repeat(2),
+    "buffered": lambda files: files.map(str).shuffle(buffer_size=5),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_source_items(head):
+    """Each failed item names the file that it was made of, in every order and epoch."""
+    pipe = HEADS[head](nbpipe.source(PATHS)).map(decode, on_error="skip").map(str)
+    with pipe.start() as run:
+        for _ in range(2):
+            list(run)
+        failures = run.failures()
+    assert [one.error for one in failures] == [
+        f"ValueError: bad header in {one.source}" for one in failures
+    ]
+    assert [PATHS[one.index] for one in failures] == [one.source for one in failures] != []
+
+
+def test_source_items_through_joins():
+    """A stage inside a joined pipeline, and one behind the join, name the file of their source."""
+    one = nbpipe.source(PATHS[:20], name="a").map(decode, on_error="skip", name="inside")
+    both = nbpipe.mix([one, nbpipe.source(PATHS[20:], name="b")]).map(
+        decode, on_error="skip", name="behind"
+    )
+    with both.start() as run:
+        list(run)
+        assert {(one.stage, one.source) for one in run.failures()} == {
+            ("inside" if number < 20 else "behind", PATHS[number])
+            for number in filter(is_bad, range(40))
+        }
+
+
+def test_source_items_of_an_order_from_outside():
+    """In an epoch whose order comes from outside, the index is the one that was given."""
+    with nbpipe.source(PATHS).map(decode, on_error="skip").start() as run:
+        list(run.iterate([9, 10, 3, 1]))
+        assert [one.index for one in run.failures()] == [10, 3]
+
+
+def test_source_items_of_a_batch():
+    """A batch names its first item and how many there are more, and all are tried again."""
+
+    def spoilt(batch):
+        if 5 in batch:
+            raise ValueError("no batch")
+        return batch
+
+    pipe = nbpipe.source(range(100, 112)).map(lambda n: n - 100).batch(4)
+    with pipe.map(spoilt, on_error="skip").start() as run:
+        list(run)
+        (failure,) = run.failures()
+        assert (failure.source, failure.index) == ("int 104 and 3 more", 4)
+        assert list(run.retry_failed().take(1)) == []
+        assert run.retry_failed()["source"].spec.rows == 4
+
+
+def test_source_items_of_a_stream():
+    """What can only be read from its beginning names the place, and is read again up to there."""
+    counted = nbpipe.source(lambda: itertools.islice(itertools.count(), 20), name="counted")
+    with counted.map(checked, on_error="skip").start() as run:
+        list(run)
+        assert [one.index for one in run.failures()] == [3, 10, 17]
+        with run.retry_failed().start() as again:
+            list(again)
+            assert [one.input for one in again.failures()] == ["int 3", "int 10", "int 17"]
+            assert [one.index for one in again.failures()] == [3, 10, 17]
+
+
+def test_slow_items_are_not_read():
+    """An item of a dataset is not read for its name."""
+    read = []
+
+    class Dataset:
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            read.append(index)
+            return index
+
+    with nbpipe.source(Dataset()).map(checked, on_error="skip").start() as run:
+        list(run)
+        before = len(read)
+        assert [one.source for one in run.failures()] == ["item 3 of Dataset"]
+    assert len(read) == before
+
+
+def test_source_that_shrank():
+    """A source that has changed since costs the name, not the table."""
+    paths = PATHS[:10]
+    with nbpipe.source(paths).map(decode, on_error="skip").start() as run:
+        list(run)
+        del paths[:]
+        assert [(one.source, one.index) for one in run.failures()] == [("", None)]
+
+
+# -- once more -----------------------------------------------------------------------------
+def test_retry_failed():
+    """The pipeline of failed items has each source item once, and all stages but what cuts."""
+    broken = {3, 10, 17}
+
+    def fetch(path):
+        if number_of(path) in broken:
+            raise OSError("connection reset")
+        return path
+
+    pipe = nbpipe.source(PATHS, name="files").shuffle().shard(0, 1).take(38)
+    pipe = pipe.map(fetch, on_error="skip", concurrency=4).repeat(2).batch(8, drop_last=True)
+    with pipe.start() as run:
+        list(run)
+        wanted = {one.source for one in run.failures()}
+        broken.clear()
+        again = run.retry_failed()
+        assert [stage.name for stage in again.stages] == ["files", "fetch", "batch"]
+        assert again["fetch"].knobs["concurrency"] is pipe["fetch"].knobs["concurrency"]
+        assert sorted(itertools.chain(*again)) == sorted(wanted) != []
+
+
+def test_retry_failed_keeps_what_enumerate_adds():
+    """An item comes again as it came, with the number that `enumerate` gave it."""
+    failing = nbpipe.source(PATHS).enumerate().shuffle().map(refuse_bad, on_error="skip")
+    with failing.start() as run:
+        list(run)
+        items = run.retry_failed()["source"].spec.items
+        assert sorted(items) == [(n, PATHS[n]) for n in filter(is_bad, range(40))]
+
+
+def refuse_bad(pair):
+    """Fail on every seventh file of pairs."""
+    decode(pair[1])
+    return pair
+
+
+def test_retry_of_a_retry():
+    """What fails again has the name that it had in the first source."""
+    with nbpipe.source(PATHS).shuffle().map(decode, on_error="skip").start() as run:
+        list(run)
+        with run.retry_failed().start() as again:
+            list(again)
+            named = [one.source for one in again.failures()]
+            assert named == [one.source for one in run.failures()] != []
+            assert len(again.retry_failed()) == len(named)
+
+
+def test_retry_where_nothing_failed():
+    """Without failures there is an empty pipeline, and a table that says so."""
+    with nbpipe.source(range(3)).map(str).start() as run:
+        list(run)
+        assert (list(run.retry_failed()), repr(run.failures())) == ([], "No failed items")
+        assert "No failed items" in run.failures()._repr_html_()
+
+
+def test_retry_of_a_join_is_refused():
+    """A join has several sources: it is refused with the way out."""
+    run = nbpipe.zip(nbpipe.source(range(3))).start()
+    with run, pytest.raises(nbpipe.ArgumentTypeError, match="begins with one source, got 'zip'"):
+        run.retry_failed()
+
+
+def test_retry_in_a_process_of_its_own():
+    """The failures of an isolated run name their files, too."""
+    with nbpipe.source(PATHS).map(decode, on_error="skip").start(isolate=True) as run:
+        list(run)
+        assert [one.index for one in run.failures()] == list(filter(is_bad, range(40)))
+        assert len(run.retry_failed()) == 6
+
+
+# -- the table -----------------------------------------------------------------------------
+def table_of(names):
+    """Return the failures of a pipeline that fails on every file."""
+
+    def fail(name):
+        raise ValueError(f"<script>alert(1)</script> | {name}")
+
+    with nbpipe.source(names).map(fail, on_error="skip").start() as run:
+        list(run)
+        return run.failures()
+
+
+def test_table_in_html():
+    """Text from outside is escaped, tracebacks are folded, and 20 rows are shown."""
+    html = table_of([f"<b>{number}.jpg" for number in range(120)])._repr_html_()
+    assert ("<script>" in html, "<b>" in html) == (False, False)
+    assert (html.count("<details>"), html.count("Traceback (most recent")) == (20, 20)
+    assert "Failed items: 100, the last 20 shown" in html
+    assert len(html) < 150_000
+
+
+def test_table_in_markdown():
+    """A cell of Markdown holds no bar, no tag and no line of its own."""
+    text = table_of(["a|b.jpg"])._repr_markdown_()
+    row = text.splitlines()[-1]
+    assert ("<" in row, len(re.findall(r"(?<!\\)\|", row))) == (False, 6)
+
+
+def test_table_in_a_terminal():
+    """The end of a long path is shown: the beginnings are alike."""
+    text = repr(table_of(["/very/long/folder" * 9 + "/img_1.jpg"]))
+    assert "…" in text
+    assert "folder/img_1.jpg" in text
+    assert np.max([len(line) for line in text.splitlines()]) < 260
+
+
+# -- the open runs -------------------------------------------------------------------------
+def test_runs_and_close_all():
+    """The open runs are listed as they were started, and all are closed at once."""
+    pipe = nbpipe.source(range(3)).map(str)
+    first, second, third = pipe.start(), pipe.start(), pipe.start()
+    second.close()
+    assert [one for one in nbpipe.runs() if one in (first, second, third)] == [first, third]
+    nbpipe.close_all()
+    assert (nbpipe.runs(), first.closed, third.closed) == ((), True, True)
+
+
+def test_close_all_inside_a_stage():
+    """A stage cannot close the run that it is in; the others are closed all the same."""
+    other = nbpipe.source(range(3)).start()
+    run = nbpipe.source([0]).map(lambda _: nbpipe.close_all()).start()
+    with run, pytest.raises(nbpipe.StageError) as caught:
+        list(run)
+    assert (type(caught.value.__cause__), other.closed) == (nbpipe.ReentrantRunError, True)
