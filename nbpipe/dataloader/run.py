@@ -94,6 +94,7 @@ class LocalRun(Iterator[Any]):
         self._going.set()
         self._lock = threading.RLock()  # stats are read while batches are made
         self._begun_ns = self._last_ns = now_ns
+        self._asked_ns = 0  # since when the loop waits for a batch [ns], or 0
         self._sample_ns = now_ns + SAMPLE_NS
         self._record = Record()
         self._record.begin(now_ns)
@@ -137,7 +138,8 @@ class LocalRun(Iterator[Any]):
             self.end(STOPPED)
             raise StopIteration
         with self._lock:
-            self._record.consumer.waits_since_ns = now_ns = perf_counter_ns()
+            self._asked_ns = now_ns = perf_counter_ns()
+            self._record.consumer.waits_since_ns = self._record.consumer.active_ns(now_ns)
             runtime = self._runtimes[_MADE_IN]
             runtime.account(now_ns, READY)
             runtime.active = 1
@@ -181,8 +183,8 @@ class LocalRun(Iterator[Any]):
         self._last_ns = now_ns = perf_counter_ns()
         consumer = self._record.consumer
         since_ns, consumer.waits_since_ns = consumer.waits_since_ns, 0
-        spent_ns = now_ns - since_ns if since_ns else 0
-        consumer.waited_ns += spent_ns
+        consumer.waited_ns += consumer.active_ns(now_ns) - since_ns if since_ns else 0
+        spent_ns, self._asked_ns = now_ns - self._asked_ns if self._asked_ns else 0, 0
         runtime = self._runtimes[_MADE_IN]
         runtime.account(now_ns, BLOCKED)
         runtime.active = 0
@@ -216,10 +218,17 @@ class LocalRun(Iterator[Any]):
     def pause(self) -> None:
         """Make no further batch."""
         self._going.clear()
+        self._note_pause()
 
     def resume(self) -> None:
         """Go on."""
         self._going.set()
+        self._note_pause()
+
+    def _note_pause(self) -> None:
+        with self._lock:
+            if not self.closed:
+                self._record.consumer.pause(perf_counter_ns(), paused=self.paused)
 
     def stop(self) -> None:
         """End it as if it were exhausted, before its next batch."""
@@ -250,7 +259,8 @@ class LocalRun(Iterator[Any]):
 
     def status(self) -> Status:
         """Tell where it is."""
-        now_ns, consumer = self._now_ns, self._record.consumer
+        consumer = self._record.consumer
+        now_ns = consumer.active_ns(self._now_ns)
         since_ns = consumer.waits_since_ns or now_ns
         return Status(
             state="paused" if self.paused else "running",
@@ -269,7 +279,7 @@ class LocalRun(Iterator[Any]):
         """Return stats by address, and of the loop."""
         with self._lock:
             now_ns, consumer = self._now_ns, self._record.consumer
-            running_ns = max(0, now_ns - (consumer.waits_since_ns or now_ns))
+            running_ns = max(0, now_ns - (self._asked_ns or now_ns))
             rows = {
                 address: runtime.stats(now_ns, 0, running_ns if address == _MADE_IN else 0)
                 for address, runtime in self._runtimes.items()

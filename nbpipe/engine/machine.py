@@ -54,11 +54,19 @@ class Consumer:
 
     Attributes:
         items: items handed out; written by the consuming thread alone.
-        waited_ns: time spent waiting, likewise.
-        waits_since_ns: beginning of the wait in progress, or 0.
+        waited_ns: time spent waiting, likewise; pauses are left out.
+        waits_since_ns: beginning of the wait in progress on the clock of `active_ns`, or 0.
     """
 
-    __slots__ = ("_past", "_since_ns", "counters", "items", "waited_ns", "waits_since_ns")
+    __slots__ = (
+        "_past",
+        "_paused",
+        "_since_ns",
+        "counters",
+        "items",
+        "waited_ns",
+        "waits_since_ns",
+    )
 
     def __init__(self) -> None:
         self.items = 0
@@ -66,23 +74,37 @@ class Consumer:
         self.waits_since_ns = 0
         self.counters = Counters()
         self._since_ns = 0
+        self._paused = (0, 0)  # since when [ns], or 0; time of the pauses before [ns]
         self._past: StageStats | None = None  # at the end of the last epoch
+
+    def pause(self, now_ns: int, *, paused: bool) -> None:
+        """Stop the clock of the loop, or let it go on; again does nothing."""
+        since_ns, before_ns = self._paused
+        if paused and not since_ns:
+            self._paused = (now_ns, before_ns)
+        elif since_ns and not paused:
+            self._paused = (0, before_ns + now_ns - since_ns)
+
+    def active_ns(self, now_ns: int) -> int:
+        """Return the time now on a clock that stands still while the run is paused [ns]."""
+        since_ns, before_ns = self._paused
+        return (since_ns or now_ns) - before_ns
 
     def begin(self, now_ns: int) -> None:
         """Called when an epoch begins."""
-        self._since_ns = now_ns
+        self._since_ns = self.active_ns(now_ns)
         self._past = None
         if not self.counters.first_ns:
             self.counters.first_ns = now_ns
 
     def settle(self, now_ns: int) -> None:
         """Bring the counters up to date."""
-        counters = self.counters
+        counters, active_ns = self.counters, self.active_ns(now_ns)
         if self._since_ns:
-            counters.slot_ns += max(0, now_ns - self._since_ns)
-            self._since_ns = now_ns
+            counters.slot_ns += max(0, active_ns - self._since_ns)
+            self._since_ns = active_ns
         since = self.waits_since_ns
-        counters.starved_ns = self.waited_ns + (max(0, now_ns - since) if since else 0)
+        counters.starved_ns = self.waited_ns + (max(0, active_ns - since) if since else 0)
         counters.busy_ns = max(0, counters.slot_ns - counters.starved_ns)
         counters.items_in = counters.items_out = self.items
 
@@ -258,7 +280,8 @@ class Life:
         outcome: how the last epoch ended: FINISHED, STOPPED, CANCELLED, FAILED; READY before
             the first.
         error: why the last epoch failed, or None.
-        begun_ns: when the last epoch began; 0 before the first.
+        begun_ns: when the last epoch began, on the clock of the consumer; 0 before the first.
+        elapsed_ns: time that it took, without pauses; 0 while one is in progress.
         ended_ns: when it ended; 0 while one is in progress.
         items_before: items handed out before it began.
         waited_before_ns: time waited before it began [ns].
@@ -282,7 +305,7 @@ class Life:
         self.next_epoch = 0
         self.outcome = READY
         self.error: BaseException | None = None
-        self.begun_ns = self.ended_ns = 0
+        self.begun_ns = self.elapsed_ns = self.ended_ns = 0
         self.items_before = self.waited_before_ns = 0
         self.between_waits: Callable[[], object] | None = None
         self.closed = False
@@ -418,7 +441,8 @@ class Life:
         with self.scheduler.lock:
             self.record.begin(now_ns)
         self.outcome, self.error = CANCELLED, None
-        self.begun_ns, self.ended_ns = now_ns, 0
+        self.begun_ns = consumer.active_ns(now_ns)
+        self.elapsed_ns = self.ended_ns = 0
         self.items_before, self.waited_before_ns = consumer.items, consumer.waited_ns
 
     def end(
@@ -438,6 +462,7 @@ class Life:
                 self._give_back(left)
                 self.outcome, self.error = outcome, error
                 self.ended_ns = perf_counter_ns()
+                self.elapsed_ns = self.record.consumer.active_ns(self.ended_ns) - self.begun_ns
                 self._ending = _Ending(epoch, self._ticket, self.external, error)
                 self.epoch, self.left = None, left
         if ours:
@@ -496,7 +521,10 @@ class Life:
             trains: a loop in the background is under way.
         """
         consumer = self.record.consumer
-        now_ns = self.ended_ns or perf_counter_ns()
+        elapsed_ns = self.elapsed_ns
+        if self.begun_ns and not self.ended_ns:
+            elapsed_ns = consumer.active_ns(perf_counter_ns()) - self.begun_ns
+        now_ns = self.begun_ns + elapsed_ns
         since_ns = consumer.waits_since_ns or now_ns
         waited_ns = consumer.waited_ns + max(0, now_ns - since_ns) - self.waited_before_ns
         error = self.error
@@ -504,7 +532,7 @@ class Life:
             state=self._state(trains=trains),
             epoch=self.number,
             delivered=self.delivered_before + consumer.items - self.items_before,
-            elapsed_s=(now_ns - self.begun_ns) / 1e9 if self.begun_ns else 0.0,
+            elapsed_s=elapsed_ns / 1e9,
             waited_s=waited_ns / 1e9,
             cpu_cores=self.machine.cpu_cores,
             error="" if error is None else one_line(error).removeprefix("nbpipe.errors."),
@@ -603,6 +631,8 @@ class Machine:
     def pause(self, *, paused: bool) -> None:
         """Let nothing start, or let it go on."""
         self.scheduler.pause(paused=paused)
+        with self.scheduler.lock:  # of two threads, the clock follows who was the last, too
+            self._record.consumer.pause(perf_counter_ns(), paused=self.scheduler.paused)
 
     def renew(self) -> None:
         """Called when functions may have changed."""

@@ -556,8 +556,8 @@ class Status:
         resumed: those of them that the loop had before this run went on from a state.
         total: items of an epoch; None where it is not known before they are made.
         units: what each stage hands on, by address: "items" or "batches".
-        elapsed_s: time since the epoch began, or that it took [s].
-        waited_s: time that the loop waited for items in this epoch [s].
+        elapsed_s: time since the epoch began, or that it took, without pauses [s].
+        waited_s: time that the loop waited for items in this epoch, without pauses [s].
         cpu_cores: processor time of the whole process over the last seconds [cores]; None
             where that is not known yet.
         error: why the last epoch failed, in one line, else empty.

@@ -43,7 +43,7 @@ def front_end() -> tuple[str, str]:
 
 # -- Panel: the live panel of a run, one small widget ----------------------------------------------
 _KEEP_S = 10.0  # what is kept of a run under way is at most so old [s]
-_NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": []}
+_NOTHING: HistoryPart = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
 _GOING = ("running", "paused")
 
 

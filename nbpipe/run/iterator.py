@@ -173,7 +173,7 @@ class EpochIterator(Iterator[Any]):
 
     def _wait(self, epoch: Epoch) -> None:
         consumer = self._consumer
-        begun_ns = perf_counter_ns()
+        begun_ns = consumer.active_ns(perf_counter_ns())
         try:
             self._waits = True
             consumer.waits_since_ns = begun_ns
@@ -181,7 +181,7 @@ class EpochIterator(Iterator[Any]):
         finally:
             self._waits = False
             consumer.waits_since_ns = 0
-            consumer.waited_ns += perf_counter_ns() - begun_ns
+            consumer.waited_ns += consumer.active_ns(perf_counter_ns()) - begun_ns
 
     def _pass(self, gate: threading.Lock) -> None:
         between = self._between

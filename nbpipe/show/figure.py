@@ -12,7 +12,7 @@ from ..base.knobs import KnobChange
 from ..engine.stats import Row
 from ..errors import MissingExtraError
 from ..ops.stage import CONSUMER
-from .history import steady_ticks, time_of, unix_zero_s
+from .history import Tick, steady_ticks, unix_zero_s, with_gaps
 from .watch import Watched
 from .words import LOOP
 
@@ -26,7 +26,6 @@ _MARK = "#d55e00"
 _NAME = 18
 _MOST_MARKS = 100
 _FEW = 4  # times of which a line shows little
-_GAP = 3.0  # so much longer than usual, between epochs, is a gap
 _UNITS = ((10_800.0, 3600.0, "h"), (180.0, 60.0, "min"), (0.0, 1.0, "s"))
 _BEFORE = "No history yet: there is a row each second while an epoch runs."
 
@@ -98,32 +97,14 @@ def figure(watched: Watched) -> Figure:
 # -- the numbers ------------------------------------------------------------------------
 
 
-def _columns_of(ticks: Sequence[Sequence[Row]], units: Mapping[str, str]) -> Columns:
+def _columns_of(ticks: Sequence[Tick], units: Mapping[str, str]) -> Columns:
     """Lay a history out in columns, with an empty place where nothing ran between epochs."""
     names = {str(row["stage"]): None for tick in ticks for row in tick}
-    times: list[float] = []
-    last = -1  # epoch of the tick before
-    rows: dict[str, list[Row | None]] = {name: [] for name in names}
-    for tick in ticks:
-        time_s, epoch = time_of(tick), int(tick[0]["epoch"])
-        if _is_gap(times, time_s) and epoch != last:
-            edge_s = min(1.0, (time_s - times[-1]) / 3)
-            times += [times[-1] + edge_s, time_s - edge_s]
-            for column in rows.values():
-                column += [None, None]
-        times.append(time_s)
-        last = epoch
-        found = {str(row["stage"]): row for row in tick}
-        for name, column in rows.items():
-            column.append(found.get(name))
-    unit_s, unit = next((s, word) for least, s, word in _UNITS if times[-1] >= least)
-    return Columns([time_s / unit_s for time_s in times], unit, unit_s, rows, units)
-
-
-def _is_gap(times: Sequence[float], time_s: float) -> bool:
-    if len(times) < 2:  # noqa: PLR2004 - a distance has two ends
-        return False
-    return time_s - times[-1] > _GAP * max(1.0, times[-1] - times[-2])
+    timed = with_gaps(ticks)
+    by_stage = [{str(row["stage"]): row for row in tick} for _, tick in timed]
+    rows = {name: [found.get(name) for found in by_stage] for name in names}
+    unit_s, unit = next((s, word) for least, s, word in _UNITS if timed[-1][0] >= least)
+    return Columns([time_s / unit_s for time_s, _ in timed], unit, unit_s, rows, units)
 
 
 def _groups(past: Columns) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ _OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor 
 _ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
 _AGAIN_S = 2.0  # the history is read again after so long [s]
 _LEAST_S, _MOST_S = 0.01, 2.0  # a row speaks for the time since the last one
+_GAP = 3.0  # so many times longer than usual, between epochs, is a gap
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
 _WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
 
@@ -50,6 +51,26 @@ def steady_ticks(rows: Sequence[Row]) -> list[Tick]:
 def time_of(tick: Sequence[Row]) -> float:
     """Return the time of a tick since the run began [s]."""
     return float(tick[0]["time_s"])
+
+
+def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
+    """Return ticks, each with its time [s]; where nothing ran, an empty one at both edges.
+
+    Nothing runs between epochs. A row speaks for the second before it, so the second edge lies
+    so long before the first row of an epoch.
+    """
+    found: list[tuple[float, Tick]] = []
+    epoch: object = None  # of the tick before
+    for tick in ticks:
+        time_s = time_of(tick)
+        if tick[0]["epoch"] != epoch and found:
+            last_s, before_s = found[-1][0], found[-2:][0][0]
+            if time_s - last_s > _GAP * max(1.0, last_s - before_s):
+                edge_s = min(1.0, (time_s - last_s) / 3)
+                found += [(last_s + edge_s, []), (time_s - edge_s, [])]
+        found.append((time_s, tick))
+        epoch = tick[0]["epoch"]
+    return found
 
 
 def unix_zero_s(ticks: Sequence[Sequence[Row]]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ..base.format import format_rate, shortened
 from ..ops.stage import CONSUMER
@@ -48,6 +48,7 @@ _TRACE = 800  # last characters of a traceback
 _NAME = 40
 _POINTS = 40  # of a line
 _WIDTH, _HEIGHT = 80, 16  # of a line [px]
+_LEAST_TOP = 1.0  # of a line: a rate far below one item a second does not fill it
 _KINDS = (*[' class="n"'] * 4, "")  # of the cells after the third: not to be broken
 _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "busy": "#0072b2",
@@ -91,7 +92,7 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
         snapshot: what is drawn.
         history: rates over time; each stage then shows them as a small line.
     """
-    lines = {} if history is None else history["stages"]
+    lines = {} if history is None else _lines(history)
     marked = snapshot["diagnosis"]
     rows = [_row(stage, marked, lines) for stage in snapshot["stages"]]
     head = "".join(f"<th>{_escaped(title)}</th>" for title in HEAD)
@@ -121,14 +122,14 @@ def _head(snapshot: Snapshot) -> str:
     )
 
 
-def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, Sequence[float]]) -> str:
+def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
     address = stage["address"]
     mark = _mark(address, marked)
     kind = ", ".join(filter(None, (stage["op"], stage["executor"], worker_words(stage))))
-    shares = shares_of(stage)
+    shares, line = shares_of(stage), lines.get(address, "")
     cells = (
         _name(address, kind, mark),
-        f"{_escaped(rate_words(stage))}{_line(lines.get(address, ()))}",
+        f"{_escaped(rate_words(stage))}{line}",
         f"{_bar(shares)}{_escaped(state_words(shares))}",
         queue_words(stage),
         call_words(stage),
@@ -139,15 +140,13 @@ def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, Sequence[f
     return _cells(cells, marked=bool(mark))
 
 
-def _loop_row(
-    snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, Sequence[float]]
-) -> str:
+def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
     mark = _mark(CONSUMER, marked)
     bar = _bar(loop_shares(snapshot)) if has_begun(snapshot) else ""
-    rate = format_rate(snapshot["items_per_s"], snapshot["unit"])
+    rate, line = format_rate(snapshot["items_per_s"], snapshot["unit"]), lines.get(CONSUMER, "")
     cells = (
         _name(LOOP, "consumer in run.stats()", mark),
-        f"{_escaped(rate)}{_line(lines.get(CONSUMER, ()))}",
+        f"{_escaped(rate)}{line}",
         f"{bar}{_escaped(loop_words(snapshot))}",
         *[""] * 5,
     )
@@ -183,19 +182,33 @@ def _bar(shares: Mapping[str, float]) -> str:
     )
 
 
-def _line(rates: Sequence[float]) -> str:
-    """Draw rates over time, from 0 to their largest."""
-    points = averaged(rates, _POINTS)
-    top = max(points, default=0.0)
-    if len(points) < 2 or not top > 0:  # noqa: PLR2004 - a line has two ends
+def _lines(history: HistoryPart) -> dict[str, str]:
+    """Draw the rates of each stage over time."""
+    time_s = history["time_s"]
+    return {address: _line(time_s, rates) for address, rates in history["stages"].items()}
+
+
+def _line(time_s: Sequence[float], rates: Sequence[float | None]) -> str:
+    """Draw rates over time, from 0 to their largest, or to 1/s; where nothing ran, a gap."""
+    top = max((rate for rate in rates if rate), default=0.0)
+    if not top > 0:
         return ""
-    step = _WIDTH / (len(points) - 1)
-    drawn = " ".join(
-        f"{place * step:.0f},{_HEIGHT - 1 - (_HEIGHT - 2) * rate / top:.0f}"
-        for place, rate in enumerate(points)
-    )
+    begun_s, lasted_s = time_s[0], max(1.0, time_s[-1] - time_s[0])
+    timed = [
+        (_WIDTH * (at_s - begun_s) / lasted_s, rate)
+        for at_s, rate in zip(time_s, rates, strict=True)
+    ]
+    high = (_HEIGHT - 2) / max(top, _LEAST_TOP)
+    strokes = []
+    for runs, part in groupby(timed, lambda one: one[1] is not None):
+        if runs:
+            xs, ys = zip(*((x, rate or 0.0) for x, rate in part), strict=True)
+            most = max(2, _POINTS * len(xs) // len(timed))
+            spots = zip(averaged(xs, most), averaged(ys, most), strict=True)
+            strokes.append(" ".join(f"{x:.0f},{_HEIGHT - 1 - high * y:.0f}" for x, y in spots))
+    drawn = "M".join(["", *strokes])
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" aria-hidden="true"><polyline points="{drawn}" '
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" aria-hidden="true"><path d="{drawn}" '
         'fill="none" stroke="currentColor" stroke-opacity=".7"/></svg>'
     )
 

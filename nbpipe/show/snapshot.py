@@ -16,7 +16,7 @@ from ..engine.stats import StageStats, Status
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
 from .exported import HasKnobs, since_export
-from .history import WINDOW_S, steady_ticks, time_of, unix_zero_s
+from .history import WINDOW_S, steady_ticks, unix_zero_s, with_gaps
 from .rules import HANGS, Diagnosis
 from .watch import Watched
 
@@ -391,11 +391,15 @@ POINTS = 600
 
 
 class HistoryPart(TypedDict):
-    """Rates of each stage, and of the loop as "consumer" [items/s], at `time_s` (Unix) [s]."""
+    """Rates of each stage, and of the loop as "consumer" [items/s], at `time_s` (Unix) [s].
+
+    They are None where nothing ran, between two epochs; `epoch` is the number of the last one.
+    """
 
     time_s: list[float]
-    stages: dict[str, list[float]]
+    stages: dict[str, list[float | None]]
     changes: list[ChangePart]
+    epoch: int | None
 
 
 def history(watched: Watched, points: int = POINTS) -> HistoryPart:
@@ -406,17 +410,24 @@ def history(watched: Watched, points: int = POINTS) -> HistoryPart:
         points: most times; of more, some are left out evenly.
     """
     ticks = steady_ticks(watched.history())
-    chosen = [ticks[place] for place in spread(len(ticks), points)]
-    names = {str(row["stage"]): None for tick in chosen for row in tick}
-    columns: dict[str, list[float]] = {name: [0.0] * len(chosen) for name in names}
-    for place, tick in enumerate(chosen):
-        for row in tick:
-            columns[str(row["stage"])][place] = rounded(float(row["items_per_s"]))
+    timed = with_gaps(ticks)
+    if len(timed) > points:  # a gap takes two
+        most = max(points // 3, points - len(timed) + len(ticks))
+        timed = with_gaps([ticks[place] for place in spread(len(ticks), most)])
+    names = {str(row["stage"]): None for _, tick in timed for row in tick}
+    columns: dict[str, list[float | None]] = {name: [] for name in names}
+    for place, (_, tick) in enumerate(timed):
+        if not tick and place and not timed[place - 1][1]:
+            tick = timed[place + 1][1]  # noqa: PLW2901  an epoch begins: as its first row says
+        rates = {str(row["stage"]): rounded(float(row["items_per_s"])) for row in tick}
+        for name, column in columns.items():
+            column.append(rates.get(name, 0.0) if tick else None)
     zero_s = unix_zero_s(ticks)
     return {
-        "time_s": [round(zero_s + time_of(tick), 3) for tick in chosen],
+        "time_s": [round(zero_s + time_s, 3) for time_s, _ in timed],
         "stages": {label(name): column for name, column in columns.items()},
         "changes": _change_parts(watched.events[-CHANGES:]),
+        "epoch": int(ticks[-1][0]["epoch"]) if ticks else None,
     }
 
 

@@ -196,6 +196,24 @@ def test_pause_and_resume_thousands_of_times():
     assert [n for batch in got for n in batch] == [n for n in range(20_000) if n % 3]
 
 
+def test_paused_time_is_neither_elapsed_nor_waited():
+    """While a run is paused its clock stands still, though the loop waits for the next item."""
+    with nbpipe.source(range(100)).map(lambda n: n).start() as run:
+        items = iter(run)
+        next(items)
+        run.pause()
+        before = run.status()
+        loop = threading.Thread(target=lambda: drained(items), daemon=True)
+        loop.start()
+        loop.join(0.05)
+        during = run.status()
+        run.resume()
+        loop.join(HANG_S)
+        after = run.status()
+    times = [(one.elapsed_s, one.waited_s) for one in (before, during)]
+    assert (times[0], after.elapsed_s > during.elapsed_s) == (times[1], True)
+
+
 # -- stop and close ---------------------------------------------------------------------------
 
 

@@ -116,6 +116,22 @@ def test_paused_run_waits():
         assert drained(items) == list(range(500))
 
 
+def test_loop_of_a_paused_run_is_neither_training_nor_waiting():
+    """A wait of 4 s, of which the run was paused for 3, counts 1 s; a pause in a pause is one."""
+    second_ns = 10**9
+    consumer = Consumer()
+    consumer.begin(10 * second_ns)
+    consumer.waits_since_ns = consumer.active_ns(11 * second_ns)
+    consumer.pause(12 * second_ns, paused=True)
+    consumer.pause(13 * second_ns, paused=True)
+    consumer.settle(14 * second_ns)
+    during = consumer.counters.slot_ns, consumer.counters.starved_ns
+    consumer.pause(15 * second_ns, paused=False)
+    consumer.settle(16 * second_ns)
+    after = consumer.counters.slot_ns, consumer.counters.starved_ns
+    assert (during, after) == ((2 * second_ns, second_ns), (3 * second_ns, 2 * second_ns))
+
+
 def test_busy_of_an_inline_stage():
     """A fused stage that does all the work of a run is busy, not half of it starved."""
     spent_ns = []

@@ -96,7 +96,7 @@ def test_view_that_opens_gets_everything_at_once(panel, sent):
     assert (kinds(sent)[:1], hello["snapshot"]["changes"], sorted(hello["history"])) == (
         ["hello"],
         [],
-        ["changes", "stages", "time_s"],
+        ["changes", "epoch", "stages", "time_s"],
     )
 
 

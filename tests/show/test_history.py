@@ -31,4 +31,36 @@ def test_thinned():
 
 def test_nothing_yet():
     """Before the first row the columns are empty."""
-    assert history(FakeWatched()) == {"time_s": [], "stages": {}, "changes": []}
+    nothing = {"time_s": [], "stages": {}, "changes": [], "epoch": None}
+    assert history(FakeWatched()) == nothing
+
+
+def resting(run, *, epoch=1, rest_s=20.0):
+    """Let so much time lie before the first row of an epoch."""
+    run.past = [
+        {**row, "time_s": row["time_s"] + rest_s, "when_s": row["when_s"] + rest_s}
+        if row["epoch"] >= epoch
+        else row
+        for row in run.past
+    ]
+    return run
+
+
+def test_time_between_epochs_is_a_gap():
+    """Where nothing ran there is no rate; the next epoch begins a second before its first row."""
+    found = history(resting(photographs()))
+    rates = found["stages"]["files"]
+    assert [at for at, rate in enumerate(rates) if rate is None] == [6]
+    assert [round(at_s - BEGUN_S, 2) for at_s in found["time_s"][5:9]] == [5.25, 6.25, 25.25, 26.25]
+    assert (rates[7], found["epoch"]) == (rates[8], 1)
+
+
+def test_gaps_are_bounded_with_the_points():
+    """Epochs of a second, each after a rest, leave no more points than were asked for."""
+    run = photographs()
+    run.past = [
+        {**row, "epoch": round(row["time_s"]), "time_s": 20 * row["time_s"]}
+        for row in past_of(run.rows, seconds=90)
+    ]
+    found = history(run, 120)
+    assert (len(found["time_s"]) <= 120, found["epoch"]) == (True, 89)

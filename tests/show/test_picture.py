@@ -15,7 +15,7 @@ from tests.show.fakes import FAILURE, HOSTILE, photographs
 
 TAGS = {
     *("div", "style", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "rect", "polyline", "details", "summary", "pre"),
+    *("svg", "rect", "path", "details", "summary", "pre"),
 }
 
 
@@ -75,7 +75,7 @@ def test_lines_only_with_a_history():
     run = photographs()
     seen = snapshot(run)
     counts = [
-        text.count("<polyline") for text in (picture_html(seen), picture_html(seen, history(run)))
+        text.count("<path") for text in (picture_html(seen), picture_html(seen, history(run)))
     ]
     assert counts == [0, 7]
 

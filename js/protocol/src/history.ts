@@ -1,10 +1,12 @@
 /** History: the rates of all stages over the last minutes, a ring of bounded length. */
 
 import { POINTS } from "./parse";
-import { type Change, CONSUMER, type HistoryPart, type Snapshot } from "./types";
+import { type Change, CONSUMER, type HistoryPart, isLive, type Snapshot } from "./types";
 
 /** Points are so far apart; one that comes sooner moves the newest point instead. */
 const STEP_S = 0.95;
+/** So long without a point, between two epochs, is a gap. */
+const GAP_S = 3;
 const CHANGES = 200;
 
 export class History {
@@ -13,6 +15,8 @@ export class History {
   changes: readonly Change[] = [];
   /** Counts what a drawing would show anew: new points and new changes. */
   version = 0;
+  /** The epoch of the newest point. */
+  private epoch: number | null = null;
 
   constructor(private readonly limit = POINTS) {}
 
@@ -24,16 +28,25 @@ export class History {
       this.columns.set(address, [...rates]);
     }
     this.changes = part.changes.slice(-CHANGES);
+    this.epoch = part.epoch;
     this.version += 1;
   }
 
-  /** Add the rates of a snapshot. */
+  /** Add the rates of a snapshot, where an epoch is in progress. */
   append(snapshot: Snapshot): void {
     const last = this.time_s.at(-1);
     const before = this.time_s.at(-2);
-    if (last !== undefined && snapshot.time_s < last) {
+    if (!isLive(snapshot) || (last !== undefined && snapshot.time_s < last)) {
       return; // older than what is known: a message that was overtaken
     }
+    const isNext = last !== undefined && snapshot.epoch !== this.epoch;
+    if (isNext && snapshot.time_s - last > GAP_S) {
+      this.time_s.push(last);
+      for (const column of this.columns.values()) {
+        column.push(null);
+      }
+    }
+    this.epoch = snapshot.epoch;
     const joins = before !== undefined && last !== undefined && last - before < STEP_S;
     if (joins) {
       this.time_s[this.time_s.length - 1] = snapshot.time_s;

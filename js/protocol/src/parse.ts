@@ -167,7 +167,7 @@ const snapshot = record<Snapshot>({
 });
 
 const times = list(number, POINTS);
-const rates = list(atLeastZero, POINTS);
+const rates = list(orNull(atLeastZero), POINTS);
 const changes = list(change, 1000);
 
 const history: Reader<HistoryPart> = (value, at) => {
@@ -176,7 +176,7 @@ const history: Reader<HistoryPart> = (value, at) => {
   if (time_s.some((moment, place) => place > 0 && moment < (time_s[place - 1] ?? moment))) {
     throw new ParseError(`${at}.time_s must be ascending`);
   }
-  const stages = new Map<string, number[]>();
+  const stages = new Map<string, (number | null)[]>();
   for (const [address, column] of Object.entries(fields(given.stages, `${at}.stages`))) {
     const read = rates(column, `${at}.stages[${JSON.stringify(address)}]`);
     if (read.length !== time_s.length) {
@@ -184,7 +184,8 @@ const history: Reader<HistoryPart> = (value, at) => {
     }
     stages.set(address, read);
   }
-  return { time_s, stages, changes: changes(given.changes, `${at}.changes`) };
+  const epoch = orNull(whole)(given.epoch, `${at}.epoch`);
+  return { time_s, stages, changes: changes(given.changes, `${at}.changes`), epoch };
 };
 
 const ack: Reader<Ack> = (value, at) => {

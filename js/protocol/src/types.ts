@@ -158,11 +158,20 @@ export interface Snapshot {
   readonly export: LastExport | null;
 }
 
-/** Rates [items/s] of each stage at `time_s` [Unix s]. */
+/** Whether an epoch is in progress. */
+export function isLive({ state }: Snapshot): boolean {
+  return state === "running" || state === "paused";
+}
+
+/**
+ * Rates [items/s] of each stage at `time_s` [Unix s]; null where nothing ran, between two epochs.
+ * `epoch` is the number of the last one.
+ */
 export interface HistoryPart {
   readonly time_s: readonly number[];
-  readonly stages: ReadonlyMap<string, readonly number[]>;
+  readonly stages: ReadonlyMap<string, readonly (number | null)[]>;
   readonly changes: readonly Change[];
+  readonly epoch: number | null;
 }
 
 export type Ack =

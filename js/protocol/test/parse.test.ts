@@ -12,7 +12,7 @@ const EXPORTED = {
   error: "variable 'fh' is a live TextIOWrapper\n  used by: decode()",
   edited: true,
 };
-const HISTORY = { time_s: [1, 2], stages: { decode: [3, 4] }, changes: [] };
+const HISTORY = { time_s: [1, 2], stages: { decode: [3, 4] }, changes: [], epoch: 1 };
 
 describe("a snapshot", () => {
   test("that the kernel made is read whole", () => {

@@ -1,5 +1,5 @@
 /** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, chain, starting,
- * theme, link, views. */
+ * rest, theme, link, views. */
 
 import type { Model } from "../src/anywidget";
 import panel from "../src/index";
@@ -18,6 +18,7 @@ const run = new SimulatedRun(
   given.get("state") ?? "running",
   given.get("chain") ?? "threads",
   Number(given.get("starting") ?? 0),
+  Number(given.get("rest") ?? 0),
 );
 const kernel = given.get("link") !== "none";
 const heard = new Map<string, Set<(...given: unknown[]) => void>>();

@@ -58,8 +58,14 @@ export class SimulatedRun {
   private wobble = 1;
   private starting_s: number;
 
-  /** `starting_s`: so long all workers only start [s]. */
-  constructor(stages: number, state: string, chain = "threads", starting_s = 0) {
+  /** `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]. */
+  constructor(
+    stages: number,
+    state: string,
+    chain = "threads",
+    starting_s = 0,
+    private readonly rest_s = 0,
+  ) {
     this.specs = specsOf(CHAINS.get(chain) ?? [], stages);
     this.state = state as Snapshot["state"];
     this.starting_s = starting_s;
@@ -191,18 +197,26 @@ export class SimulatedRun {
   history(): object {
     const now = Date.now() / 1000;
     const time_s = Array.from({ length: 180 }, (_, place) => now - 180 + place);
-    const stages: Record<string, number[]> = {};
+    const begun = now - this.elapsed_s;
+    const rests = (at: number) => {
+      const time = time_s[at] ?? now;
+      return time < begun && time > begun - this.rest_s;
+    };
+    const stages: Record<string, (number | null)[]> = {};
+    const line = (at: number, place: number) =>
+      (at < 90 ? 0.55 : 1) * (1 + 0.07 * Math.sin(at / 5 + place));
     for (const [place, spec] of this.specs.entries()) {
       const rate = this.rate() / (spec.batches ? BATCH : 1);
-      const line = (at: number) => (at < 90 ? 0.55 : 1) * (1 + 0.07 * Math.sin(at / 5 + place));
-      stages[spec.address] = time_s.map((_, at) => rate * line(at));
+      stages[spec.address] = time_s.map((_, at) => (rests(at) ? null : rate * line(at, place)));
     }
-    stages.consumer = stages[this.specs.at(-1)?.address ?? ""] ?? [];
+    stages.consumer = time_s.map((_, at) =>
+      rests(at) ? null : (this.rate() / BATCH) * line(at, 6),
+    );
     if (this.changes.length === 0) {
       this.note("decode.concurrency", 1, 2, "code", "", now - 130);
       this.note("decode.concurrency", 2, 4, "panel", "decode limits", now - 90);
     }
-    return { time_s, stages, changes: this.changes };
+    return { time_s, stages, changes: this.changes, epoch: 1 };
   }
 
   private rate(): number {

@@ -1,6 +1,6 @@
 /** Header: state, title, buttons, export, the numbers of the epoch, progress. */
 
-import { OPS, type Op, type Snapshot } from "@nbpipe/protocol";
+import { isLive, OPS, type Op, type Snapshot } from "@nbpipe/protocol";
 import {
   button,
   h,
@@ -15,7 +15,7 @@ import {
 import { ExportForm } from "./export-form";
 import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
 import { icon } from "./icons";
-import { isLive, waitedShare } from "./live";
+import { waitedShare } from "./live";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 import { SinceExport } from "./since";
@@ -176,14 +176,17 @@ export class Header {
 /** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 0, as in Python. */
 function factsOf(snapshot: Snapshot): [Fact, string][] {
   const { epoch, epochs, epochs_begun: begun, memory, cpu_cores: cores } = snapshot;
-  const running = isLive(snapshot);
+  const running = snapshot.state === "running";
   const share = formatShare(waitedShare(snapshot));
   const waited = formatClock(snapshot.waited_s);
   return [
     ["epoch", epochs === null ? `${epoch}` : `${epoch} (${begun} of ${epochs})`],
     ["rate", `${formatAmount(snapshot.items_per_s)} ${snapshot.unit}/s`],
     ["elapsed", formatClock(snapshot.elapsed_s)],
-    ["left", snapshot.left_s === null ? (running ? "–" : "") : formatClock(snapshot.left_s)],
+    [
+      "left",
+      snapshot.left_s === null ? (isLive(snapshot) ? "–" : "") : formatClock(snapshot.left_s),
+    ],
     ["waited", running ? `${share} now · ${waited} in all` : `${share} · ${waited}`],
     ["cpu", cores === null ? "" : `${cores.toFixed(1)} cores`],
     [

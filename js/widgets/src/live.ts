@@ -1,17 +1,22 @@
-/** What a snapshot means while an epoch is in progress, and after it. */
+/** What a snapshot says of the training loop, while an epoch is in progress and after it. */
 
-import type { Snapshot } from "@nbpipe/protocol";
+import type { Shares, Snapshot } from "@nbpipe/protocol";
 
-/** Whether an epoch is in progress. */
-export function isLive({ state }: Snapshot): boolean {
-  return state === "running" || state === "paused";
-}
-
-/** Share of its time that the loop waited for data: lately, or in the whole epoch after it. */
+/** Share of its time that the loop waited for data: lately, or in the whole epoch. */
 export function waitedShare(snapshot: Snapshot): number {
-  if (isLive(snapshot)) {
+  if (snapshot.state === "running") {
     return snapshot.waited_share;
   }
   const { waited_s, elapsed_s } = snapshot;
   return elapsed_s > 0 ? Math.min(1, waited_s / elapsed_s) : 0;
+}
+
+/** Where the time of the training loop goes; before any epoch nowhere. */
+export function loopShares(snapshot: Snapshot): Shares {
+  const none = { busy: 0, starved: 0, blocked: 0, waiting: 0 };
+  if (snapshot.state === "paused") {
+    return { ...none, waiting: 1 };
+  }
+  const waited = waitedShare(snapshot);
+  return snapshot.elapsed_s > 0 ? { ...none, busy: 1 - waited, starved: waited } : none;
 }

@@ -19,6 +19,7 @@ export class SharesBar {
   private readonly bar: HTMLElement;
   private readonly parts: readonly HTMLElement[];
   private readonly text = h("div", { class: "sub", "data-field": "shares" });
+  private isPaused = false;
 
   constructor(private readonly words: Words = OF_A_STAGE) {
     this.parts = PARTS.map((part) => h("i", { class: `part ${part}` }));
@@ -26,7 +27,9 @@ export class SharesBar {
     this.el = h("div", { class: "cell time" }, this.bar, this.text);
   }
 
-  update(shares: Shares): void {
+  /** In a pause, what waits is paused. */
+  update(shares: Shares, isPaused: boolean): void {
+    this.isPaused = isPaused;
     PARTS.forEach((part, place) => {
       const node = this.parts[place];
       if (node !== undefined) {
@@ -44,7 +47,8 @@ export class SharesBar {
   }
 
   private say(part: Part, share: number): string {
-    return `${this.words.get(part) ?? part} ${formatShare(share)}`;
+    const word = part === "waiting" && this.isPaused ? "paused" : this.words.get(part);
+    return `${word ?? part} ${formatShare(share)}`;
   }
 }
 
@@ -75,12 +79,16 @@ export class Meter {
 
 const WIDTH = 60;
 const HEIGHT = 20;
+/** A rate far below one item a second does not fill the picture. */
+const LEAST_TOP = 1;
 
-/** A rate over the last minute. */
+type Point = readonly [x: number, rate: number];
+
+/** A rate over the last minute; where nothing ran, a gap. */
 export class Spark {
   readonly el: SVGSVGElement;
-  private readonly line = svg("polyline", { fill: "none" });
-  private readonly area = svg("polygon", {});
+  private readonly line = svg("path", { class: "stroke", fill: "none" });
+  private readonly area = svg("path", { class: "fill" });
 
   constructor() {
     const box = `0 0 ${WIDTH} ${HEIGHT}`;
@@ -89,24 +97,38 @@ export class Spark {
   }
 
   update(time_s: readonly number[], rates: readonly (number | null)[]): void {
-    const now = time_s.at(-1) ?? 0;
-    const points: [number, number][] = [];
-    for (let place = time_s.length - 1; place >= 0; place -= 1) {
-      const age_s = now - (time_s[place] ?? 0);
-      points.push([WIDTH - age_s, rates[place] ?? 0]);
-      if (age_s >= WIDTH) {
-        break;
-      }
-    }
-    const top = Math.max(...points.map(([, rate]) => rate), 1e-9);
-    const spots = points
-      .reverse()
-      .map(([x, rate]) => `${round(x)},${round(HEIGHT - 1 - (rate / top) * (HEIGHT - 2))}`);
-    const [first] = points;
-    setAttribute(this.line, "points", spots.join(" "));
-    const base = first ? `${round(first[0])},${HEIGHT} ` : "";
-    setAttribute(this.area, "points", first ? `${base}${spots.join(" ")} ${WIDTH},${HEIGHT}` : "");
+    const runs = runsOf(time_s, rates);
+    const top = Math.max(LEAST_TOP, ...runs.flat().map(([, rate]) => rate));
+    const drawn = runs.map((run) =>
+      run.map(([x, rate]) => `${round(x)},${round(HEIGHT - 1 - (rate / top) * (HEIGHT - 2))}`),
+    );
+    const ends = runs.map((run) => [run[0], run.at(-1)].map((end) => round(end?.[0] ?? 0)));
+    const under = drawn.map((spots, at) => {
+      const [left, right] = ends[at] ?? [];
+      return `M${left},${HEIGHT} ${spots.join(" ")} ${right},${HEIGHT}Z`;
+    });
+    setAttribute(this.line, "d", drawn.map((spots) => `M${spots.join(" ")}`).join(""));
+    setAttribute(this.area, "d", under.join(""));
   }
+}
+
+/** The last minute, oldest first, in parts between which nothing ran. */
+function runsOf(time_s: readonly number[], rates: readonly (number | null)[]): Point[][] {
+  const now_s = time_s.at(-1) ?? 0;
+  const runs: Point[][] = [[]];
+  for (let place = time_s.length - 1; place >= 0; place -= 1) {
+    const age_s = now_s - (time_s[place] ?? 0);
+    const rate = rates[place] ?? null;
+    if (rate === null) {
+      runs.push([]);
+    } else {
+      runs.at(-1)?.push([WIDTH - age_s, rate]);
+    }
+    if (age_s >= WIDTH) {
+      break;
+    }
+  }
+  return runs.filter((run) => run.length > 0).map((run) => run.reverse());
 }
 
 function round(number: number): number {

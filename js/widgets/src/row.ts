@@ -23,7 +23,7 @@ import { FailureList } from "./failures";
 import { formatAmount, formatBrief, formatBytes, formatClock, formatTime } from "./format";
 import { icon } from "./icons";
 import { KnobControl } from "./knob-control";
-import { waitedShare } from "./live";
+import { loopShares } from "./live";
 import { Meter, SharesBar, Spark, type Words } from "./meters";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
@@ -43,6 +43,12 @@ const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
   starts: ["ready", "starting"],
   failed: ["failed", "failed"],
 };
+
+interface Throughput {
+  readonly items_per_s: number;
+  readonly unit: string;
+  readonly isPaused: boolean;
+}
 
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
@@ -80,15 +86,15 @@ class Front {
     setTitle(this.name, name);
   }
 
-  update(row: HTMLElement, kind: Kind | null, per_s: number, unit: string, shares: Shares): void {
+  update(row: HTMLElement, kind: Kind | null, of: Throughput, shares: Shares): void {
     const [shape, word] = MARKS[kind ?? "limits"];
     setClass(row, "limits", kind !== null);
     setHidden(this.mark, kind === null);
     this.markIcon.show(shape);
     setText(this.markWord, word);
-    setText(this.amount, formatAmount(per_s));
-    setText(this.unit, `${unit}/s`);
-    this.bar.update(shares);
+    setText(this.amount, formatAmount(of.items_per_s));
+    setText(this.unit, `${of.unit}/s`);
+    this.bar.update(shares, of.isPaused);
   }
 
   draw(session: Session, address: string): void {
@@ -139,7 +145,12 @@ export class StageRow {
     this.shared.append(this.sharer);
   }
 
-  update(stage: Stage, place: Place, kind: Kind | null, enabled: boolean): void {
+  update(
+    stage: Stage,
+    place: Place,
+    kind: Kind | null,
+    { enabled, isPaused }: { enabled: boolean; isPaused: boolean },
+  ): void {
     const { front } = this;
     for (const each of PLACES) {
       setClass(this.el, `region-${each}`, each === place);
@@ -148,7 +159,7 @@ export class StageRow {
     front.setName(stage.address);
     setText(front.kind, `${stage.op} · ${stage.executor}`);
     setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
-    front.update(this.el, kind, stage.items_per_s, stage.unit, stage);
+    front.update(this.el, kind, { ...stage, isPaused }, stage);
     const bytes = stage.bytes_per_s;
     setText(
       front.under,
@@ -247,15 +258,12 @@ export class LoopRow {
   }
 
   update(snapshot: Snapshot, kind: Kind | null): void {
-    const { unit } = snapshot;
-    const waited = waitedShare(snapshot);
-    const begun = snapshot.elapsed_s > 0;
-    const shares = { busy: begun ? 1 - waited : 0, starved: waited, blocked: 0, waiting: 0 };
-    setText(this.front.kind, `takes ${unit}`);
-    this.front.update(this.el, kind, snapshot.items_per_s, unit, shares);
+    const isPaused = snapshot.state === "paused";
+    setText(this.front.kind, `takes ${snapshot.unit}`);
+    this.front.update(this.el, kind, { ...snapshot, isPaused }, loopShares(snapshot));
     const { waited_s, elapsed_s } = snapshot;
     setText(this.waited, `waited ${formatClock(waited_s)} of ${formatClock(elapsed_s)}`);
-    setTitle(this.waited, "time that the loop waited for data in this epoch");
+    setTitle(this.waited, "time that the loop waited for data in this epoch, without pauses");
   }
 
   draw(): void {

@@ -57,9 +57,10 @@ export class Table {
     }
     const { stage: named, kind } = snapshot.diagnosis;
     const kindOf = (address: string): Kind | null => (address === named ? kind : null);
+    const now = { enabled, isPaused: snapshot.state === "paused" };
     for (const [at, stage] of stages.entries()) {
       const place = placeOf(stage, stages[at + 1]);
-      this.rows.get(stage.address)?.update(stage, place, kindOf(stage.address), enabled);
+      this.rows.get(stage.address)?.update(stage, place, kindOf(stage.address), now);
     }
     this.loop.update(snapshot, kindOf(CONSUMER));
   }

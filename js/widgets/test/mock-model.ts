@@ -47,7 +47,8 @@ export class MockModel implements Model {
 
   hello(changes: Record<string, unknown> = {}): void {
     const snapshot = sample({ actions: ["pause", "stop"], ...changes });
-    this.receive({ type: "hello", snapshot, history: { time_s: [], stages: {}, changes: [] } });
+    const history = { time_s: [], stages: {}, changes: [], epoch: null };
+    this.receive({ type: "hello", snapshot, history });
   }
 
   tick(changes: Record<string, unknown> = {}): void {

@@ -110,6 +110,18 @@ describe("a panel shows", () => {
     );
   });
 
+  test("neither training nor waiting in a pause", () => {
+    const shown = live();
+    const { stages } = sampleWithStage({ busy: 0, starved: 0, blocked: 0, waiting: 1 });
+    model.tick({ state: "paused", waited_s: 10, elapsed_s: 40, stages });
+    frame();
+    expect([
+      shown.text("[data-stage=files] [data-field=shares]"),
+      shown.text("[data-stage=consumer] [data-field=shares]"),
+      shown.text("[data-field=waited]"),
+    ]).toEqual(["paused 100 %", "paused 100 %", "25 % · 0:10"]);
+  });
+
   test("text from outside as text", () => {
     const shown = live(new MockModel(sample({ title: NASTY, error: NASTY })));
     expect([shown.el.querySelector("img"), shown.stage(NASTY) !== null]).toEqual([null, true]);
