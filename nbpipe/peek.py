@@ -335,19 +335,14 @@ class InlineEngine:
         self._task = None
 
     # -- what the event loop calls, in its thread
-    def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Called when a call ended."""
-        assert isinstance(done, Task)
-        done.ended_ns = perf_counter_ns()
+    def exchange(self, _done: Sequence[Work]) -> Sequence[Work]:
+        """Called when the one call in progress has ended."""
         self._answered.release()
         return ()
 
     def crashed(self, error: BaseException) -> None:
         """Called when the loop itself failed."""
         self._crash = error
-
-    def end_turn(self) -> None:
-        """Called when the loop went round: nothing to do, there is one call at a time."""
 
     def _close(self) -> None:
         epoch = self._epoch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from _thread import RLock, allocate_lock
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
@@ -20,12 +21,13 @@ from .join import PumpNode, RepeatNode
 from .map import MapNode
 from .node import Node, Stages, forget, stages_of
 from .stats import StageRuntime
-from .task import EpochContext, Paths, Queue, Task
+from .task import Chunk, EpochContext, Paths, Queue, Task, together
 
 LOG = logging.getLogger("nbpipe")
 SLOW_NS = 10_000  # a call that takes longer is worth waking another thread for the next one
 KEPT = 256  # items that the consumer has had of which one still knows where they came from
 PATIENCE_NS = 100_000  # a waiting consumer is left waiting for more at most this long
+SMALL = 4  # chunks of fewer items each go together to a consumer that does nothing else
 QUICK_NS = 10_000  # a consumer that takes less for an item does nothing else
 
 
@@ -385,14 +387,22 @@ class Epoch:
         """Take the next chunk of the sink.
 
         A consumer that works between two items comes back when half of what the last stage may
-        hold is left, so that the threads work meanwhile; a quick one, when it has had everything.
+        hold is left, so that the threads work meanwhile. A quick one comes when it has had
+        everything, and takes all chunks that are small; it comes for the last item of those, so
+        that slow stages know of every place.
         """
         assert self.last is not None
         chunks, sink, runtime = self.sink.chunks, self.sink, self.last.runtime
-        chunk = chunks[0]
+        asked_ns = self.waits_since_ns if self.waits_since_ns > self.lot_since_ns else now_ns
+        quick = asked_ns - self.lot_since_ns < len(self.values) * QUICK_NS
+        rest: deque[Chunk] | None = None
+        if quick and self.memory is None and sink.count < SMALL * len(chunks) > SMALL:
+            chunk, rest = together(chunks), deque()
+        else:
+            chunk = chunks[0]
         count, size = len(chunk.values), 0 if chunk.sizes is None else sum(chunk.sizes)
-        quick = now_ns - self.lot_since_ns < count * QUICK_NS
-        low = 0 if quick else min(count - 1, (runtime.prefetch + runtime.concurrency) >> 1)
+        low = 0 if quick else (runtime.prefetch + runtime.concurrency) >> 1
+        until = count - min(count - 1, low if rest is None else 1)
         self.lot_since_ns = now_ns
         if self.memory is not None:
             self.memory.held_bytes -= size
@@ -400,9 +410,12 @@ class Epoch:
         self.paths = chunk.paths
         self.values = chunk.values
         self.at = 0
-        self.until = count - low
+        self.until = until
         sink.count -= count
-        del chunks[0]
+        if rest is None:
+            del chunks[0]
+        else:
+            sink.chunks = rest
 
     def made_room(self) -> bool:
         """Tell whether something may start because the consumer took items."""

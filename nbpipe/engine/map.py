@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -153,29 +153,30 @@ class AsyncStep(Step):
         super().__init__(*args, **kwargs)
         self.timeout_s = timeout_s
 
-    async def produce_async(self, entry: Entry) -> Entry | None:
-        """Await the function once, at most `timeout_s`."""
-        import asyncio
+    def awaitable(self, entry: Entry) -> Awaitable[Any]:
+        """Call the function once; what it gives takes at most `timeout_s`."""
+        return self.call(entry) if self.timeout_s is None else self._limited(entry, self.timeout_s)
 
-        if self.timeout_s is None:
-            value = await self.call(entry)
-        else:
-            try:
-                async with asyncio.timeout(self.timeout_s) as limit:
-                    value = await self.call(entry)
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise StageTimeoutError(
-                    f"a call of stage {self.stage!r} took longer than timeout_s={self.timeout_s:g}",
-                    stage=self.stage,
-                    path=entry[0],
-                    executor=self.executor,
-                ) from error
-        return self.wrap(entry, value)
+    async def _limited(self, entry: Entry, timeout_s: float) -> Any:
+        import asyncio  # it takes tens of milliseconds, and only some pipelines need it
 
-    async def apply_async(self, entry: Entry, task: Task) -> Entry | Failed | None:
-        """Await the function; a failure is retried or becomes a `Failed`.
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self.call(entry)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StageTimeoutError(
+                f"a call of stage {self.stage!r} took longer than timeout_s={timeout_s:g}",
+                stage=self.stage,
+                path=entry[0],
+                executor=self.executor,
+            ) from error
+
+    async def recover_async(
+        self, entry: Entry, error: BaseException, task: Task
+    ) -> Entry | Failed | None:
+        """Await the function again as the policy says; give a result, or the failure.
 
         Raises:
             CancelledError: the epoch is over.
@@ -184,17 +185,18 @@ class AsyncStep(Step):
 
         attempts = 0
         while True:
-            try:
-                return await self.produce_async(entry)
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
-                    raise
-                attempts += 1
-                wait_s = self.wait_before_retry_s(attempts, error)
-                if wait_s is None:
-                    return self.failure(entry, error, attempts)
+            if isinstance(error, asyncio.CancelledError) and self.context.ended.is_open:
+                raise error
+            attempts += 1
+            wait_s = self.wait_before_retry_s(attempts, error)
+            if wait_s is None:
+                return self.failure(entry, error, attempts)
             await asyncio.sleep(wait_s)
             task.retried += (self.stage,)
+            try:
+                return self.wrap(entry, await self.awaitable(entry))
+            except BaseException as again:
+                error = again
 
 
 def step_of(
@@ -404,7 +406,12 @@ class MapNode(Node):
     async def work_elsewhere(self, task: Task) -> None:
         """Await the one call of a remote task."""
         step: AsyncStep = self.first  # type: ignore[assignment]
-        keep_result(task, await step.apply_async(task.entry(0), task))
+        entry = task.entry(0)
+        try:
+            result: Any = step.wrap(entry, await step.awaitable(entry))
+        except BaseException as error:
+            result = await step.recover_async(entry, error, task)
+        keep_result(task, result)
 
     def made(self, task: Task) -> Iterator[Entry]:
         """Return the items that a task made."""

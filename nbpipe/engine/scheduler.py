@@ -467,31 +467,26 @@ class Scheduler:
         if self._ticker.asleep:
             self._ticker.attend()
 
-    def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Hand in a call of the event loop and take the next ones; called in its thread."""
-        assert isinstance(done, Task)
-        done.ended_ns = now_ns = perf_counter_ns()
-        done.let_go()
+    def exchange(self, done: Sequence[Work]) -> Sequence[Work]:
+        """Hand in what ended in one turn of the event loop, take what may start; in its thread."""
+        now_ns = perf_counter_ns()
+        tasks: Sequence[Task] = done  # type: ignore[assignment]
+        for task in tasks:
+            task.let_go()
         with self.lock:
-            self._running.discard(done)
-            done.node.settle(done)
-            self._settled(done.node, now_ns)
+            for task in tasks:
+                self._running.discard(task)
+                task.node.settle(task)
+                self._settled(task.node, now_ns)
             following = self._take_remote(now_ns)
             self._note_remote(following)
-            dropped = self._take_dropped()
-        del dropped
-        return following
-
-    def end_turn(self) -> None:
-        """Wake the consumer and a thread, for all calls that ended in one turn of the loop."""
-        now_ns = perf_counter_ns()
-        with self.lock:
             if self.epoch is not None:
                 self.epoch.look_after_consumer(None, now_ns)
             seat = self._wake(now_ns)
             dropped = self._take_dropped()
         del dropped
         self._start(seat)
+        return following
 
     def _take_dropped(self) -> list[object]:
         """Return what the epochs in progress dropped; let go of it without the lock."""

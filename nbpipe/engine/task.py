@@ -163,7 +163,7 @@ class Queue:
             parts = [self._part(left)]
             while (left := count - sum(len(part.values) for part in parts)) > 0:
                 parts.append(self._part(left))
-            chunk = _together(parts)
+            chunk = together(parts)
         else:
             chunk = self._part(count)
         if self._memory is not None and chunk.sizes is not None:
@@ -210,7 +210,8 @@ class Queue:
         return dropped
 
 
-def _together(parts: Sequence[Chunk]) -> Chunk:
+def together(parts: Iterable[Chunk]) -> Chunk:
+    """Return one chunk of several."""
     paths, values, sizes = zip(*parts, strict=True)
     joined = chain.from_iterable
     return Chunk(

@@ -27,11 +27,8 @@ class Work(Protocol):
 class TaskSource(Protocol):
     """Hands out work, and takes it back when it is done."""
 
-    def advance_loop(self, done: Work) -> Sequence[Work]:
-        """Hand in work of the event loop that has ended, get what may start now."""
-
-    def end_turn(self) -> None:
-        """Called when the loop has gone round once since work was handed in: wake others now."""
+    def exchange(self, done: Sequence[Work]) -> Sequence[Work]:
+        """Hand in what ended in one turn of the event loop, get what may start now."""
 
     def crashed(self, error: BaseException) -> None:
         """Called when the machine itself failed."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, final
 
 from .base import TaskSource, Work
@@ -18,14 +19,16 @@ class _Runner:
     """An asyncio task that makes one call after the other.
 
     Attributes:
-        work: the call in progress, or not begun yet.
+        work: the call in progress, or not begun yet; None between two of them.
+        turn: what it waits for between two of them.
         cancelled: it is to end after this call.
     """
 
-    __slots__ = ("cancelled", "work")
+    __slots__ = ("cancelled", "turn", "work")
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, turn: asyncio.Future[None]) -> None:
         self.work: Work | None = work
+        self.turn = turn
         self.cancelled = False
 
 
@@ -33,9 +36,9 @@ class _Runner:
 class EventLoop:
     """Runs coroutine work; the thread starts with the first piece of it.
 
-    A burst of work is handed over with one wake-up of the loop. A call that ends hands in its
-    result and gets the next one on the spot: no detour over another thread, or over a new task.
-    Who waits for the results is woken once for all calls that end in one turn of the loop.
+    A burst of work is handed over with one wake-up of the loop. What ends in one turn of the loop
+    is handed in together, and what may start then begins in the tasks that have become free: one
+    exchange for all of them, no detour over another thread, and no new task for a call.
     """
 
     def __init__(self, source: TaskSource) -> None:
@@ -45,7 +48,8 @@ class EventLoop:
         self._lock = threading.Lock()
         self._inbox: deque[Work] = deque()
         self._called = False
-        self._turning = False
+        self._done: list[Work] = []  # what ended in this turn
+        self._idle: list[_Runner] = []
         self._runners: dict[asyncio.Task[None], _Runner] = {}
         self._last: asyncio.Task[None] | None = None  # a loop does not keep its tasks alive
 
@@ -99,40 +103,62 @@ class EventLoop:
 
     def _start(self, work: Work) -> None:
         assert self._loop is not None
-        runner = _Runner(work)
+        while self._idle:
+            runner = self._idle.pop()
+            if not runner.turn.done():  # else somebody else has cancelled its task
+                runner.work = work
+                runner.turn.set_result(None)
+                return
+        runner = _Runner(work, self._loop.create_future())
         task = self._loop.create_task(self._run(runner))
         self._runners[task] = runner
         task.add_done_callback(self._ended)
 
     async def _run(self, runner: _Runner) -> None:
-        work = runner.work
-        while work is not None:
+        assert self._loop is not None
+        while (work := runner.work) is not None:
             await work.begin()
-            runner.work = None
-            following = self._hand_in(work)
-            mine = 0 if runner.cancelled else 1
-            for other in following[mine:]:
-                self._start(other)
-            work = runner.work = following[0] if following and mine else None
+            self._hand_in(runner, work)
+            if runner.cancelled:
+                break
+            runner.turn = self._loop.create_future()
+            self._idle.append(runner)
+            await runner.turn
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         runner = self._runners.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._source.crashed(error)
         if runner.work is not None:  # cancelled, perhaps before it began
-            for following in self._hand_in(runner.work):
-                self._start(following)
+            self._hand_in(runner, runner.work)
 
-    def _hand_in(self, work: Work) -> Sequence[Work]:
-        if not self._turning:
+    def _hand_in(self, runner: _Runner, work: Work) -> None:
+        work.ended_ns = perf_counter_ns()
+        runner.work = None
+        if not self._done:
             assert self._loop is not None
-            self._turning = True
-            self._loop.call_soon(self._end_turn)
-        return self._source.advance_loop(work)
+            self._loop.call_soon(self._exchange)
+        self._done.append(work)
 
-    def _end_turn(self) -> None:
-        self._turning = False
-        self._source.end_turn()
+    def _exchange(self) -> None:
+        """Hand in what ended in this turn, and begin what may start now."""
+        done, self._done = self._done, []
+        try:
+            following = self._source.exchange(done)
+        except BaseException as error:
+            self._source.crashed(error)
+            following = ()
+        for work in following:
+            self._start(work)
+        if len(self._idle) == len(self._runners):
+            self._release()
+
+    def _release(self) -> None:
+        """Let the tasks end that have nothing to do."""
+        idle, self._idle = self._idle, []
+        for runner in idle:
+            if not runner.turn.done():
+                runner.turn.set_result(None)
 
     def cancel(self, unwanted: Callable[[Work], bool]) -> None:
         """Cancel the calls in progress for which `unwanted` is true."""
@@ -175,4 +201,5 @@ class EventLoop:
         self._start_all()
         self._cancel(lambda _: True)
         while self._runners:
+            self._release()
             await asyncio.wait(list(self._runners))
