@@ -258,10 +258,11 @@ class NotebookPage:
         """End the notebook's kernel."""
         self._run("await panel.sessionContext.shutdown()")
 
-    def restart(self) -> None:
+    def restart(self, *, clears: bool = True) -> None:
         """Start the kernel anew, and clear what the cells gave."""
         self._run("await panel.sessionContext.restartKernel()")
-        self.command("notebook:clear-all-cell-outputs")
+        if clears:
+            self.command("notebook:clear-all-cell-outputs")
         self.wait_idle()
 
     def reload(self) -> None:

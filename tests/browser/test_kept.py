@@ -80,6 +80,27 @@ def test_kernel_started_anew(open_cells):
     assert page.number("slow").input_value() == "3"
 
 
+def test_kernel_restarted_in_mid_epoch(open_cells):
+    """A panel whose kernel was restarted says that its run is gone; its cell is run again there."""
+    page = open_cells(SETUP + RUN, train("stop-gone"), fresh=True)
+    page.run_cell(0)
+    page.panel().wait_for()
+    page.start_cell(1)
+    page.wait_state("running")
+    page.restart(clears=False)
+    page.wait_state("gone")
+    seen = (
+        page.field("gone").inner_text().partition(".")[0],
+        page.field("state").inner_text(),
+        page.button("pause").filter(visible=True).count(),
+        page.slider("slow").is_disabled(),
+    )
+    page.button("again").click()
+    page.wait_state("ready")
+    assert seen == ("The kernel was restarted; this run is gone", "gone", 0, True)
+    assert page.panel().count() == page.page.locator(".nbpipe-panel").count() == 1
+
+
 def test_run_that_nobody_holds_looks_closed(open_cells):
     """The panel of a run that was collected says that it is closed."""
     page = open_cells(SETUP, "display(nbpipe.source(range(9)).start())", "import gc; gc.collect()")

@@ -20,7 +20,8 @@ const run = new SimulatedRun(
   Number(given.get("starting") ?? 0),
   Number(given.get("rest") ?? 0),
 );
-const kernel = given.get("link") !== "none";
+const link = given.get("link") ?? "live";
+const kernel = link === "live" || link === "gone";
 const heard = new Map<string, Set<(...given: unknown[]) => void>>();
 let views = 0;
 
@@ -34,6 +35,7 @@ const model: Model = {
   get: (name) => (name === "snapshot" ? run.snapshot(true) : undefined),
   on: (name, callback) => heard.set(name, (heard.get(name) ?? new Set()).add(callback)),
   off: (name, callback) => heard.get(name)?.delete(callback),
+  widget_manager: { kernel: link === "none" ? null : {} },
   send: (content) => {
     if (kernel) {
       setTimeout(() => answer(content as Record<string, unknown>), 15);
@@ -64,6 +66,13 @@ setInterval(() => {
 }, 250);
 
 panel.initialize({ model });
+if (link === "gone") {
+  setTimeout(() => {
+    for (const callback of heard.get("comm_live_update") ?? []) {
+      callback();
+    }
+  }, 700);
+}
 const main = document.querySelector("main");
 for (let view = 0; view < Number(given.get("views") ?? 1); view += 1) {
   const el = document.createElement("div");

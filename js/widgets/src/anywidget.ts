@@ -5,6 +5,8 @@ export interface Model {
   on(name: string, callback: (...given: unknown[]) => void): void;
   off(name: string, callback: (...given: unknown[]) => void): void;
   send(content: unknown): void;
+  /** What holds the page's widgets; JupyterLab's knows the kernel. */
+  readonly widget_manager?: unknown;
 }
 
 export type Cleanup = () => void;
@@ -16,4 +18,12 @@ export type Cleanup = () => void;
 export function identity(model: Model): object {
   const layout = model.get("layout");
   return typeof layout === "object" && layout !== null ? layout : model;
+}
+
+/** Whether the page has a kernel; null where it does not say. */
+export function hasKernel({ widget_manager: manager }: Model): boolean | null {
+  if (typeof manager !== "object" || manager === null || !("kernel" in manager)) {
+    return null;
+  }
+  return manager.kernel !== null && manager.kernel !== undefined;
 }

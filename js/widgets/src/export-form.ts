@@ -42,8 +42,9 @@ export class ExportForm {
 
   update(snapshot: Snapshot): void {
     const { progress, isBusy } = this.session.exports;
-    const live = this.session.link === "live";
-    setHidden(this.opener, !snapshot.actions.includes("export"));
+    const { link } = this.session;
+    const live = link === "live";
+    setHidden(this.opener, link === "gone" || !snapshot.actions.includes("export"));
     setDisabled(this.opener, !live);
     // A button that is disabled loses the focus: these only look so.
     setAttribute(this.go, "aria-disabled", String(!live || isBusy));

@@ -84,15 +84,16 @@ export class Header {
       setText(this.stateWord, "no numbers yet");
       return;
     }
-    this.stateIcon.show(snapshot.state);
-    setText(this.stateWord, snapshot.state);
+    const isGone = this.session.link === "gone";
+    this.stateIcon.show(isGone ? "cancelled" : snapshot.state);
+    setText(this.stateWord, isGone ? "gone" : snapshot.state);
     setText(this.title, snapshot.title);
     setTitle(this.title, snapshot.title);
     this.updateButtons(snapshot, enabled);
     this.updateProgress(snapshot);
     this.exports.update(snapshot);
     this.since.update(snapshot);
-    for (const [fact, text] of factsOf(snapshot)) {
+    for (const [fact, text] of factsOf(isGone ? { ...snapshot, left_s: null } : snapshot)) {
       const node = this.facts.get(fact);
       if (node !== undefined) {
         setText(node, text);
@@ -143,7 +144,7 @@ export class Header {
     for (const op of OPS) {
       const made = this.buttons.get(op);
       if (made !== undefined) {
-        setHidden(made, !snapshot.actions.includes(op));
+        setHidden(made, this.session.link === "gone" || !snapshot.actions.includes(op));
         setDisabled(made, !enabled || this.session.isAsked(op));
       }
     }

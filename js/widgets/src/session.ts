@@ -11,14 +11,17 @@ import {
   type Snapshot,
   type ToKernel,
 } from "@nbpipe/protocol";
-import type { Model } from "./anywidget";
+import { hasKernel, type Model } from "./anywidget";
 import { Exports } from "./exports";
 import { Knobs } from "./knobs";
 
-/** Whether a kernel is there: not known yet, answering, or silent since the panel opened. */
-export type Link = "unknown" | "live" | "none";
+/** Whether a kernel is there: not known yet, answering, none, or another one than the run's. */
+export type Link = "unknown" | "live" | "none" | "gone";
 
-const HELLO_MS = 2000;
+/** The first answer usually comes sooner; nothing is said before. */
+const HELLO_MS = 400;
+/** Where the page does not say whether it has a kernel, silence of so long says that it has none. */
+const SILENT_MS = 10_000;
 const ACK_MS = 1500;
 const SILENCE_MS = 3000;
 const ALIVE_MS = 30_000;
@@ -55,12 +58,14 @@ export class Session {
   constructor(private readonly model: Model) {
     model.on("msg:custom", this.onMessage);
     model.on("change:snapshot", this.onSaved);
+    model.on("comm_live_update", this.onRestart);
     this.onSaved();
   }
 
   dispose(): void {
     this.model.off("msg:custom", this.onMessage);
     this.model.off("change:snapshot", this.onSaved);
+    this.model.off("comm_live_update", this.onRestart);
     this.stopTimers();
     this.listeners.clear();
   }
@@ -128,10 +133,13 @@ export class Session {
     if (this.link === "none") {
       return "saved; no kernel";
     }
-    if (this.views.size === 0) {
+    if (this.views.size === 0 || this.link === "gone") {
       return "";
     }
     const now = Date.now();
+    if (this.link === "unknown") {
+      return now - this.opened_ms >= HELLO_MS ? "connecting" : "";
+    }
     const silent_ms = now - this.heard_ms;
     if (this.link === "live" && this.snapshot?.state === "running" && silent_ms >= SILENCE_MS) {
       return `no word from the kernel for ${Math.floor(silent_ms / 1000)} s`;
@@ -142,6 +150,9 @@ export class Session {
   }
 
   private readonly onMessage = (content: unknown): void => {
+    if (this.link === "gone") {
+      return; // it was on its way when the kernel was restarted
+    }
     let message: FromKernel;
     try {
       message = parseMessage(content);
@@ -178,6 +189,16 @@ export class Session {
     }
   }
 
+  /** Called when the kernel was restarted: the widgets' connections were cut. */
+  private readonly onRestart = (): void => {
+    this.link = "gone";
+    this.knobs.forget();
+    this.exports.forget();
+    this.asked.clear();
+    this.refusal = "";
+    this.tell();
+  };
+
   private readonly onSaved = (): void => {
     const saved = this.model.get("snapshot");
     if (typeof saved !== "object" || saved === null || Object.keys(saved).length === 0) {
@@ -203,6 +224,9 @@ export class Session {
   }
 
   private send(message: ToKernel): boolean {
+    if (this.link === "gone") {
+      return false;
+    }
     try {
       this.model.send(message);
       return true;
@@ -227,7 +251,7 @@ export class Session {
   }
 
   private readonly check = (): void => {
-    if (this.link === "unknown" && Date.now() - this.opened_ms >= HELLO_MS) {
+    if (this.link === "unknown" && this.isAlone()) {
       this.link = "none";
     }
     const said = this.notice();
@@ -237,6 +261,13 @@ export class Session {
       this.tell();
     }
   };
+
+  /** Whether nobody will answer. */
+  private isAlone(): boolean {
+    const silent_ms = Date.now() - this.opened_ms;
+    const known = hasKernel(this.model);
+    return silent_ms >= (known === null ? SILENT_MS : HELLO_MS) && known !== true;
+  }
 
   private startTimers(): void {
     this.checkTimer ??= setInterval(this.check, CHECK_MS);

@@ -1,7 +1,8 @@
 /** View: one picture of a session in the page. */
 
 import { Chart } from "./chart";
-import { h, setAttribute } from "./dom";
+import { h, setAttribute, setHidden } from "./dom";
+import { Gone } from "./gone";
 import { Header } from "./header";
 import { Log } from "./log";
 import type { Sections } from "./sections";
@@ -13,6 +14,7 @@ export class View {
   readonly el = h("div", { class: "nbpipe-panel", role: "region", "aria-label": "nbpipe run" });
   private readonly id = randomName();
   private readonly header: Header;
+  private readonly gone = new Gone();
   private readonly verdict: Verdict;
   private readonly table: Table;
   private readonly chart: Chart;
@@ -31,7 +33,7 @@ export class View {
     this.table = new Table(session, sections);
     this.chart = new Chart(session, sections);
     this.log = new Log(session, sections);
-    const parts = [this.header, this.verdict, this.table, this.chart, this.log];
+    const parts = [this.header, this.gone, this.verdict, this.table, this.chart, this.log];
     this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el)));
     this.unlisten = session.listen(() => this.schedule());
     document.addEventListener("visibilitychange", this.onVisibility);
@@ -80,10 +82,13 @@ export class View {
   private paint(): void {
     const { snapshot, link } = this.session;
     const enabled = link === "live" && snapshot?.state !== "closed";
-    setAttribute(this.el, "data-state", snapshot?.state ?? "unknown");
+    const isGone = link === "gone";
+    setAttribute(this.el, "data-state", isGone ? "gone" : (snapshot?.state ?? "unknown"));
     setAttribute(this.el, "data-link", link);
     this.header.update(snapshot, enabled);
+    this.gone.update(isGone);
     this.verdict.update(snapshot, enabled);
+    setHidden(this.verdict.el, isGone);
     if (snapshot !== null) {
       this.table.update(snapshot, enabled);
       this.log.update();

@@ -10,6 +10,8 @@ export class MockModel implements Model {
   readonly sent: ToKernel[] = [];
   /** Whether `send` throws, as it does when the kernel is dead. */
   dead = false;
+  /** What the page says of its kernel; nothing here. */
+  widget_manager: unknown = undefined;
   private readonly callbacks = new Map<string, Set<Callback>>();
 
   constructor(public saved: unknown = sample({ actions: ["pause", "stop"] })) {}
@@ -42,6 +44,13 @@ export class MockModel implements Model {
   receive(content: unknown): void {
     for (const callback of this.callbacks.get("msg:custom") ?? []) {
       callback(content, []);
+    }
+  }
+
+  /** The kernel is started anew: JupyterLab cuts the widgets off. */
+  restart(): void {
+    for (const callback of this.callbacks.get("comm_live_update") ?? []) {
+      callback();
     }
   }
 

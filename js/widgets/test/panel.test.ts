@@ -234,11 +234,76 @@ describe("a conversation", () => {
   });
 
   test("without a kernel leaves the controls disabled and says so", () => {
+    model.widget_manager = { kernel: null };
     const shown = silent();
-    vi.advanceTimersByTime(2600);
+    vi.advanceTimersByTime(600);
     expect([shown.text("[data-field=notice]"), shown.knob("range").disabled]).toEqual([
       "saved; no kernel",
       true,
+    ]);
+  });
+
+  test("whose first answer is slow is connecting, however long", () => {
+    model.widget_manager = { kernel: {} };
+    const shown = silent();
+    const said = [0, 600, 60_000].map((wait_ms) => {
+      vi.advanceTimersByTime(wait_ms);
+      return shown.text("[data-field=notice]");
+    });
+    expect([...said, shown.knob("range").disabled]).toEqual(["", "connecting", "connecting", true]);
+  });
+
+  test("in a page that says nothing of kernels is given up after some seconds", () => {
+    const shown = silent();
+    vi.advanceTimersByTime(2600);
+    const early = shown.text("[data-field=notice]");
+    vi.advanceTimersByTime(8000);
+    expect([early, shown.text("[data-field=notice]")]).toEqual(["connecting", "saved; no kernel"]);
+  });
+
+  test("is over when the kernel was restarted, and says so", () => {
+    const shown = live();
+    shown.one("button.nbp-apply").click();
+    model.restart();
+    frame();
+    const buttons = [...shown.el.querySelectorAll<HTMLButtonElement>("button.nbp-op")];
+    expect([
+      shown.text("[data-field=state]"),
+      shown.text("[data-field=gone]").startsWith("The kernel was restarted; this run is gone."),
+      shown.text("[data-field=notice]"),
+      shown.one(".nbp-verdict").hidden,
+      buttons.every((button) => button.hidden),
+      shown.knob("range").disabled,
+      shown.one("[data-op=again]").hidden,
+    ]).toEqual(["gone", true, "", true, true, true, true]);
+  });
+
+  test("that is over sends and hears nothing more", () => {
+    const shown = live();
+    model.restart();
+    const before = model.sent.length;
+    model.tick();
+    vi.advanceTimersByTime(60_000);
+    expect([model.sent.length, shown.text("[data-field=state]")]).toEqual([before, "gone"]);
+  });
+
+  test("that is over has its cell run again, by the notebook's own button", () => {
+    document.body.innerHTML = `<div class="jp-NotebookPanel">
+      <button data-command="notebook:run-cell-and-select-next"></button>
+      <div class="jp-Cell"><div class="jp-InputArea-prompt"></div><div class="out"></div></div>
+    </div>`;
+    const shown = live();
+    document.querySelector(".out")?.append(shown.el);
+    const pressed: string[] = [];
+    document.body.addEventListener("mousedown", ({ target }) => {
+      pressed.push((target as Element).className || (target as HTMLElement).dataset.command || "");
+    });
+    model.restart();
+    frame();
+    shown.one("[data-op=again]").click();
+    expect([shown.one("[data-op=again]").hidden, pressed]).toEqual([
+      false,
+      ["jp-InputArea-prompt", "notebook:run-cell-and-select-next"],
     ]);
   });
 
