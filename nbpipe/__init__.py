@@ -123,6 +123,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def load_ipython_extension(ip: object) -> None:
     """Register what a notebook needs: `%load_ext nbpipe`, or the import in a kernel."""
     from .jupyter import cells

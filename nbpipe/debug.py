@@ -11,6 +11,8 @@ from .errors import ArgumentTypeError
 from .executors.device import Device, tensors
 from .run.run import Run
 
+__all__ = ["DeviceLeaks", "Leaks", "leaks"]
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceLeaks:
@@ -100,3 +102,7 @@ def _held(device: Device) -> DeviceLeaks:
         source_bytes=counts.source_bytes,
         events=counts.events,
     )
+
+
+def __dir__() -> list[str]:
+    return __all__

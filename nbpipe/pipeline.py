@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from .base.checks import flag, whole
 from .base.format import parse_bytes
+from .base.names import methods_name_arguments, shown
 from .errors import ArgumentError, ArgumentTypeError
 from .ops.batch import append_batch, append_unbatch
 from .ops.cache import append_cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @final
+@methods_name_arguments
 class Pipeline:
     """A frozen chain of stages; begin one with `nbpipe.source(...)`.
 
@@ -60,6 +62,9 @@ class Pipeline:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle a pipeline: it lives in the process it runs in")
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("chain",))
 
     def _with(self, chain: Chain) -> Pipeline:
         return Pipeline(chain)

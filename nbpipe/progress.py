@@ -9,6 +9,7 @@ from typing import Any, TextIO, final
 
 from .base.checks import whole
 from .base.format import format_rate, format_seconds, format_share
+from .base.names import names_arguments
 from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
 from .ops.stage import CONSUMER
@@ -20,6 +21,7 @@ from .show.diagnose import hang_of
 _EVERY_S = 2.0  # a line at most as often as this [s]
 
 
+@names_arguments
 def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
     """Iterate, with a line on stderr every 2 s and one at the end of each epoch.
 

@@ -46,3 +46,7 @@ def gather_states(run: Stateful, *, group: Any = None) -> list[dict[str, Any]]:
     states: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(states, run.state_dict(), group=group)
     return states
+
+
+def __dir__() -> list[str]:
+    return __all__

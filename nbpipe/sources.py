@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from .base.checks import flag, whole
+from .base.names import names_arguments
 from .errors import ArgumentError, ArgumentTypeError
 from .ops.chain import check_name
 from .ops.join import Concat, Interleave, Mix, Zip, mix_weights
@@ -17,6 +18,7 @@ from .pipeline import Pipeline
 SOURCE_PREFETCH = 16
 
 
+@names_arguments
 def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH) -> Pipeline:
     """Begin a pipeline.
 
@@ -49,6 +51,7 @@ def source(items: Any, *, name: str = "source", prefetch: int = SOURCE_PREFETCH)
 PREFETCH = 8
 
 
+@names_arguments
 def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the field's word
     """Join pipelines item by item: tuples of one item from each.
 
@@ -63,6 +66,7 @@ def zip(*pipes: Pipeline, strict: bool = True) -> Pipeline:  # noqa: A001  the f
     return _joined(Zip(strict=flag("zip strict", strict)), _checked("zip", pipes))
 
 
+@names_arguments
 def concat(*pipes: Pipeline) -> Pipeline:
     """Return the items of one pipeline after those of the other.
 
@@ -71,6 +75,7 @@ def concat(*pipes: Pipeline) -> Pipeline:
     return _joined(Concat(), _checked("concat", pipes))
 
 
+@names_arguments
 def mix(
     pipes: Sequence[Pipeline],
     weights: Sequence[float] | None = None,
@@ -98,6 +103,7 @@ def mix(
     return _joined(Mix(weights=mix_weights(weights, len(given)), seed=seed, stop=stop), given)
 
 
+@names_arguments
 def interleave(pipes: Sequence[Pipeline], cycle: int = 4, *, prefetch: int = PREFETCH) -> Pipeline:
     """Take turns between pipelines, `cycle` of them open at once.
 

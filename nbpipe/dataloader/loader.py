@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, final
 
 from ..base.checks import function, seconds, whole
 from ..base.knobs import Knob
+from ..base.names import methods_name_arguments
 from ..base.threads import in_new_thread
 from ..errors import (
     ArgumentError,
@@ -258,6 +259,7 @@ class _Pin:
 
 
 @final
+@methods_name_arguments
 class DataLoader:
     """Load batches as `torch.utils.data.DataLoader` does, on workers that can be watched and tuned.
 

@@ -14,6 +14,7 @@ from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from ..base.knobs import Knob, KnobChange
+from ..base.names import shown
 from ..engine.failures import Failure, formatted, one_line
 from ..engine.machine import (
     CANCELLED,
@@ -397,6 +398,13 @@ class _Begun(NamedTuple):
         return epoch is not None and not epoch.over
 
 
+# What the loader and the rooms of nbpipe ask of its run; completion does not offer it.
+_OURS = (
+    *("began", "between_waits", "close_epochs", "ended", "follow", "is_busy", "knobs"),
+    *("local_run", "moved", "on_run", "shown", "title", "turn"),
+)
+
+
 @final
 class LoaderRun(ShownRun):
     """The run of a loader: one for all of its epochs, whoever makes their batches.
@@ -671,6 +679,9 @@ class LoaderRun(ShownRun):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __dir__(self) -> list[str]:
+        return shown(self, _OURS)
 
     def __getattr__(self, name: str) -> Any:
         """Tell where something is that this run has not.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ..base.checks import Function, as_int, flag, function, seconds, whole
 from ..base.knobs import Knob
+from ..base.names import methods_name_arguments
 from ..errors import ArgumentError, ArgumentTypeError, LengthUnknownError
 from .chain import default_prefetch, new_name
 from .device import Target, checked_device, place_on_device
@@ -28,6 +29,7 @@ from .stage import (
 )
 
 
+@methods_name_arguments
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Try a failed call again.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex
 
 from ..base.digest import value_digest
 from ..base.knobs import Knob
+from ..base.names import shown
 from ..base.seeding import Entry
 from ..errors import ArgumentError, UnknownKnobError, UnknownStageError, near_match
 from .plan import IndexPlan
@@ -300,6 +301,7 @@ DEPTH = 2  # where not given
 
 LONGEST_NAME = 100  # characters
 
+_OURS_OF_STAGE = {"spec", "named", "placement", "inputs", "given", "made_at"}  # nbpipe's own
 _OURS = f"{__name__.partition('.')[0]}."
 
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
@@ -458,6 +460,10 @@ class Stage:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnknownKnobError(self._no_knob(name))
+
+    def __dir__(self) -> list[str]:
+        others = {"concurrency", "prefetch", "depth"} - set(self.knobs)
+        return shown(self, _OURS_OF_STAGE | others)
 
     def _knob_words(self) -> str:
         return ", ".join(self.knobs) or "this stage has none"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns, sleep
 from typing import Any, final
 
+from ..base.names import shown
 from ..base.seeding import Entry
 from ..base.threads import FREE_THREADED, holds, in_new_thread
 from ..engine.epoch import Epoch
@@ -215,6 +216,9 @@ class EpochIterator(Iterator[Any]):
         self._life.end(self._epoch, outcome, error)
         if self._at_end is not None:
             self._at_end()
+
+    def __dir__(self) -> list[str]:
+        return shown(self, ("fail", "ready", "take"))
 
     def __length_hint__(self) -> int:
         """Return the number of items left, or 0 where it is not known."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
 from ..base.checks import seconds, whole
 from ..base.knobs import KnobChange
+from ..base.names import methods_name_arguments, shown, word_for
 from ..base.threads import in_new_thread, no_thread, uninterrupted
 from ..engine.epoch import LOG
 from ..engine.external import MAX_DEPTH, ExternalOrder, Feed, Listed, external_chain, whole_order
 from ..engine.machine import STOPPED, Life, Machine, Record, knob_watcher
 from ..engine.node import Stages
 from ..engine.stats import Row, RunStats, Status
-from ..errors import LengthUnknownError, RunError
+from ..errors import LengthUnknownError, RunError, UnknownKnobError, near_match
 from ..executors.base import Caller
 from ..executors.device import DeviceCaller
 from ..ops.chain import length, units
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
     from ..show.rules import Diagnosis
 
 
+# What nbpipe's own rooms ask of a run; completion does not offer it.
+_OURS = (
+    *("begin_epoch", "between_waits", "close_dropped", "close_epochs", "devices", "disown"),
+    *("node_state", "outcome", "renew_functions", "single_epoch", "title", "turn"),
+)
 _FORGOTTEN_S = 5  # so long the calls of a run that was forgotten may take to end [s]
 
 
@@ -88,7 +94,7 @@ class LiveStage:
         setattr(self.stage, name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self.stage)})
+        return sorted({*shown(self, ("stage",)), *dir(self.stage)})
 
     def __repr__(self) -> str:
         return f"{self.stage!r} with {self.workers} workers"
@@ -147,6 +153,7 @@ class ShownRun(watch.Watched):
 
 
 @final
+@methods_name_arguments
 class Run(ShownRun):
     """A started pipeline; `for batch in run` is one epoch, the next `for` the next one.
 
@@ -194,6 +201,35 @@ class Run(ShownRun):
         watch.add(self)
         for started in tuple(watch.run_started):
             started(self)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, _OURS)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UnknownKnobError(self._no_attribute(name), name=name, obj=self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and name != "between_waits":
+            raise UnknownKnobError(self._no_attribute(name, f" = {value!r}"), name=name, obj=self)
+        object.__setattr__(self, name, value)
+
+    def _no_attribute(self, name: str, assigned: str = "") -> str:
+        """Say that a run has no such attribute, or none that can be set, and what is meant."""
+        stages: dict[str, Stage] = self.__dict__.get("_stages", {})
+        knob = word_for(name, ("concurrency", "prefetch", "depth")) or name
+        having = [address for address, stage in stages.items() if knob in stage.knobs]
+        if having:
+            others = f" (so have {', '.join(map(repr, having[1:]))})" if having[1:] else ""
+            return (
+                f"a run has no {name}: each stage has its own; write "
+                f"run[{having[0]!r}].{knob}{assigned}{others}"
+            )
+        if hasattr(type(self), name):
+            way = "; call run.set_epoch(number)" if name == "epoch" else ""
+            return f"run.{name} cannot be set{way}"
+        return f"a run has no attribute {name!r}{near_match(name, dir(self))}"
 
     # -- what it is -----------------------------------------------------------------------
     @property

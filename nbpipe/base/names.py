@@ -1,0 +1,100 @@
+"""Names that users write: which of an object's are shown, and what is meant by one it has not."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable
+from typing import Any, TypeVar
+
+from ..errors import ArgumentTypeError, near_match
+from .format import shortened
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
+
+# What other libraries, and other methods of ours, call the same thing.
+_SAME = """
+concurrency num_workers workers n_workers max_workers num_parallel_calls num_threads threads n_jobs
+prefetch prefetch_factor prefetch_size buffer_size queue_size
+depth prefetch prefetch_factor
+size batch_size n
+n count size times num_samples
+times tries attempts retries max_retries n
+collate collate_fn
+drop_last drop_remainder
+timeout_s timeout
+backoff_s backoff delay wait
+worker_init worker_init_fn initializer
+max_items_per_worker maxtasksperchild max_tasks_per_child
+ordered in_order deterministic preserve_order
+fn func function pred predicate
+world_size num_replicas num_shards
+stride step shift
+key by
+last window
+path file filename folder
+overwrite force exist_ok
+""".strip().splitlines()
+_IN_PROCESSES = ("num_workers", "n_workers", "workers", "max_workers", "n_jobs")
+_PARALLEL = "concurrency"
+
+
+def shown(one: object, hidden: Container[str]) -> list[str]:
+    """Return the names that completion offers: all but those that only nbpipe itself uses."""
+    return [name for name in object.__dir__(one) if name not in hidden]
+
+
+def word_for(word: str, known: Iterable[str]) -> str | None:
+    """Return which of the known names means the same as `word`, or None."""
+    known = list(known)
+    for group in _SAME:
+        names = group.split()
+        if word in names:
+            for name in names:
+                if name in known:
+                    return name
+    return None
+
+
+def names_arguments(function: Function) -> Function:
+    """Have a function refuse an argument that it has not, with the name of the one meant."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = tuple(name for name in names if name != "self")
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        for word, value in options.items():
+            if word not in known:
+                raise ArgumentTypeError(_unknown(function.__qualname__, word, value, known))
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def methods_name_arguments(cls: Class) -> Class:
+    """Have the public methods of a class, and its constructor, refuse what they have not."""
+    for name, value in tuple(vars(cls).items()):
+        if inspect.isfunction(value) and (name == "__init__" or name[0] != "_"):
+            setattr(cls, name, names_arguments(value))
+    return cls
+
+
+def _unknown(called: str, word: str, value: object, known: tuple[str, ...]) -> str:
+    """Say what is meant: the same by another name, a near match, or another method."""
+    what = called.removesuffix(".__init__").rpartition(".")[2]
+    meant = word_for(word, known)
+    way = near_match(word, known)
+    if meant is not None:
+        way = f"; write {meant}={_written(value)}"
+        if meant == _PARALLEL and word in _IN_PROCESSES and "executor" in known:
+            way += ', executor="process" for worker processes, or without executor for threads'
+    elif not way and word_for(word, (_PARALLEL,)):
+        way = f"; calls are made in parallel by .map(fn, concurrency={_written(value)})"
+    return f"{what} has no argument {word!r}{way} (arguments: {', '.join(known) or 'none'})"
+
+
+def _written(value: object) -> str:
+    name = getattr(value, "__name__", None)
+    return shortened(name if isinstance(name, str) else repr(value), 40)
