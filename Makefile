@@ -25,23 +25,23 @@ AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-lab: $(VENV)/.lab $(FRONT_END)  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
+lab: $(FRONT_END) $(VENV)/.lab  ## open the quickstart in JupyterLab (ARGS=--no-browser on a server)
 	@PATH="$(abspath $(BIN)):$$PATH" jupyter-lab $(AS_ROOT) \
 	  --LabApp.default_url=/lab/tree/notebooks/01_quickstart.ipynb $(ARGS)
 
-test: $(VENV)/.dev $(FRONT_END)  ## the everyday tests and checks: minutes (ARGS=ruff for a part)
+test: $(FRONT_END) $(VENV)/.dev  ## the everyday tests and checks: minutes (ARGS=ruff for a part)
 	@$(BIN)/python tests/run_all.py $(or $(ARGS),everyday)
 
-test-all: $(VENV)/.dev $(FRONT_END)  ## these, then all that is slow: every browser, kernel and notebook
+test-all: $(FRONT_END) $(VENV)/.dev  ## these, then all that is slow: every browser, kernel and notebook
 	@$(BIN)/python tests/run_all.py everyday rest
 
-rest: $(VENV)/.dev $(FRONT_END)  ## what `make test-all` runs after `make test`
+rest: $(FRONT_END) $(VENV)/.dev  ## what `make test-all` runs after `make test`
 	@$(BIN)/python tests/run_all.py rest
 
 durations: $(VENV)/.dev $(FRONT_END)  ## write down what each test takes: on a machine without other work
 	@NBPIPE_DURATIONS=1 $(BIN)/python -m pytest -q -p no:nbval tests
 
-js: $(FRONT_END)  ## build the front end (needed before `pip install .` in a clone)
+js: $(FRONT_END)  ## build the front end
 
 gate: $(VENV)/.bench  ## hold three wide ratios against a peer: a minute
 	@$(BIN)/python -m benchmarks.gate $(ARGS)

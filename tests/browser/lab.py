@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
@@ -74,16 +75,29 @@ def open_chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def serve_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Iterator[str]:
-    """Start JupyterLab on a folder, its settings in it; yield the address, then end it."""
+def serve_lab(
+    folder: Path,
+    *,
+    theme: str = "JupyterLab Light",
+    python: str | Path = sys.executable,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
+    """Start JupyterLab on a folder, its settings in it; yield the address, then end it.
+
+    Args:
+        folder: where its notebooks are.
+        theme: of the page.
+        python: what it and its kernels run in.
+        variables: more of the environment.
+    """
     home = folder / ".lab"
     write_settings(home, theme)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command = [str(python), "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += ["--ServerApp.port=0", "--expose-app-in-browser"]
     server = subprocess.Popen(
         command,
         cwd=folder,
-        env=environment(home),
+        env=environment(home) | variables,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -1,0 +1,133 @@
+"""The distributions: built by the hook, installed where there is no Node, used in a browser."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.browser import lab
+from tests.browser.panel import RUN, SETUP, PanelPage, start, train
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+LARGEST_BYTES = 1_000_000
+LEFT_OUT = ("node_modules", "static", "__pycache__", ".*", "dist", "build")
+
+
+def say(*command, **options):
+    """Run a command; return what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with sdist and wheel, built of a copy that was never built before."""
+    copy = tmp_path_factory.mktemp("source") / "nbpipe"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    say(sys.executable, "-m", "build", "--no-isolation", copy, env=with_node())
+    return copy / "dist"
+
+
+def with_node():
+    """Return the environment, in which the machine's npm is found, or that of this one."""
+    scripts = sysconfig.get_path("scripts")
+    return os.environ | {"PATH": os.environ["PATH"] + os.pathsep + scripts}
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    """The wheel, as it was made of the sdist."""
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """An interpreter that has the wheel, and from here only what it depends on."""
+    folder = tmp_path_factory.mktemp("empty")
+    say(sys.executable, "-m", "venv", "--without-pip", folder)
+    here, there = sysconfig.get_path("purelib"), {"base": str(folder), "platbase": str(folder)}
+    Path(sysconfig.get_path("purelib", vars=there), "depends.pth").write_text(here)
+    found = folder / "bin" / "python"
+    say(*pip_for(found), "install", "--no-index", "--no-deps", wheel, env=without_node())
+    return found
+
+
+def pip_for(python):
+    """Return the command of pip that acts in another environment."""
+    return sys.executable, "-m", "pip", "--python", python
+
+
+def without_node():
+    """Return an environment in which no program is found, Node neither."""
+    return os.environ | {"PATH": ""}
+
+
+def test_wheel_holds_the_library_alone(wheel, built):
+    """It has the panel's two files, and none of tests and sources of the front end."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        sources = {name.partition("/")[2] for name in archive.getnames()}
+    panel = {"nbpipe/jupyter/static/panel.js", "nbpipe/jupyter/static/panel.css"}
+    assert panel < set(names)
+    assert panel | {"js/hatch_build.py", "js/package-lock.json"} < sources
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+        "nbpipe",
+        "jupyter_nbpipe",
+    }
+    assert wheel.stat().st_size < LARGEST_BYTES
+
+
+def test_installed_without_node(python):
+    """The library is the wheel's own, it says its version, and nothing that it needs is missing."""
+    ask = partial(say, env=without_node(), cwd=python.parent)
+    place = ask(python, "-c", "import nbpipe; print(nbpipe.__file__)").strip()
+    assert Path(place).is_relative_to(python.parents[1])
+    assert ask(python, "-m", "nbpipe", "--version").startswith("nbpipe ")
+    assert ask(*pip_for(python), "check") == "No broken requirements found.\n"
+
+
+def test_build_without_npm_says_what_to_do(tmp_path):
+    """Where the front end is missing, there is no npm and pip may fetch none, a line tells so."""
+    copy = tmp_path / "nbpipe"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT, "tests", "docs"))
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    done = subprocess.run(
+        command, cwd=copy, env=without_node(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "install Node.js" in done.stderr
+
+
+def test_panel_of_the_wheel(python, chromium, tmp_path):
+    """In a JupyterLab of that environment a slider acts while a cell trains."""
+    share = Path(sysconfig.get_path("data"), "share", "jupyter")
+    variables = {"JUPYTER_PATH": str(share), "JUPYTERLAB_DIR": str(share / "lab")}
+    lab.write_notebook(tmp_path / "wheel.ipynb", SETUP, RUN, train("stop"))
+    with (
+        lab.serve_lab(tmp_path, python=python, variables=variables) as address,
+        lab.open_page(chromium, address, kind=PanelPage) as page,
+    ):
+        page.folder = tmp_path
+        page.open("wheel.ipynb")
+        start(page)
+        page.slider("slow").focus()
+        page.page.keyboard.press("ArrowRight")
+        page.wait_value(page.number("slow"), 3)
+        running = page.is_running(2)
+        page.finish(2, "stop")
+        page.shut_down()
+    assert running
