@@ -475,7 +475,7 @@ class Node(ABC):
         """Book the calls of the other stages; `away_ns`: so long a worker was theirs [ns]."""
         spent = 0
         parts = zip(self.rest_runtimes, self.rest_budgets, tally, strict=True)
-        for runtime, budget, (calls, results, busy_ns) in parts:
+        for runtime, budget, (calls, results, busy_ns, *_) in parts:
             if calls:
                 runtime.account(now_ns, STARVED)
                 runtime.learn(busy_ns, calls, now_ns)

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from ..base.seeding import Entry, Path, seed_for, seed_item
@@ -21,7 +21,7 @@ from ..errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from ..executors.base import Answer, Caller, Job, Piece
+from ..executors.base import ROW, Answer, Caller, Job, Piece
 from ..executors.device import Device, DeviceCaller
 from ..ops.batch import Batch
 from ..ops.call import Call, FailurePolicy, Map
@@ -32,7 +32,7 @@ from .expand import CallOpener, ExpandNode, children
 from .failures import Failed
 from .map import MapNode, Step, step_of
 from .node import Node
-from .stats import CHUNK_FOR_EACH, CHUNK_MAX, StageRuntime
+from .stats import CHUNK_FOR_EACH, CHUNK_MAX, TIMING_NS, StageRuntime
 from .task import DROPPED, Chunk, EpochContext, Expansion, Tally, Task
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ class RegionProgram:
         self._inits = tuple(inits)
         self._home = _here()
         self._ready: tuple[int, Sequence[PlacedStep]] | None = None
+        self._timing_ns = 0  # from when on processor time is measured again
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
-        return self.__dict__ | {"_ready": None}
+        return self.__dict__ | {"_ready": None, "_timing_ns": 0}
 
     def prepare(self) -> None:
         """Call `worker_init` of the stages; their exceptions pass."""
@@ -127,15 +128,18 @@ class RegionProgram:
         steps = self._steps(epoch)
         for step in steps:
             step.begun = begun
-        began_ns = piece_ns = perf_counter_ns()
+        began_ns = piece_ns = now_ns = perf_counter_ns()
         results: list[Any] = []
         for place, entry in enumerate(entries):
             if not results:
                 tally = Tally()
-                rows = tally.rows = [[0, 0, 0] for _ in steps]
+                rows = tally.rows = [[0] * ROW for _ in steps]
             if entered is not None:
                 entered(place)
-            result = self._made_of(entry, steps, tally)
+            if now_ns < self._timing_ns:
+                result = self._made_of(entry, steps, tally)
+            else:
+                result = self._measured(entry, steps, tally)
             results.append(result)
             now_ns = perf_counter_ns()
             if now_ns - began_ns > _PATIENCE_NS or (isinstance(result, Failed) and result.fatal):
@@ -147,6 +151,17 @@ class RegionProgram:
         CALL.stage = ""
         if results:
             yield results, rows, tally.retried
+
+    def _measured(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
+        """Do so, and measure what processor time it takes."""
+        begun_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+        result = self._made_of(entry, steps, tally)
+        cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
+        self._timing_ns = ended_ns + TIMING_NS
+        assert tally.rows is not None
+        tally.rows[0][-2] += ended_ns - begun_ns
+        tally.rows[0][-1] += cpu_ns
+        return result
 
     def _made_of(self, entry: Entry, steps: Sequence[PlacedStep], tally: Tally) -> Any:
         """Send an entry through all steps; one for a batch holds the entries of its items."""
@@ -360,13 +375,16 @@ class RegionNode(MapNode):
         if not entries:  # all was taken back
             return
         task.sent = entries
-        tally = [[0, 0, 0] for _ in self.region.program.stages]
+        tally = [[0] * ROW for _ in self.region.program.stages]
         task.rows = tally[:-1]
         try:
             self._work_on(task, entries, tally)
         finally:
             task.sent = ()
             task.inputs = tally[-1][0]
+            if tally[0][-2]:
+                with self.epoch.lock:
+                    (*self.rest_runtimes, self.runtime)[0].learn_cpu(*tally[0][-2:])
             spent_ns = perf_counter_ns() - task.started_ns
             busy_ns = sum(row[2] for row in tally)
             task.away_ns = max(0, spent_ns - busy_ns)

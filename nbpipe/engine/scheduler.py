@@ -19,8 +19,8 @@ from .external import ExternalOrder, Feed, external_chain
 from .failures import Failure
 from .node import Node, Stages
 from .regions import Regions
-from .stats import BLOCKED, StageRuntime, StageStats
-from .task import MEASURE_NS, EpochContext, Task
+from .stats import BLOCKED, TIMING_NS, StageRuntime, StageStats
+from .task import MEASURE_NS, EpochContext, Task, run_timed
 
 # -- Ticker: looks after cheap tasks that turned slow; alive only while such tasks run -------------
 _PERIOD_S = 0.01
@@ -447,7 +447,11 @@ class Scheduler:
 
     def _taken(self, task: Task, now_ns: int) -> tuple[Seat | None, list[Task] | None]:
         """Look after the rest once a task was taken: wake a thread for it, or send it on."""
-        if not task.node.remote and task.node.runtime.cost_ns <= SLOW_NS:
+        runtime = task.node.runtime
+        if now_ns >= runtime.timing_ns:
+            runtime.timing_ns = now_ns + TIMING_NS
+            task.perform = run_timed
+        if not task.node.remote and runtime.cost_ns <= SLOW_NS:
             task.cheap = task.watched = True
             self._cheap += 1
             if self._ticker.asleep:

@@ -48,6 +48,9 @@ class StageStats:
         latency_p95_s: 95th percentile [s].
         latency_p99_s: 99th percentile [s].
         bytes_out: bytes handed on, measured on one item of each task [bytes].
+        cpu_share: share of the time of its calls, measured on some of them over the last 5 s, in
+            which they computed; the rest they waited. None where that is not known. Of stages
+            that run together, of all of them, in the row of the first.
         workers: processes, or Dask workers, that do this stage's calls; stages that share
             theirs have them in the row of the first.
         starting: those of them that have not done anything yet.
@@ -77,13 +80,14 @@ class StageStats:
     latency_p95_s: float = 0.0
     latency_p99_s: float = 0.0
     bytes_out: int = 0
+    cpu_share: float | None = None
     workers: int = 0
     starting: int = 0
     memory_bytes: int = 0
     oldest_s: float = 0.0
     oldest_item: str = ""
 
-    def as_dict(self) -> dict[str, int | float | str]:
+    def as_dict(self) -> dict[str, int | float | str | None]:
         """Return the fields as a dict, in their order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -95,7 +99,9 @@ class StageStats:
         return html_table(("", ""), self.table())
 
 
-def _worded(name: str, value: int | float | str) -> str:
+def _worded(name: str, value: int | float | str | None) -> str:
+    if value is None:
+        return ""
     if isinstance(value, str):
         return value
     if name.endswith("_per_s"):
@@ -116,6 +122,8 @@ class Reading(NamedTuple):
     starved_ns: int
     blocked_ns: int
     slot_ns: int
+    timed_ns: int = 0
+    cpu_ns: int = 0
 
 
 class Histogram:
@@ -166,6 +174,7 @@ class Counters:
         "blocked_ns",
         "busy_ns",
         "bytes_out",
+        "cpu_ns",
         "errors",
         "first_ns",
         "histogram",
@@ -175,12 +184,14 @@ class Counters:
         "retries",
         "slot_ns",
         "starved_ns",
+        "timed_ns",
     )
 
     def __init__(self) -> None:
         self.items_in = self.items_out = self.errors = self.retries = 0
         self.bytes_out = 0.0  # an estimate: one result of each task is measured
         self.busy_ns = self.starved_ns = self.blocked_ns = self.slot_ns = self.first_ns = 0
+        self.timed_ns = self.cpu_ns = 0  # of the calls whose processor time was measured
         self.histogram = Histogram()
         self.readings: deque[Reading] = deque(maxlen=2 * WINDOW_NS // SAMPLE_NS)
 
@@ -193,6 +204,8 @@ class Counters:
             self.starved_ns,
             self.blocked_ns,
             self.slot_ns,
+            self.timed_ns,
+            self.cpu_ns,
         )
 
     def sample(self, now_ns: int, running_ns: int) -> None:
@@ -245,7 +258,16 @@ def stats_of(
         latency_p95_s=p95,
         latency_p99_s=p99,
         bytes_out=int(counters.bytes_out),
+        cpu_share=_cpu_share(old, new),
     )
+
+
+def _cpu_share(old: Reading, new: Reading) -> float | None:
+    """Return the share of measured time that calls computed: lately, or else in the whole run."""
+    timed_ns, cpu_ns = new.timed_ns - old.timed_ns, new.cpu_ns - old.cpu_ns
+    if timed_ns <= 0:
+        timed_ns, cpu_ns = new.timed_ns, new.cpu_ns
+    return min(1.0, cpu_ns / timed_ns) if timed_ns > 0 else None
 
 
 def shares_between(old: Reading, new: Reading) -> tuple[float, float, float]:
@@ -268,6 +290,8 @@ PESSIMISTIC_NS = 1_000_000  # cost of a call that was never measured
 CHEAP_NS = 20_000  # a call that takes longer gets one item
 CHUNK_MAX = 64  # cheap ones get more, but
 CHUNK_FOR_EACH = 8  # at most so many for each place in front of the next stage
+TIMING_NS = 10_000_000  # of a stage the processor time is measured no more often than this
+_NEVER_NS = 1 << 62
 _NOTHING = 1 << 40  # so many places less than there may be
 
 
@@ -285,6 +309,7 @@ class StageRuntime:
         state: why idle slots are idle: STARVED, BLOCKED or READY.
         since_ns: time up to which slot-time was booked.
         measured_ns: time at which a result was last measured.
+        timing_ns: from when on the processor time of a task in a thread of the run is measured.
         lender: of an epoch that is read ahead, the run's own runtime of the stage: the limits
             here are what is left of its; else None.
     """
@@ -303,6 +328,7 @@ class StageRuntime:
         "since_ns",
         "stage",
         "state",
+        "timing_ns",
     )
 
     def __init__(self, address: str, stage: Stage, *, prefetch: int, now_ns: int) -> None:
@@ -318,6 +344,8 @@ class StageRuntime:
         self.state = STARVED
         self.since_ns = now_ns
         self.measured_ns = 0
+        elsewhere = stage.placement is not None or stage.executor == "coroutine"
+        self.timing_ns = _NEVER_NS if elsewhere else 0
         self.lender: StageRuntime | None = None
 
     def account(self, now_ns: int, state: int) -> None:
@@ -373,6 +401,11 @@ class StageRuntime:
         """Note that a call in progress has taken so long already."""
         if duration_ns > self.cost_ns:
             self.cost_ns, self.lot = duration_ns, 1
+
+    def learn_cpu(self, timed_ns: int, cpu_ns: int) -> None:
+        """Count calls that took so long, and so much processor time of their own."""
+        self.counters.timed_ns += timed_ns
+        self.counters.cpu_ns += cpu_ns
 
     def measured(self, size_bytes: int, now_ns: int) -> None:
         """Take note of the size of one result."""
@@ -444,6 +477,7 @@ class StageRuntime:
         counters.errors += done.errors
         counters.retries += done.retries
         counters.bytes_out += done.bytes_out
+        self.learn_cpu(done.timed_ns, done.cpu_ns)
         self.estimate(other)
 
     def estimate(self, other: StageRuntime) -> None:

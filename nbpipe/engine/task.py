@@ -7,12 +7,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from ..base.seeding import Entry, Path
 from ..base.threads import FREE_THREADED, Latch
 from ..base.tree import size_bytes
+from ..executors.base import ROW
 from .failures import Failed
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ class Tally:
     """What is counted while items go through several steps, one after the other.
 
     Attributes:
-        rows: for each step, calls, results and time [ns]; None until there were any.
+        rows: of a tally, for each step; None until there were any.
         retried: for each call that was tried again, its stage.
         irregular: some result is not an item.
         step: which step is at work, from 1; 0 between them.
@@ -312,7 +313,7 @@ class Tally:
         """Send an entry through steps, of which the first has the row `first`; time each."""
         rows = self.rows
         if rows is None:
-            rows = self.rows = [[0, 0, 0] for _ in steps]
+            rows = self.rows = [[0] * ROW for _ in steps]
         for number, step in enumerate(steps, first):
             row = rows[number]
             self.step = number + 1
@@ -476,6 +477,15 @@ class Expansion:
         close = getattr(self.inner, "close", None)
         if close is not None:
             close()
+
+
+def run_timed(task: Task) -> None:
+    """Do a task as its node does, and measure the processor time of this thread."""
+    begun_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+    task.node.perform(task)
+    cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
+    with task.node.epoch.lock:
+        task.node.runtime.learn_cpu(ended_ns - begun_ns, cpu_ns)
 
 
 def run_plain(task: Task) -> None:

@@ -34,6 +34,10 @@ class TaskSource(Protocol):
         """Called when the machine itself failed."""
 
 
+# A row of a tally: of one stage its calls, its results and the time inside the user's function; in
+# the first row also, of the entries that were measured, the time of all stages, and the processor
+# time that they took [ns].
+ROW = 5  # numbers
 # What came of some of the entries of a job: an `Answer`, as a tuple.
 Piece = tuple[list[Any], list[list[int]], tuple[str, ...]]
 
@@ -46,8 +50,7 @@ class Answer:
         results: one for each entry, in order: an entry, None (dropped) or a failure; for a
             stage that expands, the children of its one entry. Where they took long, the last
             entries may be missing: nothing was done with them.
-        tally: for each stage of the program its calls, its results and the time inside the
-            user's function [ns].
+        tally: a row for each stage of the program.
         retried: for each call that was tried again, the address of its stage.
     """
 
@@ -59,7 +62,7 @@ class Answer:
     def of(cls, pieces: Iterable[Piece], stages: int) -> Answer:
         """Put the pieces of an answer together."""
         results: list[Any] = []
-        tally = [[0, 0, 0] for _ in range(stages)]
+        tally = [[0] * ROW for _ in range(stages)]
         retried: tuple[str, ...] = ()
         for some, rows, again in pieces:
             results += some

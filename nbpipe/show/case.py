@@ -15,16 +15,12 @@ from ..base.format import format_share
 from ..base.knobs import Knob
 from ..engine.stats import StageStats, Status
 from ..ops.stage import CONSUMER, Stage, share_workers
-from .history import WINDOW_S, Growth
+from .history import WINDOW_S, Past
 
 # Stages count items, batches or chunks: they are compared by load, the share of its call slots that
 # a stage keeps busy, never by rate.
 _INLINE_HOSTS = ("source", "map", "filter", "batch")
 _SATURATED = 0.85  # an inline stage so busy may be busier than its own row can say
-
-
-def _unknown(_: str) -> Growth | None:
-    return None
 
 
 class Load(NamedTuple):
@@ -39,6 +35,7 @@ class Load(NamedTuple):
         p50_s: median time of a call of `stage` [s].
         knob: `host`'s concurrency, where it has one.
         away: part of `share` in which calls are on the way to a worker and back.
+        cpu_share: share of their time in which the calls compute, as was measured, or None.
     """
 
     address: str
@@ -49,6 +46,14 @@ class Load(NamedTuple):
     p50_s: float
     knob: Knob | None
     away: float = 0.0
+    cpu_share: float | None = None
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Processor time of its calls, where it was measured [cores]."""
+        if self.cpu_share is None:
+            return None
+        return self.cpu_share * self.slots * (1.0 - self.away / max(self.share, 1e-9))
 
 
 class Case(NamedTuple):
@@ -64,8 +69,7 @@ class Case(NamedTuple):
         locked: the interpreter lets one thread run Python at a time.
         now_s: time of day [s].
         span_s: how far back the stats reach [s].
-        growth: says of a stage how the time of its calls grew with their number, where that was
-            in proportion.
+        past: what the history tells, or None.
     """
 
     stages: Mapping[str, Stage]
@@ -77,7 +81,7 @@ class Case(NamedTuple):
     locked: bool
     now_s: float
     span_s: float = WINDOW_S
-    growth: Callable[[str], Growth | None] = _unknown
+    past: Past | None = None
 
     @classmethod
     def of(
@@ -86,14 +90,14 @@ class Case(NamedTuple):
         stats: Mapping[str, StageStats],
         status: Status,
         span_s: float,
-        growth: Callable[[str], Growth | None],
+        past: Past,
     ) -> Case:
         """Gather what is known."""
         rows = {name: stats[name] for name in stages if name in stats}
         loop = stats.get(CONSUMER)
         starved = loop.starved if loop is not None else 0.0
         loads, now_s = loads_of(stages, rows), time.time()
-        machine = (cores(), is_locked(), now_s, span_s, growth)
+        machine = (cores(), is_locked(), now_s, span_s, past)
         return cls(stages, rows, starved, loads, status, *machine)
 
     def just_turned(self, knob: Knob) -> bool:
@@ -103,10 +107,10 @@ class Case(NamedTuple):
         return since_s < min(WINDOW_S, self.span_s)
 
     def own_cores(self, load: Load) -> float | None:
-        """Return the processor time that only this load can be using, at least [cores]."""
+        """Return the processor time of a load, or what only this one can be using [cores]."""
         cpu = self.status.cpu_cores
-        if cpu is None:
-            return None
+        if load.cpu_cores is not None or cpu is None:
+            return load.cpu_cores
         others = sum(self._most_cores(other) for other in self.loads if other is not load)
         return max(0.0, cpu - others - (1.0 - self.starved))
 
@@ -117,12 +121,26 @@ class Case(NamedTuple):
             return min(1.0, load.slots)
         if host.placement is not None:
             return 0.0  # its calls compute in other processes
+        if load.cpu_cores is not None:
+            return load.cpu_cores
         return min(1.0, load.slots) if host.executor == "coroutine" else load.slots
+
+    @property
+    def at_work(self) -> float | None:
+        """Cores of this machine that the pipeline and the loop use, workers' included."""
+        if self.status.cpu_cores is None:
+            return None
+        workers = [
+            load.cpu_cores or 0.0
+            for load in self.loads
+            if self.stages[load.host].executor == "process"
+        ]
+        return self.status.cpu_cores + sum(workers)
 
     @property
     def wait(self) -> str:
         """How long the loop waits, in words."""
-        return f"the loop waits for data {format_share(self.starved)} of the time"
+        return f"the training loop waits for data {format_share(self.starved)} of the time"
 
 
 def loads_of(stages: Mapping[str, Stage], rows: Mapping[str, StageStats]) -> list[Load]:
@@ -165,7 +183,8 @@ def _load(
     used = min(float(slots), sum(parts.values()) + away * slots)
     knob = stages[host].knobs.get("concurrency")
     p50_s = rows[most].latency_p50_s
-    return Load(most, stages[most], host, used / slots, used, p50_s, knob, away)
+    share = used / slots
+    return Load(most, stages[most], host, share, used, p50_s, knob, away, row.cpu_share)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +13,10 @@ from ..ops.stage import Stage, regions_of
 from .case import Case
 from .history import (
     WINDOW_S,
+    Past,
     averages_of,
-    growth_of,
     last_stretch,
+    past_of,
     span_s,
     turned_since,
 )
@@ -106,8 +106,8 @@ def judge(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> 
     hang = hang_of(watched.stages, stats)
     if hang is not None:
         return Diagnosis(hang.stages[0], str(hang), kind=HANGS)
-    growth = functools.partial(growth_of, watched, history=watched.history)
-    case = Case.of(watched.stages, stats, status, span_s(watched, status), growth)
+    span = span_s(watched, status)
+    case = Case.of(watched.stages, stats, status, span, past_of(watched))
     if _is_early(case):
         return Diagnosis(None, "too early to tell", "look again in a few seconds")
     return patient(case, decide(case))
@@ -143,15 +143,26 @@ def patient(case: Case, found: Diagnosis) -> Diagnosis:
 
 def _failed(status: Status, watched: Watched) -> Diagnosis:
     named = [name for name in watched.stages if f"stage {name!r}" in status.error]
-    lost = [failure.stage for failure in watched.failures() if failure.epoch == status.epoch]
-    name = max(named, key=len) if named else lost[-1] if lost else None
+    lost = [failure for failure in watched.failures() if failure.epoch == status.epoch]
+    name = max(named, key=len) if named else lost[-1].stage if lost else None
     who = "the epoch" if name is None else short_name(name)
     text = f"{who} failed: {shortened(status.error, 300)}" if status.error else f"{who} failed"
     advice = f"{status.called}.failures() gives inputs and tracebacks"
     stage = watched.stages.get(name or "")
     if stage is not None and stage.spec.runs == "call" and status.called == "run":
-        advice += "; on_error='skip' leaves such items out, nbpipe.Retry(2) tries again"
+        last = next((failure.error for failure in reversed(lost) if failure.stage == name), "")
+        advice += f"; {_RETRY if _may_pass(last) else _SKIP}"
     return Diagnosis(name, text, advice, kind=FAILED)
+
+
+_SKIP = "on_error='skip' leaves such items out"
+_RETRY = "on_error=nbpipe.Retry(2) tries such items again"
+
+
+def _may_pass(error: str) -> bool:
+    """Tell whether an error, as "TimeoutError: ...", is of a kind that may be gone next time."""
+    kind = error.partition(":")[0]
+    return any(word in kind for word in ("Timeout", "Connection", "WorkerDied"))
 
 
 def _over(watched: Watched, status: Status, stats: Mapping[str, StageStats]) -> Diagnosis:
@@ -178,10 +189,9 @@ def _afterwards(watched: Watched, status: Status, stats: Mapping[str, StageStats
         count = f"{format_count(status.delivered)} {_ONE.get(unit, unit) if one else unit}"
         text = f"{status.state}; {count} {'was' if one else 'were'} delivered"
         return Diagnosis(
-            None, f"{text}, the loop waited for data {format_share(share)} of the time"
+            None, f"{text}, the training loop waited for data {format_share(share)} of the time"
         )
-    growth = functools.partial(growth_of, watched, history=lambda: past)
-    case = Case.of(watched.stages, averages, status, WINDOW_S, growth)
+    case = Case.of(watched.stages, averages, status, WINDOW_S, Past(watched, lambda: past))
     found = decide(case)
     found = replace(found, text=f"{status.state}; in its last seconds {found.text}")
     names = [name for name in (found.stage, *(found.suggestion or ())[:1]) if name]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean, variance
 from typing import NamedTuple
 
 from ..base.knobs import Knob, KnobChange
@@ -19,10 +23,14 @@ _AT_LEAST = 2  # rows of a stretch
 _RAISE = 1.2  # smaller raises do not show among the noise
 _OCCUPIED = 0.8  # of its slots: what a stage takes that is neither starved nor blocked
 _ALIKE = 0.85  # of the growth of the concurrency: a latency that grows so much grew with it
-_AGAIN_S = 2.0  # the history is read again after so long [s]
+_AGAIN_S = 3.0  # the history is read again after so long [s]
 _LEAST_S, _MOST_S = 0.01, 2.0  # a row speaks for the time since the last one
 _GAP = 3.0  # so many times longer than usual, between epochs, is a gap
 _SHORTEST_S = 0.2  # rates over so short a time are those of buffers being filled [s]
+_LESS = 0.9  # a raise that brings less than this made it slower
+_MORE = 1.05  # one that brings less than this gave no more
+_STEADY, _COMPARED = 4, 10  # rates that a comparison takes at least, and at most
+_SURE = 2.0  # standard errors that two rates differ by
 _WAITS = 0.05  # a loop that waits less gains nothing from a raise, however good
 
 
@@ -216,32 +224,147 @@ class Growth(NamedTuple):
     times: float
 
 
-def growth_of(watched: Watched, stage: str, history: Callable[[], Sequence[Row]]) -> Growth | None:
-    """Tell that a stage's calls take longer in proportion to how many there are at once.
+class Trial(NamedTuple):
+    """A knob was turned, and nothing else for some seconds: what came of it while the loop waited.
 
-    Then they wait for one another, and more of them make nothing faster. None where that is not
-    so, or not known: only one concurrency was seen while the stage limited.
+    Attributes:
+        stage: its address.
+        knob: name of the knob.
+        old, new: its values.
+        before_per_s: items a second of the stage before [items/s].
+        after_per_s: the same since then [items/s].
+        sure: they differ by more than they vary from second to second.
+        others: values of all other knobs, by stage and name.
     """
-    knob = watched.stages[stage].knobs.get("concurrency")
-    if knob is None or not any(change.knob == knob.name for change in watched.events):
-        return None
-    known = _grown.setdefault(watched, {}).get(stage)
+
+    stage: str
+    knob: str
+    old: int
+    new: int
+    before_per_s: float
+    after_per_s: float
+    sure: bool
+    others: Mapping[tuple[str, str], int]
+
+    @property
+    def made_it_slower(self) -> bool:
+        """Whether a raise brought less than there was before."""
+        return self.new > self.old and self.sure and self.after_per_s < _LESS * self.before_per_s
+
+    def gave_no_more(self, value: int) -> bool:
+        """Tell whether the higher one of its values gave no more than the lower, `value`."""
+        low, high = sorted(((self.old, self.before_per_s), (self.new, self.after_per_s)))
+        return low[0] == value and high[1] < _MORE * low[1]
+
+
+class Past:
+    """What the history of a run tells of the knobs that were turned; it is read when asked for.
+
+    Args:
+        watched: the run.
+        rows: gives its history.
+    """
+
+    def __init__(self, watched: Watched, rows: Callable[[], Sequence[Row]]) -> None:
+        self._stages = watched.stages
+        self._turned = {change.knob for change in watched.events}
+        self._rows = functools.cache(rows)
+
+    def growth(self, stage: str) -> Growth | None:
+        """Tell that a stage's calls take longer in proportion to how many there are at once.
+
+        Then they wait for one another, and more of them make nothing faster. None where that is
+        not so, or not known: only one concurrency was seen while the stage limited.
+        """
+        knob = self._stages[stage].knobs.get("concurrency")
+        if knob is None or knob.name not in self._turned:
+            return None
+        return proportional(self._rows(), stage, knob)
+
+    @functools.cached_property
+    def trials(self) -> Sequence[Trial]:
+        """What came of the turns of knobs, oldest first."""
+        return trials_in(self._rows(), self._stages) if self._turned else ()
+
+
+def past_of(watched: Watched) -> Past:
+    """Return what the history of a run in progress tells; it is read again after some seconds."""
+    knobs = tuple(k.value for stage in watched.stages.values() for k in stage.knobs.values())
+    known = _pasts.get(watched)
     now_s = time.time()
-    same = known is not None and known.value == knob.value
-    if known is not None and same and (known.found or now_s - known.when_s < _AGAIN_S):
-        return known.found
-    found = proportional(history(), stage, knob)
-    _grown[watched][stage] = _Grown(knob.value, now_s, found)
+    if known is None or known[0] != knobs or now_s - known[1] >= _AGAIN_S:
+        past = Past(watched, _history_of(watched))
+        known = _pasts[watched] = (knobs, now_s, past)
+    return known[2]
+
+
+_pasts: weakref.WeakKeyDictionary[Watched, tuple[object, float, Past]] = weakref.WeakKeyDictionary()
+
+
+def _history_of(watched: Watched) -> Callable[[], Sequence[Row]]:
+    """Return what reads the history of a run; it does not hold the run."""
+    reference = weakref.ref(watched)
+
+    def rows() -> Sequence[Row]:
+        run = reference()
+        return [] if run is None else run.history()
+
+    return rows
+
+
+def trials_in(rows: Sequence[Row], stages: Mapping[str, Stage]) -> list[Trial]:
+    """Find the turns of one knob with steady seconds before and after, in which the loop waited."""
+    stretches: list[tuple[dict[tuple[str, str], int], list[Tick]]] = []
+    for tick in ticks_of(rows):
+        values = {
+            (str(row["stage"]), knob): int(row[knob])
+            for row in tick
+            if row["stage"] in stages
+            for knob in stages[str(row["stage"])].knobs
+            if knob in row
+        }
+        if not stretches or stretches[-1][0] != values:
+            stretches.append((values, []))
+        stretches[-1][1].append(tick)
+    found = []
+    for (old, before), (new, after) in pairwise(stretches):
+        turned = [key for key in new if old.get(key, new[key]) != new[key]]
+        if len(turned) == 1 and old.keys() == new.keys():
+            ((stage, knob),) = turned
+            rates = _steady_rates(before, stage), _steady_rates(after, stage)
+            if min(map(len, rates)) >= _STEADY:
+                error = math.sqrt(sum(variance(some) / len(some) for some in rates))
+                was, now = map(fmean, rates)
+                others = {key: value for key, value in old.items() if key != (stage, knob)}
+                found.append(
+                    Trial(
+                        stage,
+                        knob,
+                        old=old[stage, knob],
+                        new=new[stage, knob],
+                        before_per_s=was,
+                        after_per_s=now,
+                        sure=abs(now - was) > _SURE * error,
+                        others=others,
+                    )
+                )
     return found
 
 
-class _Grown(NamedTuple):
-    value: int
-    when_s: float
-    found: Growth | None
+def _steady_rates(ticks: Sequence[Tick], stage: str) -> list[float]:
+    """Return the last rates of a stage in some ticks, without the seconds right after a turn."""
+    begun_s = time_of(ticks[0])
+    return [
+        float(row["items_per_s"])
+        for tick in ticks
+        if time_of(tick) - begun_s >= SETTLING_S and _loop_waits(tick)
+        for row in tick
+        if row["stage"] == stage
+    ][-_COMPARED:]
 
 
-_grown: weakref.WeakKeyDictionary[Watched, dict[str, _Grown]] = weakref.WeakKeyDictionary()
+def _loop_waits(tick: Tick) -> bool:
+    return any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
 
 
 def proportional(rows: Sequence[Row], stage: str, knob: Knob) -> Growth | None:
@@ -272,7 +395,7 @@ def latencies(rows: Sequence[Row], stage: str) -> dict[int, float]:
         if before is None or before["concurrency"] != value:
             since_s = time_s
             sums.pop(value, None)
-        waits = any(one["stage"] == CONSUMER and float(one["starved"]) >= _WAITS for one in tick)
+        waits = _loop_waits(tick)
         taken = 1.0 - float(row["starved"]) - float(row["blocked"])
         if before is not None and time_s - since_s >= SETTLING_S and waits and taken >= _OCCUPIED:
             lasted_s = min(_MOST_S, time_s - float(before["time_s"]))

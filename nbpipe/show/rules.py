@@ -7,11 +7,12 @@ buffers or the items themselves do.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..base.format import format_bytes, format_seconds, format_share, shortened
+from ..base.format import format_bytes, format_rate, format_seconds, format_share, shortened
 from ..base.knobs import Knob
 from ..engine.stats import StageStats
 from ..ops.stage import CONSUMER
@@ -24,15 +25,18 @@ MOST = 0.6  # so loaded it limits where nothing else explains the wait
 HELD_UP = 0.2  # blocked and starved for longer than this is worth a cure
 STRAGGLING = 4.0  # p95 over p50 of calls that differ much
 ONE_CORE = (0.8, 1.25)  # what threads use that take turns at the interpreter lock [cores]
-COMPUTES = 0.4  # of the cores that a stage could use, used by it alone: it computes
+COMPUTES = 0.4  # of the time of its calls, or of the cores it could use: a stage computes
 WAITS = 3.0  # busy slots for each core that is at work: its calls wait
 TURNS = 1.5  # slots that are busy where threads take turns: at least so many
 OWN_CORES = 0.5  # what only this stage can be using, to be sure that it computes [cores]
 SLOW_S = 0.001  # calls so long do not wait for a thread, but for room [s]
 NEARLY_ALL = 0.9  # of the cores at work: the machine is full
-LIMITS, HANGS, STARTS, FAILED = "limits", "hangs", "starts", "failed"
+SHORT_S = 0.0001  # calls so short are not worth a way to a worker [s]
+LARGE_BYTES = 1 << 18  # results so large take their time on the way [bytes]
+LIMITS, KEEPS_UP, SLOWER = "limits", "keeps_up", "slower"
+HANGS, STARTS, FAILED = "hangs", "starts", "failed"
 _NAME = 60
-CHEAPER = "make the function cheaper, or cache what it gives"
+CHEAPER = "make its function cheaper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,9 @@ class Diagnosis:
         text: why, in one sentence.
         advice: what to try; empty where there is nothing.
         suggestion: stage, knob and value that would carry it out, or None.
-        kind: what is said of the stage: LIMITS; HANGS, a call of it does not end; STARTS, its
-            workers do; FAILED.
+        kind: what is said of the stage: LIMITS; KEEPS_UP, nothing is wrong, the training loop
+            sets the pace; SLOWER, a raise of its knob brought less, and the suggestion takes it
+            back; HANGS, a call of it does not end; STARTS, its workers do; FAILED.
     """
 
     stage: str | None
@@ -80,9 +85,26 @@ def decide(case: Case) -> Diagnosis:
 def _loop(case: Case) -> Diagnosis | None:
     if case.starved >= CONTENT:
         return None
-    waits = f"it waits for data {format_share(case.starved)} of the time"
+    text = f"the data keeps up: {case.wait}"
+    return Diagnosis(CONSUMER, text, "nothing to gain in the pipeline", kind=KEEPS_UP)
+
+
+def _slower(case: Case) -> Diagnosis | None:
+    """Find that the last turn of a knob was a raise that brought less."""
+    last = case.past.trials[-1] if case.past is not None and case.past.trials else None
+    if last is None or not last.made_it_slower:
+        return None
+    if case.stages[last.stage].knobs[last.knob].value != last.new:
+        return None
+    name = f"{short_name(last.stage)}.{last.knob}"
+    unit = case.status.units.get(last.stage, "items")
+    before, after = format_rate(last.before_per_s, unit), format_rate(last.after_per_s, unit)
     return Diagnosis(
-        CONSUMER, f"the training loop limits: {waits}", "nothing to gain in the pipeline"
+        last.stage,
+        f"{name} {last.old} → {last.new} made it slower: {before} before, {after} since",
+        f"try {last.knob} {last.old} again",
+        (last.stage, last.knob, last.old),
+        SLOWER,
     )
 
 
@@ -100,35 +122,52 @@ def _loaded(case: Case, least: float) -> Diagnosis | None:
         return None
     # Of equals the upper one: were the lower one slower, the upper one would be blocked.
     load = next(load for load in case.loads if load.share >= top - 0.01)
-    calls = f"a call takes {format_seconds(load.p50_s)}, " if load.p50_s else ""
+    calls = f"a call takes {format_seconds(load.p50_s)}{_spent(load)}, " if load.p50_s else ""
     name = short_name(load.address)
     busy = f"busy {format_share(load.share - load.away)}"
     if load.away >= _FAR:
         busy = f"{busy}, {format_share(load.away)} on the way to its workers"
     text = f"{name} limits: {busy}, {calls}{case.wait}"
     if load.stage.executor == "device":
-        return Diagnosis(load.address, text, _ON_DEVICE)
+        return Diagnosis(load.address, text, _ON_DEVICE[load.stage.op == "to_device"])
     if load.away > load.share / 2:
-        own = case.stages[load.host].executor == "process"
-        return Diagnosis(load.address, text, _NEARER if own else _FULL_CLUSTER)
+        return Diagnosis(load.address, text, _nearer(case, load))
     if load.knob is None:
         return Diagnosis(load.address, text, _without_knob(case, load))
     return _with_knob(case, load, load.knob, text)
 
 
-_ON_DEVICE = (
-    "batches go to a device one after the other: send fewer bytes, as uint8 that a map on the "
-    "device converts, let workers give pinned tensors, or do less on the device before the loop"
-)
+_ON_DEVICE = {  # by whether it is the copy to the device
+    True: (
+        "batches are copied one after the other: send fewer bytes, as uint8 that a map on the "
+        "device converts"
+    ),
+    False: "it is done for one batch after the other: do less on the device before the loop",
+}
 _FAR = 0.1  # a way that takes less of the time is not worth a word
-_FULL_CLUSTER = (
-    "its calls wait for a free worker, or are short for the way: give the cluster more workers, or "
-    "let a call do more, a batch instead of a sample"
-)
-_NEARER = (
-    "let a call do more: batch in the workers, or let neighbouring stages share them; large "
-    "results travel faster with copy=False; what takes microseconds is faster in a thread"
-)
+
+
+def _spent(load: Load) -> str:
+    """Tell whether calls compute or wait, where that was measured of them alone."""
+    if load.cpu_share is None or load.address != load.host:
+        return ""
+    computes = load.cpu_share >= 1 / 2
+    share = load.cpu_share if computes else 1.0 - load.cpu_share
+    return f" ({format_share(share)} of it {'computing' if computes else 'waiting'})"
+
+
+def _nearer(case: Case, load: Load) -> str:
+    """Tell what helps where calls are on the way to a worker for most of the time."""
+    row, placement = case.rows[load.address], case.stages[load.host].placement
+    own = case.stages[load.host].executor == "process"
+    if load.p50_s < SHORT_S and own:
+        return "its calls are short for the way: run it in threads, without executor="
+    if not own and load.p50_s > SLOW_S:
+        return "its calls wait for a free worker: give the cluster more workers"
+    large = row.bytes_out > LARGE_BYTES * max(1, row.items_out)
+    if own and large and placement is not None and placement.copy:
+        return "its results are large for the way: let them stay where they are, copy=False"
+    return "its calls are short for the way: let a call do more, a batch instead of a sample"
 
 
 def _without_knob(case: Case, load: Load) -> str:
@@ -147,7 +186,7 @@ def _without_knob(case: Case, load: Load) -> str:
     if stage.op == "batch":
         return (
             'batches are made one at a time: make them in workers, batch(..., executor="process"), '
-            "which takes concurrency, or make samples of equal shape and dtype before"
+            "which takes concurrency"
         )
     if stage.executor == "inline":
         return (
@@ -159,45 +198,68 @@ def _without_knob(case: Case, load: Load) -> str:
 
 def _with_knob(case: Case, load: Load, knob: Knob, text: str) -> Diagnosis:
     """Tell whether more calls at once would help, and how many."""
-    address, cpu, computes = load.address, case.status.cpu_cores, _computing(case, load)
-    if computes is not False and cpu is not None and cpu >= NEARLY_ALL * case.cores:
-        text = f"{text}; the machine is full, {cpu:.1f} of {case.cores} cores are at work"
-        if computes:
-            return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
+    address, at_work, computes = load.address, case.at_work, _computing(case, load)
+    if computes and at_work is not None and at_work >= NEARLY_ALL * case.cores:
+        text = f"{text}; the machine is full, {at_work:.1f} of {case.cores} cores are at work"
+        return Diagnosis(address, text, f"more concurrency will not help: {CHEAPER}")
     if _is_held(case, load):
         why, cure = _HELD[case.stages[load.host].executor]
         return Diagnosis(address, f"{text}; {why}", cure)
-    growth = case.growth(load.host)
-    if growth is not None:
-        return Diagnosis(address, text, _in_turn(load, growth))
-    value = _wanted_concurrency(case, load, knob)
-    if computes is not False and value > case.cores:
-        if knob.value >= case.cores:
-            return Diagnosis(address, text, _enough(case, load, knob, value, sure=computes is True))
-        value = case.cores
+    growth = case.past and case.past.growth(load.host)
+    if growth:
+        why = _in_turn(load, growth, computes=computes)
+        target = load.host, "concurrency", growth.low
+        return Diagnosis(address, f"{text}; {why}", f"try concurrency {growth.low}", target)
+    value, useful = _wanted_concurrency(case, load, knob), _useful_concurrency(case, load)
+    if value > useful and knob.value >= useful:
+        enough = f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
+        return Diagnosis(address, text, enough)
+    value = min(value, useful)
     if value <= knob.value:
         most = f"concurrency {knob.value} is the most there is"
         return Diagnosis(address, text, f"{most}: {CHEAPER}")
+    tried = _tried(case, load, knob)
+    if tried is not None:
+        return Diagnosis(address, text, f"concurrency {tried} gave no more: {CHEAPER}")
     advice = f"try concurrency {value}"
     if load.address != load.host:
         advice = f"it runs inside {short_name(load.host)}: {advice} there"
     return Diagnosis(address, text, advice, (load.host, "concurrency", value))
 
 
-def _in_turn(load: Load, growth: Growth) -> str:
+def _in_turn(load: Load, growth: Growth, *, computes: bool | None) -> str:
+    shared = {True: "a core", False: "a lock or a disk", None: "a lock, a disk or a core"}
     return (
-        f"more concurrency will not help: calls of {short_name(load.host)} take {growth.times:.1f} "
-        f"times as long at concurrency {growth.high} as at {growth.low}, so they wait for one "
-        "another, as at a lock, a disk or a core"
+        f"calls of {short_name(load.host)} take {growth.times:.1f} times as long at concurrency "
+        f"{growth.high} as at {growth.low}, so they wait for one another, as at {shared[computes]}"
     )
 
 
-def _enough(case: Case, load: Load, knob: Knob, value: int, *, sure: bool) -> str:
-    if sure or value <= knob.value:
-        return f"{knob.value} calls at once are enough for {case.cores} cores: {CHEAPER}"
-    threads = case.locked and case.stages[load.host].executor == "thread"
-    cure = f'use executor="process", or {CHEAPER}' if threads else CHEAPER
-    return f"where its calls wait, try concurrency {value}; where they compute, {cure}"
+def _tried(case: Case, load: Load, knob: Knob) -> int | None:
+    """Return the lowest concurrency above the one in force that gave no more when it was tried.
+
+    Trials count while all other knobs have the values that they had then.
+    """
+    now = {
+        (name, one): k.value for name in case.stages for one, k in case.stages[name].knobs.items()
+    }
+    last = {
+        frozenset((one.old, one.new)): one
+        for one in (() if case.past is None else case.past.trials)
+        if (one.stage, one.knob) == (load.host, "concurrency")
+        if all(now.get(key) == value for key, value in one.others.items())
+    }
+    found = [max(pair) for pair, one in last.items() if one.gave_no_more(knob.value)]
+    return min(found, default=None)
+
+
+def _useful_concurrency(case: Case, load: Load) -> int:
+    """Return how many calls at once the cores can serve: many, where calls mostly wait."""
+    if case.stages[load.host].executor not in ("thread", "process"):
+        return sys.maxsize  # one event loop, or the machines of others
+    if load.cpu_share is None:
+        return case.cores if _computing(case, load) else sys.maxsize
+    return max(case.cores, int(case.cores / max(load.cpu_share, 1e-3)))
 
 
 def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
@@ -214,12 +276,15 @@ def _wanted_concurrency(case: Case, load: Load, knob: Knob) -> int:
 def _computing(case: Case, load: Load) -> bool | None:
     """Tell whether the calls of a stage compute, or wait; None where both may be.
 
-    The processor time is known of the whole process alone: calls surely compute where nobody
-    else can be using it, and evidently wait where they are many more than the cores at work.
+    Where it was not measured, the processor time is known of the whole process alone: calls surely
+    compute where nobody else can be using it, and evidently wait where they are many more than the
+    cores at work.
     """
     cpu, own = case.status.cpu_cores, case.own_cores(load)
     if load.stage.executor == "coroutine":
         return False
+    if load.cpu_share is not None:
+        return load.cpu_share >= COMPUTES
     if load.stage.placement is not None or cpu is None or own is None:
         return None
     if own >= COMPUTES * min(load.slots, case.cores):
@@ -232,14 +297,11 @@ def _computing(case: Case, load: Load) -> bool | None:
 _HELD = {  # by executor: why, and what helps
     "thread": (
         "its threads share one core, held by Python's interpreter lock",
-        (
-            'more threads will not help: run it in processes, executor="process", or use functions '
-            "that release the lock (numpy, PIL, torch on whole arrays)"
-        ),
+        'more threads will not help: run it in processes, executor="process"',
     ),
     "coroutine": (
         "its calls compute on the one thread of the event loop",
-        "more calls will not help: await what waits, and compute in a thread stage",
+        "more calls will not help: compute in a plain function behind it, which runs in threads",
     ),
 }
 
@@ -292,9 +354,7 @@ def _memory(case: Case) -> Diagnosis | None:
         f"the memory budget of {format_bytes(limit)} limits: calls of {short_name(name)} wait for "
         "room"
     )
-    return Diagnosis(
-        name, f"{text}, {case.wait}", "start with a larger memory=, or give smaller results"
-    )
+    return Diagnosis(name, f"{text}, {case.wait}", "start with a larger memory=")
 
 
 def _stragglers(case: Case) -> Diagnosis | None:
@@ -343,12 +403,13 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
     value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
     if knob is None or value <= knob.value:
         return Diagnosis(name, text, other or "make the loop's pauses shorter")
-    advice = f"try {short_name(name)}.prefetch {value}" + (f", or {other}" if other else "")
+    advice = f"try {short_name(name)}.prefetch {value}"
     return Diagnosis(name, text, advice, (name, "prefetch", value))
 
 
 _RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _loop,
+    _slower,
     _full,
     _event_loop,
     _memory,

@@ -1,6 +1,7 @@
 """The numbers of a run say the truth. Time passes on a clock that the tests set forward."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import perf_counter_ns
 
@@ -9,7 +10,7 @@ import pytest
 
 import nbpipe
 from nbpipe.base.threads import holds
-from nbpipe.engine import scheduler
+from nbpipe.engine import regions, scheduler, task
 from nbpipe.engine.machine import Consumer
 from nbpipe.ops.stage import CONSUMER
 from tests.gates import HANG_S, Calls, Gate, drained, finished, held, quiet, stage
@@ -178,6 +179,46 @@ def test_bytes_and_latency():
         row = run.stats()["a"]
     assert row.bytes_out == pytest.approx(200 * 8000, rel=0.05)
     assert 0 < row.latency_p50_s <= row.latency_p95_s <= row.latency_p99_s
+
+
+class Work:
+    """A function that takes time and processor time on clocks of its own [ns]."""
+
+    def __init__(self, time_ns, cpu_ns):
+        self.now_ns = self.spent_ns = 0
+        self.time_ns, self.cpu_ns = time_ns, cpu_ns
+
+    def __call__(self, item):
+        self.now_ns += self.time_ns
+        self.spent_ns += self.cpu_ns
+        return item
+
+
+@pytest.mark.parametrize(("here", "module"), [(True, task), (False, regions)])
+@pytest.mark.parametrize("more", [1, 2])
+def test_share_of_calls_that_compute(monkeypatch, here, module, more):
+    """It is measured where the calls are made; of stages that run together in the first row."""
+    work = Work(4_000, 3_000)
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: work.now_ns)
+    monkeypatch.setattr(module, "thread_time_ns", lambda: work.spent_ns)
+    with ThreadPoolExecutor(1) as pool:
+        chain = nbpipe.source(range(9)).map(work, name="w", executor="thread" if here else pool)
+        if more > 1:
+            chain = chain.map(Work(0, 0), name="more", executor="inline" if here else pool)
+        with chain.start() as run:
+            assert list(run) == list(range(9))
+            rows = run.stats()
+    assert (rows["w"].cpu_share, rows[CONSUMER].cpu_share) == (0.75, None)
+    assert more == 1 or rows["more"].cpu_share is None
+
+
+def test_share_of_calls_that_compute_in_processes():
+    """Workers measure it, too; a coroutine has none, as its calls take turns in one thread."""
+    chain = nbpipe.source(range(9)).map(stage("process"), name="far", executor="process")
+    with chain.map(stage("coroutine"), name="near").start() as run:
+        assert list(run) == list(range(9))
+        rows = run.stats()
+    assert (0 <= rows["far"].cpu_share <= 1, rows["near"].cpu_share) == (True, None)
 
 
 def test_history_has_a_row_for_each_stage_and_the_consumer():

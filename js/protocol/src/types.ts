@@ -63,8 +63,8 @@ export interface Target {
   readonly value: number;
 }
 
-/** What a diagnosis says of the stage that it names. */
-export const KINDS = ["limits", "hangs", "starts", "failed"] as const;
+/** What a diagnosis says of the stage that it names; with "keeps_up" nothing is wrong. */
+export const KINDS = ["limits", "keeps_up", "slower", "hangs", "starts", "failed"] as const;
 
 export type Kind = (typeof KINDS)[number];
 

@@ -169,14 +169,14 @@ export class SimulatedRun {
         ? {
             kind: "limits",
             stage: "decode",
-            text: "decode limits: busy 97 %, a call takes 16 ms, the loop waits for data 62 % of the time.",
+            text: "decode limits: busy 97 %, a call takes 16 ms (96 % of it waiting), the training loop waits for data 62 % of the time.",
             advice: "Try concurrency 10; this machine has 16 cores and uses 3.4.",
             suggestion: { stage: "decode", knob: "concurrency", value: 10 },
           }
         : {
-            kind: "limits",
+            kind: "keeps_up",
             stage: "consumer",
-            text: "The training loop limits: data is ready when it asks.",
+            text: "The data keeps up: the training loop waits for data 2 % of the time.",
             advice: "",
             suggestion: null,
           },

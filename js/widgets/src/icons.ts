@@ -13,7 +13,7 @@ const PATHS: Readonly<Record<string, string>> = {
   closed: "M3 5v-1.2a3 3 0 0 1 6 0v1.2h1v6h-8v-6zM4.4 5h3.2v-1.2a1.6 1.6 0 0 0-3.2 0z",
   undo: "M5 1.5v2.3h2a3.6 3.6 0 0 1 0 7.2h-3.5v-1.5h3.5a2.1 2.1 0 0 0 0-4.2h-2v2.3l-4-3z",
   export: "M5.2.8h1.6v3.9h2.4l-3.2 3.4-3.2-3.4h2.4zM1 8h1.6v1.7h6.8v-1.7h1.6v3.2h-10z",
-  bottleneck: "M1 1h10l-3.8 4.6v.8l3.8 4.6h-10l3.8-4.6v-.8z",
+  limits: "M1 1h10l-3.8 4.6v.8l3.8 4.6h-10l3.8-4.6v-.8z",
   advice:
     "M6 .8a5.2 5.2 0 1 0 0 10.4a5.2 5.2 0 1 0 0-10.4zM5.3 5.2h1.4v3.8h-1.4zM5.3 2.8h1.4v1.4h-1.4z",
 };

@@ -38,7 +38,9 @@ const PLACES: readonly Place[] = ["first", "inner", "last"];
 
 /** By what is said of a stage, its icon and the words at its name. */
 const MARKS: Readonly<Record<Kind, readonly [string, string]>> = {
-  limits: ["bottleneck", "bottleneck"],
+  limits: ["limits", "limits"],
+  keeps_up: ["finished", "sets the pace"],
+  slower: ["limits", "slower since"],
   hangs: ["failed", "call does not end"],
   starts: ["ready", "starting"],
   failed: ["failed", "failed"],
@@ -63,7 +65,7 @@ class Front {
   readonly spark = new Spark();
   readonly bar: SharesBar;
   readonly cells: readonly Element[];
-  private readonly markIcon = icon("bottleneck");
+  private readonly markIcon = icon("limits");
   private readonly markWord = h("span", {});
   private readonly mark = h("span", { class: "mark" }, this.markIcon.el, this.markWord);
   private drawn = -1;
@@ -88,7 +90,10 @@ class Front {
 
   update(row: HTMLElement, kind: Kind | null, of: Throughput, shares: Shares): void {
     const [shape, word] = MARKS[kind ?? "limits"];
-    setClass(row, "limits", kind !== null);
+    const broken = kind === "failed" || kind === "hangs";
+    setClass(row, "limits", kind !== null && kind !== "keeps_up" && !broken);
+    setClass(row, "broken", broken);
+    setClass(row, "calm", kind === "keeps_up");
     setHidden(this.mark, kind === null);
     this.markIcon.show(shape);
     setText(this.markWord, word);
@@ -263,7 +268,10 @@ export class LoopRow {
     this.front.update(this.el, kind, { ...snapshot, isPaused }, loopShares(snapshot));
     const { waited_s, elapsed_s } = snapshot;
     setText(this.waited, `waited ${formatClock(waited_s)} of ${formatClock(elapsed_s)}`);
-    setTitle(this.waited, "time that the loop waited for data in this epoch, without pauses");
+    setTitle(
+      this.waited,
+      "time that the training loop waited for data in this epoch, without pauses",
+    );
   }
 
   draw(): void {

@@ -1,4 +1,4 @@
-/** Verdict: what limits the run and what to try, or why the epoch failed; two lines, always. */
+/** Verdict: what limits the run and what to try, or why the epoch failed and what helps. */
 
 import { CONSUMER, type Diagnosis, type Snapshot, type Target } from "@nbpipe/protocol";
 import { button, h, setClass, setDisabled, setHidden, setText, setTitle } from "./dom";
@@ -11,7 +11,9 @@ export class Verdict {
   private readonly advice = h("span", { class: "advice" });
   private readonly apply: HTMLButtonElement;
   private readonly diagnosis: HTMLElement;
-  private readonly error = h("p", { class: "error", role: "alert", "data-field": "error" });
+  private readonly icon = icon("advice");
+  private readonly error = h("strong", { role: "alert", "data-field": "error" });
+  private readonly way = h("span", { class: "advice", "data-field": "way" });
   private readonly failed: HTMLElement;
   private suggestion: Target | null = null;
 
@@ -24,16 +26,19 @@ export class Verdict {
       }
     });
     const text = h("p", { "data-field": "diagnosis" }, this.sentence, " ", this.advice);
-    this.diagnosis = h("div", { class: "diagnosis" }, icon("advice").el, text, this.apply);
-    this.failed = h("div", { class: "failed" }, icon("failed").el, this.error);
+    this.diagnosis = h("div", { class: "diagnosis" }, this.icon.el, text, this.apply);
+    const failed = h("p", { class: "error" }, this.error, " ", this.way);
+    this.failed = h("div", { class: "failed" }, icon("failed").el, failed);
     this.el = h("section", { class: "verdict", "aria-label": "what limits this run" });
     this.el.append(this.diagnosis, this.failed);
   }
 
   update(snapshot: Snapshot | null, enabled: boolean): void {
     const error = snapshot?.error ?? "";
-    setText(this.error, error && `The epoch failed: ${error}`);
-    setTitle(this.error, error);
+    const advice = snapshot?.diagnosis.kind === "failed" ? snapshot.diagnosis.advice : "";
+    setText(this.error, error && joined(`The epoch failed: ${error}`, advice));
+    setText(this.way, advice);
+    setTitle(this.failed, `${this.error.textContent} ${advice}`.trim());
     setHidden(this.failed, error === "");
     setHidden(this.diagnosis, error !== "");
     if (snapshot !== null) {
@@ -42,19 +47,27 @@ export class Verdict {
   }
 
   private updateDiagnosis(diagnosis: Diagnosis, enabled: boolean): void {
-    const { text, advice } = diagnosis;
-    const joint = text === "" || advice === "" || /[.:;!?]$/.test(text) ? "" : ";";
-    setText(this.sentence, (text || "Nothing to say yet.") + joint);
+    const { text, advice, kind } = diagnosis;
+    const sentence = joined(text || "Nothing to say yet.", text && advice);
+    setText(this.sentence, sentence);
     setText(this.advice, advice);
-    setTitle(this.diagnosis, `${text}${joint} ${advice}`.trim());
+    setTitle(this.diagnosis, `${sentence} ${advice}`.trim());
     this.suggestion = diagnosis.suggestion;
-    setClass(this.el, "limits", diagnosis.stage !== null);
+    this.icon.show(kind === "keeps_up" ? "finished" : "advice");
+    setClass(this.el, "limits", diagnosis.stage !== null && kind !== "keeps_up");
+    setClass(this.el, "calm", kind === "keeps_up");
     setHidden(this.apply, this.suggestion === null);
     setDisabled(this.apply, !enabled);
     if (this.suggestion !== null) {
       const { stage, knob, value } = this.suggestion;
-      setText(this.apply, `Apply: ${knob} ${value}`);
+      const word = kind === "slower" ? "Undo" : "Apply";
+      setText(this.apply, `${word}: ${knob} ${value}`);
       setTitle(this.apply, `set ${stage === CONSUMER ? "" : `${stage}.`}${knob} to ${value}`);
     }
   }
+}
+
+/** Text that advice follows: with a mark between them. */
+function joined(text: string, advice: string): string {
+  return advice === "" || /[.:;!?]$/.test(text) ? text : `${text};`;
 }

@@ -85,6 +85,64 @@ describe("a panel shows", () => {
     ]).toEqual([diagnosis.text, "call does not end", "–", true]);
   });
 
+  test("no fault where the data keeps up", () => {
+    const diagnosis = {
+      kind: "keeps_up",
+      stage: "consumer",
+      text: "the data keeps up: the training loop waits for data 2 % of the time",
+      advice: "nothing to gain in the pipeline",
+      suggestion: null,
+    };
+    model.saved = sample({ diagnosis });
+    const shown = silent();
+    expect([
+      shown.text("[data-field=diagnosis]"),
+      shown.text("[data-stage=consumer] .nbp-mark"),
+      shown.el.querySelectorAll(".nbp-limits, .nbp-broken").length,
+    ]).toEqual([`${diagnosis.text}; ${diagnosis.advice}`, "sets the pace", 0]);
+  });
+
+  test("a raise that made it slower, with the way back", () => {
+    const diagnosis = {
+      kind: "slower",
+      stage: "decode",
+      text: "decode.concurrency 4 → 8 made it slower: 120 items/s before, 95 items/s since",
+      advice: "try concurrency 4 again",
+      suggestion: { stage: "decode", knob: "concurrency", value: 4 },
+    };
+    const shown = live();
+    model.tick({ diagnosis });
+    frame();
+    expect([shown.text("button.nbp-apply"), shown.text("[data-stage=decode] .nbp-mark")]).toEqual([
+      "Undo: concurrency 4",
+      "slower since",
+    ]);
+    shown.one("button.nbp-apply").click();
+    expect(shown.model.sent.at(-1)).toMatchObject({ op: "set", knob: "concurrency", value: 4 });
+  });
+
+  test("a stage that failed as such, and what helps in the banner", () => {
+    const diagnosis = {
+      kind: "failed",
+      stage: "decode",
+      text: "decode failed: ValueError: bad header",
+      advice: "run.failures() gives inputs and tracebacks; on_error='skip' leaves such items out",
+      suggestion: null,
+    };
+    model.saved = sample({ state: "failed", error: "ValueError: bad header", diagnosis });
+    const shown = silent();
+    const row = shown.stage("decode");
+    expect([
+      shown.text(".nbp-failed"),
+      shown.text("[data-stage=decode] .nbp-mark"),
+      [row.classList.contains("nbp-limits"), row.classList.contains("nbp-broken")],
+    ]).toEqual([
+      `The epoch failed: ValueError: bad header; ${diagnosis.advice}`,
+      "failed",
+      [false, true],
+    ]);
+  });
+
   test("a row for each stage, and one for the training loop", () => {
     const shown = live();
     const stages = sample().stages as { address: string }[];
