@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from .base.format import format_bytes, shortened
 from .base.tree import size_bytes
-from .errors import ArgumentTypeError
+from .errors import ArgumentTypeError, full_tracebacks
 from .executors.device import Device, tensors
 from .run.run import Run
 
-__all__ = ["DeviceLeaks", "Leaks", "leaks"]
+__all__ = ["DeviceLeaks", "Leaks", "full_tracebacks", "leaks"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

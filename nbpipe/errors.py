@@ -32,12 +32,20 @@ NbpipeError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from types import TracebackType
 from typing import Any
 
 
 class NbpipeError(Exception):
     """Base of every error that nbpipe raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Called by IPython to show the error: what happened, and the user's own lines."""
+        return _rendered(self)
 
 
 class ArgumentError(NbpipeError, ValueError):
@@ -185,3 +193,105 @@ def near_match(name: str, known: Iterable[str]) -> str:
     """Tell which known name is meant, as `; did you mean 'decode'?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# -- What a notebook shows of them: the sentence and the user's own lines, not our frames ----------
+_OURS = __file__.removesuffix("errors.py")
+_NOT_USERS = (_OURS, os.__file__.removesuffix("os.py"), "<frozen")  # ours, and Python's own
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_CALLS_CELLS = os.sep + "IPython" + os.sep
+_shows_all = False
+
+
+def full_tracebacks(on: bool = True) -> None:  # noqa: FBT001, FBT002  a switch
+    """Show nbpipe's own frames in the tracebacks of its errors in a notebook, or hide them again.
+
+    `%tb` then shows the last error once more.
+
+    Args:
+        on: whether they are shown.
+    """
+    global _shows_all  # noqa: PLW0603
+    _shows_all = bool(on)
+
+
+def _rendered(error: NbpipeError) -> list[str]:
+    """Have IPython format an error, in the mode that `%xmode` chose."""
+    before = [(one, one.__traceback__, one.__cause__, one.__context__) for one in _linked(error)]
+    quiet = [one.__suppress_context__ for one, *_ in before]
+    try:
+        if not _shows_all:
+            for one, tb, *_ in before:
+                one.__traceback__ = _without_ours(tb)
+            _cut(error)
+        return _formatted(error)
+    finally:
+        for (one, tb, cause, context), suppressed in zip(before, quiet, strict=True):
+            one.__traceback__, one.__cause__, one.__context__ = tb, cause, context
+            one.__suppress_context__ = suppressed
+
+
+def _formatted(error: BaseException) -> list[str]:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    frames = None if shell is None else getattr(shell, "InteractiveTB", None)
+    if frames is None:
+        return "".join(traceback.format_exception(error)).splitlines()
+    shown: list[str] = frames.structured_traceback(
+        type(error), error, error.__traceback__, tb_offset=int(_shows_all)
+    )
+    return shown
+
+
+def _linked(error: BaseException) -> list[BaseException]:
+    """Return an error and those that IPython shows with it, from the last to the first."""
+    found: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and not any(link is one for one in found):
+        found.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return found
+
+
+def _cut(error: BaseException) -> None:
+    """Leave out what led to an error inside nbpipe: its sentence says it."""
+    for link in _linked(error):
+        why = link.__cause__ or link.__context__
+        if why is not None and not isinstance(link, StageError) and not _is_users(why):
+            link.__cause__, link.__suppress_context__ = None, True
+
+
+def _is_users(error: BaseException) -> bool:
+    """Tell whether an error passed through code that is neither ours nor a library's."""
+    names = [one.tb_frame.f_code.co_filename for one in _frames(error.__traceback__)]
+    return any(not _is_installed(name) and not name.startswith(_NOT_USERS) for name in names)
+
+
+def _is_installed(name: str) -> bool:
+    return any(part in name for part in _INSTALLED)
+
+
+def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _without_ours(tb: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without our frames, what we call of Python, and what calls a cell."""
+    kept: list[TracebackType] = []
+    others: list[TracebackType] = []
+    below = True  # ours, or what we call
+    for one in _frames(tb):
+        name = one.tb_frame.f_code.co_filename
+        installed = _is_installed(name)
+        if name.startswith(_OURS) or (installed and _CALLS_CELLS in name):
+            below = True
+            continue
+        others.append(one)
+        below = below and not installed and name.startswith(_NOT_USERS)
+        if not below:
+            kept.append(one)
+    found: TracebackType | None = None
+    for one in reversed(kept or others):  # a function of Python's own may be a stage
+        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found or tb

@@ -44,7 +44,7 @@ def test_module_shows_what_it_exports():
     """`nbpipe.` offers the names that the module exports, DataLoader among them, and no rooms."""
     assert public(nbpipe) == {name for name in nbpipe.__all__ if name != "__version__"}
     assert {"DataLoader", "source", "runs"} <= public(nbpipe)
-    assert public(nbpipe.debug) == {"DeviceLeaks", "Leaks", "leaks"}
+    assert public(nbpipe.debug) == {"DeviceLeaks", "Leaks", "full_tracebacks", "leaks"}
     assert public(nbpipe.ranks) == {"LocalStore", "Store", "gather_states"}
 
 

@@ -65,6 +65,7 @@ def names_arguments(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True  # a traceback shows the call, and what was called
         for word, value in options.items():
             if word not in known:
                 raise ArgumentTypeError(_unknown(function.__qualname__, word, value, known))
