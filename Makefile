@@ -19,7 +19,7 @@ JS_FILES = $(shell find js -name node_modules -prune -o -type f -print)
 AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all rest durations js gate bench core core-tests format constraints clean
+.PHONY: help lab test test-all rest durations js docs gate bench core core-tests format constraints clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -42,6 +42,9 @@ durations: $(VENV)/.dev $(FRONT_END)  ## write down what each test takes: on a m
 	@NBPIPE_DURATIONS=1 $(BIN)/python -m pytest -q -p no:nbval tests
 
 js: $(FRONT_END)  ## build the front end
+
+docs: $(FRONT_END) $(VENV)/.dev  ## make the site of the documentation, its notebooks run: build/site
+	@$(BIN)/python -m sphinx -W --keep-going -c docs . build/site $(ARGS)
 
 gate: $(VENV)/.bench  ## hold three wide ratios against a peer: a minute
 	@$(BIN)/python -m benchmarks.gate $(ARGS)

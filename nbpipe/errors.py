@@ -1,32 +1,34 @@
 """Every deliberate error of nbpipe.
 
-NbpipeError
-├── ArgumentError (ValueError)          a value that cannot be accepted
-│   ├── DuplicateNameError              two stages were given the same name
-│   └── KnobError                       a knob was set to something out of range
-├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
-│   └── UnpicklableError                something cannot be sent to another process
-├── UnknownStageError (KeyError)        no stage of that name
-├── UnknownKnobError (AttributeError)   no knob of that name
-├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
-├── MissingExtraError (ImportError)     an optional package is not installed
-├── FrontEndMissingError (RuntimeError) the panel's front end was not built
-├── CacheError (RuntimeError)           a cache that cannot be used
-├── StateError (ValueError)             a state that does not belong to this pipeline
-├── ExportError (RuntimeError)          a pipeline cannot be written as a module
-│   └── ModuleEditedError               the file holds what export did not write
-├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
-├── RunError (RuntimeError)             a run was used in a way it does not allow
-│   ├── RunClosedError                  the run was closed, or belongs to another process
-│   ├── ConcurrentIterationError        another thread is iterating this run
-│   ├── EpochClosedError                indices were loaded into an epoch that is over
-│   ├── ReentrantRunError               a stage called into the run that is running it
-│   └── WorkerStartError                a worker process could not be started
-└── StageError (RuntimeError)           a stage failed while the pipeline ran
-    ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
-    ├── WorkerDiedError                 an item's worker process died, again and again
-    ├── ExecutorBrokenError             the executor given does no more work
-    └── FailureBudgetError              more items failed than `max_failures` allows
+Each class stands under its base::
+
+    NbpipeError
+    ├── ArgumentError (ValueError)          a value that cannot be accepted
+    │   ├── DuplicateNameError              two stages were given the same name
+    │   └── KnobError                       a knob was set to something out of range
+    ├── ArgumentTypeError (TypeError)       an object of a kind that cannot be accepted
+    │   └── UnpicklableError                something cannot be sent to another process
+    ├── UnknownStageError (KeyError)        no stage of that name
+    ├── UnknownKnobError (AttributeError)   no knob of that name
+    ├── LengthUnknownError (TypeError)      len() of a pipeline whose length is not known
+    ├── MissingExtraError (ImportError)     an optional package is not installed
+    ├── FrontEndMissingError (RuntimeError) the panel's front end was not built
+    ├── CacheError (RuntimeError)           a cache that cannot be used
+    ├── StateError (ValueError)             a state that does not belong to this pipeline
+    ├── ExportError (RuntimeError)          a pipeline cannot be written as a module
+    │   └── ModuleEditedError               the file holds what export did not write
+    ├── RemoteError (RuntimeError)          stands for an exception that could not be sent back
+    ├── RunError (RuntimeError)             a run was used in a way it does not allow
+    │   ├── RunClosedError                  the run was closed, or belongs to another process
+    │   ├── ConcurrentIterationError        another thread is iterating this run
+    │   ├── EpochClosedError                indices were loaded into an epoch that is over
+    │   ├── ReentrantRunError               a stage called into the run that is running it
+    │   └── WorkerStartError                a worker process could not be started
+    └── StageError (RuntimeError)           a stage failed while the pipeline ran
+        ├── StageTimeoutError (TimeoutError)  a call took longer than `timeout_s`
+        ├── WorkerDiedError                 an item's worker process died, again and again
+        ├── ExecutorBrokenError             the executor given does no more work
+        └── FailureBudgetError              more items failed than `max_failures` allows
 """
 
 from __future__ import annotations

@@ -2,11 +2,16 @@
 
 import ast
 import doctest
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import nbpipe
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -104,3 +109,27 @@ def test_messages_are_those_of_the_library():
     known = [any(len(part) > 8 and part.strip() in said for part in one) for one in parts]
     assert [one for one, is_known in zip(parts, known, strict=True) if not is_known] == []
     assert len(parts) > 3
+
+
+def test_reference_has_every_public_name():
+    """What `import nbpipe` offers stands on the page that becomes the reference."""
+    text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"auto\w+:: (?:nbpipe\.)?(\w+)", text)) | set(vars(nbpipe.errors))
+    assert sorted(set(nbpipe.__all__) - listed - {"__version__"}) == []
+
+
+def test_site_is_made_without_a_warning(tmp_path):
+    """All pages become a site: every link leads somewhere, every page is found in the contents."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", "."]
+    done = subprocess.run(
+        [*command, tmp_path],
+        cwd=ROOT,
+        env=os.environ | {"NBPIPE_DOCS_NOTEBOOKS": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = {path.stem for path in (tmp_path / "docs").glob("*.html")}
+    assert pages == {path.stem for path in ROOT.glob("docs/*.md")}
+    assert "nbpipe.Pipeline.map" in (tmp_path / "docs/reference.html").read_text("utf-8")

@@ -424,6 +424,8 @@ class Run(ShownRun):
     def open_epoch(self, *, depth: int = 2) -> OpenEpoch:
         """Start the next epoch, and push the indices to it while it runs.
 
+        Example::
+
             with run.open_epoch() as epoch:
                 epoch.load(indices_of(0))
                 for step in range(steps):
