@@ -1,9 +1,10 @@
 """In a notebook, runs belong to the cells that started them, and are shown as live panels.
 
 Registered by `import nbpipe` inside a kernel, and by `%load_ext nbpipe`. Running a cell again
-closes the runs that it started before; a cell that fails leaves no epoch half done; and a tuned
-value that a new pipeline does not have is named. While a cell iterates a run, the kernel answers
-the run's controls. Runs are held weakly: nothing here keeps one.
+closes the runs that it started before; a cell that fails leaves no epoch half done; a tuned value
+that a new pipeline does not have is named, and a function that was edited since it was built.
+While a cell iterates a run, the kernel answers the run's controls. Runs are held weakly: nothing
+here keeps one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..base.knobs import Knob
 from ..export.cells import History
 from ..show.watch import Attended, AttendedLoader, AttendedRun, loader_made, run_started
 from .display import RunDisplay
+from .edited import PlaceName, edited_lines
 from .kernel import Pump, cure_streams
 
 _Key = tuple[str, str]  # ("id", the cell's id), or ("text", its code) where it has none
@@ -63,7 +65,9 @@ def load_ipython_extension(ip: Any) -> None:
         return
     cure_streams()
     display = RunDisplay(ip.display_pub)
-    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip))
+    compiler = getattr(ip, "compile", None)  # another shell's names nothing
+    place_name = getattr(compiler, "format_code_name", lambda _: None)
+    rules = _loaded[ip] = CellRules(Pump.of(ip), display, History.of(ip), place_name)
     ip.events.register("pre_run_cell", rules.begin)
     ip.events.register("post_run_cell", rules.end)
     formatter = ip.display_formatter.ipython_display_formatter
@@ -115,12 +119,16 @@ class CellRules:
         pump: answers the front end while a cell iterates a run; None where it cannot.
         display: shows runs.
         history: keeps the texts of the cells.
+        place_name: tells which cell a file of code is.
     """
 
-    def __init__(self, pump: Pump | None, display: RunDisplay, history: History) -> None:
+    def __init__(
+        self, pump: Pump | None, display: RunDisplay, history: History, place_name: PlaceName
+    ) -> None:
         self._pump = pump
         self._display = display
         self._history = history
+        self._place_name = place_name
         self._runs: weakref.WeakSet[AttendedRun] = weakref.WeakSet()
         self._loaders: weakref.WeakSet[AttendedLoader] = weakref.WeakSet()
         self._runs_of: dict[_Key, weakref.WeakSet[AttendedRun]] = {}
@@ -185,7 +193,8 @@ class CellRules:
             run.between_waits = self._pump.poll
         if execution is not None:
             self._runs_of.setdefault(execution.key, weakref.WeakSet()).add(run)
-        for line in self._lost_values(run):
+        edited = edited_lines(run.stages.values(), self._place_name)
+        for line in (*self._lost_values(run), *edited):
             if execution is not None:  # else there is no cell to tell it in
                 _print(line)
 

@@ -198,3 +198,55 @@ def test_peek_runs_coroutines_beside_the_kernels_loop(notebook):
     """The kernel's main thread has a running loop: a peek runs coroutines all the same."""
     code = "async def load(x):\n    return x + 1\npeek = nbpipe.source(range(5)).map(load).peek(2)"
     assert notebook.run(f"{code}\nprint(peek.items)\n{THREADS}").said == "(1, 2)\n[]\n"
+
+
+# -- functions that were edited ----------------------------------------------------------------
+DECODE = "def decode(x):\n    return x"
+BUILD = "import functools\nfiles = nbpipe.source(range(3))\npipe = files.map({})"
+BEGIN = "with pipe.start() as run:\n    print(list(run))"
+EDITED = "nbpipe: {} was edited since this pipeline was built, which calls it as it was; run In["
+
+
+@pytest.mark.parametrize(
+    "called", ["decode", "functools.partial(decode)", "decode, executor='process'"]
+)
+def test_edited_function_is_told(notebook, called):
+    """A function edited since the pipeline was built is told where a run starts, in one line."""
+    notebook.run(DECODE)
+    notebook.run(BUILD.format(called))
+    first = notebook.run(BEGIN).said
+    notebook.run(f"# moved, not edited\n\n{DECODE}")
+    second = notebook.run(BEGIN).said
+    notebook.run(DECODE.replace("return x", "return x + 1"))
+    third = notebook.run(BEGIN).said
+    notebook.run(BUILD.format(called))
+    assert (first, second, notebook.run(BEGIN).said) == (
+        "[0, 1, 2]\n",
+        "[0, 1, 2]\n",
+        "[1, 2, 3]\n",
+    )
+    told, items = third.splitlines()
+    assert (told.startswith(EDITED.format("decode")), items) == (True, "[0, 1, 2]")
+    assert told.endswith(f"] again (line 3: pipe = files.map({called})), and what builds on it")
+
+
+def test_edited_class_is_told(notebook):
+    """So is the class of an object that a stage calls; one that stands above is not."""
+    cell = "class Decoder:\n    def __call__(self, x):\n        return x"
+    notebook.run(cell)
+    notebook.run(BUILD.format("Decoder()"))
+    notebook.run(f"# moved\n{cell}")
+    moved = notebook.run(BEGIN).said
+    notebook.run(cell.replace("return x", "return -x"))
+    said = notebook.run(BEGIN).said
+    assert (moved, said.startswith(EDITED.format("Decoder"))) == ("[0, 1, 2]\n", True)
+
+
+def test_name_of_another_thing_is_not_told(notebook):
+    """A name that means something else by now, or a helper that is looked up anew, is no edit."""
+    notebook.run("def decode(x):\n    return helper(x)\ndef helper(x):\n    return x")
+    notebook.run(BUILD.format("decode"))
+    notebook.run("def helper(x):\n    return -x")
+    helped = notebook.run(BEGIN).said
+    notebook.run("decode = 3")
+    assert (helped, notebook.run(BEGIN).said) == ("[0, -1, -2]\n", "[0, -1, -2]\n")
