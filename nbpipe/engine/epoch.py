@@ -125,6 +125,7 @@ class Epoch:
         at: how many of them the loop has had: as long as it does not, an interrupt loses nothing.
         until: so many of them may be handed to the loop without the lock.
         over: nothing may start any more: exhausted, failed, stopped or abandoned.
+        skipped: items that failed and were left out [items].
         exhausted: everything was handed on; the consumer may still take what is in `sink`.
         error: what the consumer will see after the last item.
         urgent: the error does not wait for earlier items.
@@ -163,6 +164,7 @@ class Epoch:
         "remember",
         "remote",
         "sink",
+        "skipped",
         "sources",
         "tended",
         "until",
@@ -184,6 +186,7 @@ class Epoch:
         self.lock = RLock() if lock is None else lock
         self.memory = memory
         self.remember = remember
+        self.skipped = 0
         self.order: list[Node] = []
         self.pumps: list[PumpNode] = []
         self.remote: list[Node] = []
@@ -503,6 +506,12 @@ class Ahead:
         if address not in self._borrowed:
             self._borrowed[address] = self._runtimes[address].borrowed()
         return self._borrowed[address]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of its items was asked for."""
+        runtimes = self._borrowed.values()
+        return any(one.active or one.counters.items_out for one in runtimes)
 
     @property
     def number(self) -> int:

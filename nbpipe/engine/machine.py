@@ -315,7 +315,7 @@ class Life:
         self.delivered_before = 0
         self._begun_at = EpochPlace(0)
         self._past: Epoch | None = None  # the last one, where it was not broken off
-        self._ticket = 0
+        self._ticket = self._skipped = 0
         self._lock = threading.RLock()  # an iterator that is garbage may end below us
         self._beginning = threading.Lock()
         self._ending: _Ending | None = None
@@ -464,6 +464,7 @@ class Life:
                 self.ended_ns = perf_counter_ns()
                 self.elapsed_ns = self.record.consumer.active_ns(self.ended_ns) - self.begun_ns
                 self._ending = _Ending(epoch, self._ticket, self.external, error)
+                self._skipped = epoch.skipped
                 self.epoch, self.left = None, left
         if ours:
             self._finish()
@@ -539,7 +540,18 @@ class Life:
             held_bytes=self.machine.held_bytes,
             limit_bytes=self.machine.limit_bytes,
             resumed=self.delivered_before,
+            skipped=self.skipped,
+            ahead=self.machine.reads_ahead,
+            isolated=self.machine.isolated_stages,
+            process_bytes=self.machine.process_bytes,
         )
+
+    @property
+    def skipped(self) -> int:
+        """Items of the epoch in progress, or of the last one, that failed and were left out."""
+        epoch = self.epoch
+        here = self._skipped if epoch is None else epoch.skipped
+        return here + (self.machine.skipped if self.begun_ns else 0)
 
     def _state(self, *, trains: bool) -> str:
         if self.closed:
@@ -588,9 +600,15 @@ class Machine:
         scheduler: hands the items to the loop.
         limit_bytes: the budget.
         isolated: the stages run in a process of their own.
+        isolated_stages: addresses of those that do.
+        process_bytes: memory of that process [bytes].
+        skipped: items that failed there in this epoch and were left out [items].
     """
 
     isolated = False
+    isolated_stages: tuple[str, ...] = ()
+    process_bytes = 0
+    skipped = 0
 
     def __init__(
         self, chain: Chain, record: Record, *, seed: int, memory_bytes: int | None
@@ -669,6 +687,12 @@ class Machine:
         """Processor time of the stages' process over the last seconds [cores]."""
         with self.scheduler.lock:
             return self._record.cpu_cores
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the epoch behind the one in progress has begun."""
+        ahead = self.scheduler.ahead
+        return ahead is not None and ahead.has_begun
 
     @property
     def held_bytes(self) -> int | None:

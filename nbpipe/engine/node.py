@@ -520,6 +520,7 @@ class Node(ABC):
     def _count_failure(self, failed: Failed) -> BaseException | None:
         """Count a failed item; return the error if it ends the epoch."""
         self.epoch.remember(failed.record)
+        self.epoch.skipped += not failed.fatal
         runtimes, budgets = (self.runtime, *self.rest_runtimes), (self.budget, *self.rest_budgets)
         error = None
         for runtime, budget in zip(runtimes, budgets, strict=True):

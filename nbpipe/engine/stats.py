@@ -599,6 +599,10 @@ class Status:
         limit_bytes: the budget [bytes].
         links: by address of a stage, the page that shows its workers; what is not known here is
             not there.
+        skipped: items that failed in this epoch and were left out [items].
+        ahead: the epoch behind this one is being read already.
+        isolated: addresses of the stages that run in a process of their own.
+        process_bytes: memory of that process [bytes]; 0 where there is none.
         by_loop: the loop makes its items itself: no knob has an effect.
         called: what the code that iterates calls it: "run", or "loader.run".
     """
@@ -618,5 +622,9 @@ class Status:
     limit_bytes: int | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     resumed: int = 0
+    skipped: int = 0
+    ahead: bool = False
+    isolated: tuple[str, ...] = ()
+    process_bytes: int = 0
     by_loop: bool = False
     called: str = "run"

@@ -125,7 +125,7 @@ def _head(snapshot: Snapshot) -> str:
 def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
     address = stage["address"]
     mark = _mark(address, marked)
-    kind = ", ".join(filter(None, (stage["op"], stage["executor"], worker_words(stage))))
+    kind = ", ".join(filter(None, (stage["op"], stage["place"], worker_words(stage))))
     shares, line = shares_of(stage), lines.get(address, "")
     cells = (
         _name(address, kind, mark),

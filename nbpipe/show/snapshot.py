@@ -13,6 +13,7 @@ from ..base.format import shortened
 from ..base.knobs import KnobChange
 from ..engine.failures import Failure
 from ..engine.stats import StageStats, Status
+from ..ops.device import Target
 from ..ops.stage import CONSUMER, Stage, regions_of
 from .diagnose import judge
 from .exported import HasKnobs, since_export
@@ -48,7 +49,10 @@ class WorkersPart(TypedDict):
 
 
 class StagePart(TypedDict):
-    """A stage; `bound` is the most it holds, running and finished [items].
+    """A stage; `place` tells in a word where its calls run: the executor, a device, "isolated".
+
+    `held_bytes` is what it holds on its device, None elsewhere. `bound` is the most it holds,
+    running and finished [items].
 
     Where it works in chunks, it may hold one more of them: then what it holds is the bound.
     Neighbours that share their workers are a region. The first of them has the workers and the
@@ -59,6 +63,7 @@ class StagePart(TypedDict):
     address: str
     op: str
     executor: str
+    place: str
     unit: str
     items_out: int
     items_per_s: float
@@ -77,6 +82,7 @@ class StagePart(TypedDict):
     latency_p50_s: float
     latency_p95_s: float
     bytes_per_s: float | None
+    held_bytes: int | None
     workers: WorkersPart | None
     shares: str | None
     knobs: list[KnobPart]
@@ -148,7 +154,11 @@ class ExportPart(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """A run at one moment; `undo` and `actions` are for the one who can act on the run."""
+    """A run at one moment; `undo` and `actions` are for the one who can act on the run.
+
+    `skipped` are items of the epoch that failed and were left out; `ahead`: the next epoch is being
+    read already; `process_bytes` is the memory of the stages' own process, None without one.
+    """
 
     version: int
     title: str
@@ -160,6 +170,8 @@ class Snapshot(TypedDict):
     delivered: int
     total: int | None
     unit: str
+    skipped: int
+    ahead: bool
     items_per_s: float
     elapsed_s: float
     left_s: float | None
@@ -167,6 +179,7 @@ class Snapshot(TypedDict):
     waited_share: float
     cpu_cores: float | None
     memory: MemoryPart | None
+    process_bytes: int | None
     error: str
     stages: list[StagePart]
     diagnosis: DiagnosisPart
@@ -200,6 +213,8 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "delivered": status.delivered,
         "total": status.total,
         "unit": status.units.get(next(reversed(tuple(stages)), ""), "items"),
+        "skipped": status.skipped,
+        "ahead": status.ahead,
         "items_per_s": rounded(loop.items_per_s),
         "elapsed_s": _rounded_s(status.elapsed_s),
         "left_s": None if hangs else _left_s(status, loop.items_per_s),
@@ -207,6 +222,7 @@ def snapshot(watched: Watched, *, changes: bool = True, failures: bool = True) -
         "waited_share": _rounded_share(loop.starved),
         "cpu_cores": None if status.cpu_cores is None else rounded(status.cpu_cores),
         "memory": _memory(status),
+        "process_bytes": status.process_bytes if status.isolated else None,
         "error": line(status.error),
         "stages": [
             _stage(address, stages[address], region, status, stats)
@@ -284,6 +300,7 @@ def _stage(
         "address": label(address),
         "op": label(stage.op),
         "executor": label("inline" if status.by_loop else stage.executor),
+        "place": _place(address, stage, status),
         "unit": status.units.get(address, "items"),
         "items_out": row.items_out,
         "items_per_s": rounded(row.items_per_s),
@@ -302,10 +319,26 @@ def _stage(
         "latency_p50_s": rounded(row.latency_p50_s),
         "latency_p95_s": rounded(row.latency_p95_s),
         "bytes_per_s": None if bytes_per_s is None else rounded(bytes_per_s),
+        "held_bytes": _held_bytes(row) if stage.executor == "device" else None,
         "workers": _workers(stage, row, status.links.get(address)) if is_first else None,
         "shares": None if is_first else label(region[0]),
         "knobs": [] if status.by_loop else _knobs(stage),
     }
+
+
+def _place(address: str, stage: Stage, status: Status) -> str:
+    """Return a word for where the calls of a stage run."""
+    if status.by_loop:
+        return "inline"
+    if stage.placement is not None and isinstance(stage.placement.given, Target):
+        return label(stage.placement.given.device)
+    outside = stage.placement is not None  # its calls are in workers wherever the run is
+    return "isolated" if address in status.isolated and not outside else label(stage.executor)
+
+
+def _held_bytes(row: StageStats) -> int:
+    """Return what the results weigh that wait behind a stage [bytes]."""
+    return row.queued * row.bytes_out // max(1, row.items_out)
 
 
 def _bound(row: StageStats) -> int:

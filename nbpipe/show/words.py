@@ -52,6 +52,10 @@ def headline(snapshot: Snapshot) -> list[str]:
         phrases.append(f"{done:,}/{total:,} {unit} ({format_share(done / total)})")
     else:
         phrases.append(f"{done:,} {unit}")
+    if snapshot["skipped"]:
+        phrases.append(f"{snapshot['skipped']:,} skipped")
+    if snapshot["ahead"]:
+        phrases.append("the next epoch has begun")
     elapsed_s = snapshot["elapsed_s"]
     if snapshot["state"] in _GOING:
         phrases.append(format_rate(snapshot["items_per_s"], unit))

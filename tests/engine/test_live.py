@@ -214,6 +214,33 @@ def test_paused_time_is_neither_elapsed_nor_waited():
     assert (times[0], after.elapsed_s > during.elapsed_s) == (times[1], True)
 
 
+# -- what the status tells --------------------------------------------------------------------
+
+
+def odd(n):
+    """Refuse even numbers."""
+    if n % 2 == 0:
+        raise ValueError(n)
+    return n
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_skipped_items_are_counted_for_each_epoch(isolate):
+    """An epoch tells how many items failed and were left out, also after it."""
+    chain = nbpipe.source(range(10)).map(odd, on_error="skip")
+    with chain.start(isolate=isolate) as run:
+        found = [(drained(run), run.status().skipped) for _ in range(2)]
+    assert found == [([1, 3, 5, 7, 9], 5)] * 2
+
+
+def test_an_item_that_ends_the_epoch_was_not_skipped():
+    """What fails the epoch was not left out."""
+    with nbpipe.source(range(10)).map(odd).start() as run:
+        with pytest.raises(nbpipe.StageError):
+            drained(run)
+        assert (run.status().state, run.status().skipped) == ("failed", 0)
+
+
 # -- stop and close ---------------------------------------------------------------------------
 
 

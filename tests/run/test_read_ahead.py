@@ -530,3 +530,17 @@ def test_it_is_a_flag():
     """Anything else than a bool is refused."""
     with pytest.raises(nbpipe.ArgumentError):
         nbpipe.source(range(3)).start(read_ahead=1)
+
+
+def test_the_status_tells_that_the_next_epoch_has_begun():
+    """It says so from the first call of the next epoch on, until that is the one in progress."""
+    calls = Calls()
+    chain = nbpipe.source(range(4)).map(stage("thread", calls=calls), prefetch=8)
+    with chain.start(read_ahead=True) as run:
+        before = run.status().ahead
+        items = iter(run)
+        got = [next(items)]
+        calls.wait_begun(5)
+        during = run.status().ahead
+        got.extend(items)
+    assert (before, during, got) == (False, True, list(range(4)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nbpipe
 from nbpipe.base.knobs import KnobChange
 from nbpipe.engine.stats import StageStats
-from nbpipe.ops.stage import CONSUMER
+from nbpipe.ops.stage import CONSUMER, addresses
 from nbpipe.show import case
 from nbpipe.show.exported import note_export
 from nbpipe.show.snapshot import (
@@ -28,8 +28,9 @@ from nbpipe.show.snapshot import (
     snapshot,
     snapshot_key,
 )
+from nbpipe.show.words import headline
 from tests.gates import finished
-from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, photographs
+from tests.show.fakes import BEGUN_S, FAILURE, NOW_S, STATUS, FakeWatched, photographs
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "snapshot.json"
 
@@ -193,3 +194,41 @@ def test_real_run():
     assert states == ["ready", "running", "finished", "closed"]
     assert (done["delivered"], done["total"], done["unit"]) == (5, 5, "batches")
     assert [stage["address"] for stage in ready["stages"]] == ["files", "abs", "batch"]
+
+
+def test_each_stage_says_where_it_runs():
+    """A process of their own, workers, a device: each in a word; what is on a device is weighed."""
+    chain = (
+        nbpipe.source(range(8), name="files")
+        .map(abs, name="read")
+        .map(abs, name="decode", executor="process")
+        .batch(4)
+        .to_device("cuda:1")
+        .chain
+    )
+    stages = addresses(chain)
+    rows = {name: StageStats() for name in (*stages, CONSUMER)}
+    rows["to_device"] = StageStats(items_out=10, queued=2, bytes_out=1_000)
+    inside = ("files", "read", "decode", "batch")
+    now = replace(STATUS, isolated=inside, process_bytes=310_000_000, skipped=17, ahead=True)
+    found = snapshot(FakeWatched(stages, rows, now))
+    assert [(part["place"], part["held_bytes"]) for part in found["stages"]] == [
+        ("isolated", None),
+        ("isolated", None),
+        ("process", None),
+        ("isolated", None),
+        ("cuda:1", 200),
+    ]
+    assert (found["process_bytes"], found["skipped"], found["ahead"]) == (310_000_000, 17, True)
+    said = headline(found)
+    assert ("17 skipped" in said, "the next epoch has begun" in said) == (True, True)
+
+
+def test_an_isolated_run_tells_what_its_process_holds():
+    """The status names the stages that run in the process, and its memory once it is there."""
+    with nbpipe.source(range(5)).map(abs, name="read").start(isolate=True) as run:
+        items = list(run)
+        found = snapshot(run)
+    places = [part["place"] for part in found["stages"]]
+    assert (items, places) == (list(range(5)), ["isolated"] * 2)
+    assert found["process_bytes"] > 1_000_000

@@ -54,6 +54,11 @@ const knob = record<Knob>({
   unit: name,
 });
 
+/** What a snapshot of an older notebook does not have. */
+function since<T>(reader: Reader<T>, before: T): Reader<T> {
+  return (value, at) => (value === undefined ? before : reader(value, at));
+}
+
 const workers = record<Workers>({
   count,
   starting: count,
@@ -65,6 +70,7 @@ const stage = record<Stage>({
   address: name,
   op: name,
   executor: name,
+  place: since(name, ""),
   unit: name,
   items_out: count,
   items_per_s: atLeastZero,
@@ -83,6 +89,7 @@ const stage = record<Stage>({
   latency_p50_s: atLeastZero,
   latency_p95_s: atLeastZero,
   bytes_per_s: orNull(atLeastZero),
+  held_bytes: since(orNull(count), null),
   workers: orNull(workers),
   shares: orNull(name),
   knobs: list(knob, 50),
@@ -90,10 +97,8 @@ const stage = record<Stage>({
 
 const target = record<Target>({ stage: name, knob: name, value: whole });
 
-const kind = oneOf(KINDS);
-
 const diagnosis = record<Diagnosis>({
-  kind: (value, at) => (value === undefined ? "limits" : kind(value, at)), // of an older notebook
+  kind: since(oneOf(KINDS), "limits"),
   stage: orNull(name),
   text: line,
   advice: line,
@@ -125,10 +130,6 @@ const lastExport = record<LastExport>({
   turned: list(record<Turned>({ stage: name, knob: name, old: whole, new: whole }), 100),
 });
 
-/** A snapshot that was saved before there was export does not have it. */
-const savedExport: Reader<LastExport | null> = (value, at) =>
-  value === undefined ? null : orNull(lastExport)(value, at);
-
 const memory = record<Memory>({ held_bytes: count, limit_bytes: count });
 
 const version: Reader<typeof VERSION> = (value, at) => {
@@ -149,6 +150,8 @@ const snapshot = record<Snapshot>({
   delivered: count,
   total: orNull(count),
   unit: name,
+  skipped: since(count, 0),
+  ahead: since(flag, false),
   items_per_s: atLeastZero,
   elapsed_s: atLeastZero,
   left_s: orNull(atLeastZero),
@@ -156,6 +159,7 @@ const snapshot = record<Snapshot>({
   waited_share: share,
   cpu_cores: orNull(atLeastZero),
   memory: orNull(memory),
+  process_bytes: since(orNull(count), null),
   error: line,
   stages: list(stage, STAGES),
   diagnosis,
@@ -163,7 +167,7 @@ const snapshot = record<Snapshot>({
   actions: list(name, 50),
   changes: orNull(list(change, 1000)),
   failures: orNull(list(failure, 100)),
-  export: savedExport,
+  export: since(orNull(lastExport), null),
 });
 
 const times = list(number, POINTS);

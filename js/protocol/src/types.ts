@@ -37,6 +37,8 @@ export interface Stage extends Shares {
   readonly address: string;
   readonly op: string;
   readonly executor: string;
+  /** Where its calls run, in a word: the executor, a device, "isolated". */
+  readonly place: string;
   readonly unit: string;
   readonly items_out: number;
   readonly items_per_s: number;
@@ -51,6 +53,8 @@ export interface Stage extends Shares {
   readonly latency_p50_s: number;
   readonly latency_p95_s: number;
   readonly bytes_per_s: number | null;
+  /** What it holds on its device; null elsewhere. */
+  readonly held_bytes: number | null;
   readonly workers: Workers | null;
   readonly shares: string | null;
   readonly knobs: readonly Knob[];
@@ -139,6 +143,10 @@ export interface Snapshot {
   readonly delivered: number;
   readonly total: number | null;
   readonly unit: string;
+  /** Items of the epoch that failed and were left out. */
+  readonly skipped: number;
+  /** The next epoch is being read already. */
+  readonly ahead: boolean;
   readonly items_per_s: number;
   readonly elapsed_s: number;
   readonly left_s: number | null;
@@ -146,6 +154,8 @@ export interface Snapshot {
   readonly waited_share: number;
   readonly cpu_cores: number | null;
   readonly memory: Memory | null;
+  /** Memory of the stages' own process; null where they have none. */
+  readonly process_bytes: number | null;
   readonly error: string;
   readonly stages: readonly Stage[];
   readonly diagnosis: Diagnosis;

@@ -28,7 +28,18 @@ const REGION: readonly Link[] = [
   ["to_device", "to_device", "cuda:0", 0.0034],
 ];
 
+/** Names that are written from right to left, mixed ones, long ones. */
+const NAMES: readonly Link[] = [
+  ["קבצים_של_תמונות_מהמצלמה", "source", "isolated", 0],
+  ["فك_ترميز", "map", "process", 0.0162],
+  ["decode_תמונה_and_crop", "map", "isolated", 0.002],
+  ["augment_with_a_rather_long_name_that_goes_on", "map", "isolated", 0.0011],
+  ["batch", "batch", "inline", 0.0008],
+  ["to_device", "to_device", "cuda:0", 0.0034],
+];
+
 export const CHAINS: ReadonlyMap<string, readonly Link[]> = new Map([
   ["threads", THREADS],
   ["region", REGION],
+  ["names", NAMES],
 ]);

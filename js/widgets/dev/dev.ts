@@ -1,5 +1,5 @@
 /** The panel with a simulated kernel; see serve.mjs. Parameters: stages, state, chain, starting,
- * rest, theme, link, views. */
+ * rest, more, theme, link, views. */
 
 import type { Model } from "../src/anywidget";
 import panel from "../src/index";
@@ -19,6 +19,7 @@ const run = new SimulatedRun(
   given.get("chain") ?? "threads",
   Number(given.get("starting") ?? 0),
   Number(given.get("rest") ?? 0),
+  given.has("more"),
 );
 const link = given.get("link") ?? "live";
 const kernel = link === "live" || link === "gone";

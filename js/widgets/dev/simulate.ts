@@ -58,13 +58,14 @@ export class SimulatedRun {
   private wobble = 1;
   private starting_s: number;
 
-  /** `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]. */
+  /** `more`: some were skipped, the next epoch has begun, there is a process. `starting_s`: so long all workers only start; `rest_s`: so long before this epoch [s]. */
   constructor(
     stages: number,
     state: string,
     chain = "threads",
     starting_s = 0,
     private readonly rest_s = 0,
+    private readonly more = false,
   ) {
     this.specs = specsOf(CHAINS.get(chain) ?? [], stages);
     this.state = state as Snapshot["state"];
@@ -154,6 +155,8 @@ export class SimulatedRun {
       delivered: Math.floor(this.delivered),
       total: 1563,
       unit: this.specs.at(-1)?.batches ? "batches" : "items",
+      skipped: this.more ? 17 : 0,
+      ahead: this.more,
       items_per_s: this.state === "running" ? this.rate() / BATCH : 0,
       elapsed_s: this.elapsed_s,
       left_s: this.state === "running" ? ((1563 - this.delivered) * BATCH) / this.rate() : null,
@@ -161,6 +164,7 @@ export class SimulatedRun {
       waited_share: this.state === "running" ? (waits ? 0.62 : 0.02) : 0,
       cpu_cores: live ? 3.4 : null,
       memory: this.specs.length > 5 ? { held_bytes: 3.1e8, limit_bytes: 2e9 } : null,
+      process_bytes: this.more ? 3.1e8 : null,
       error: failed
         ? "StageError: decode: ValueError: bad header <b>JPEG</b> in photographs/1204.jpg"
         : "",
@@ -243,6 +247,7 @@ export class SimulatedRun {
       address: spec.address,
       op: spec.op,
       executor: spec.executor,
+      place: spec.executor,
       unit: spec.batches ? "batches" : "items",
       items_out: Math.floor(spec.made),
       items_per_s: running ? this.rate() / (spec.batches ? BATCH : 1) : 0,
@@ -261,6 +266,7 @@ export class SimulatedRun {
       latency_p50_s: spec.cost_s,
       latency_p95_s: spec.cost_s * 2.3,
       bytes_per_s: spec.op === "to_device" ? 1.3e9 : null,
+      held_bytes: spec.op === "to_device" ? 3.1e8 * 2 : null,
       workers: this.workers(spec),
       shares: spec.shares,
       knobs: isInner ? spec.knobs.filter(({ name }) => name !== "prefetch") : spec.knobs,

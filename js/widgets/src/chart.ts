@@ -120,7 +120,7 @@ export class Chart {
     stroke.setAttribute("stroke-dasharray", line.dash.join(" "));
     stroke.setAttribute("stroke-width", String(line.width + 0.5));
     const sample = svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, stroke);
-    const item = button({ class: `series ${line.tint}` }, sample, h("span", {}, line.label));
+    const item = button({ class: `series ${line.tint}` }, sample, h("bdi", {}, line.label));
     item.title = `show or hide ${line.label}`;
     setAttribute(item, "aria-pressed", String(this.isShown(line)));
     item.addEventListener("click", () => {
@@ -169,7 +169,7 @@ export class Chart {
 
 function tipRow(line: Line, rate: number | null): HTMLElement {
   const value = rate === null ? "–" : `${formatAmount(rate)} ${line.unit}/s`;
-  return h("div", { class: line.tint }, h("span", {}, line.label), h("span", {}, value));
+  return h("div", { class: line.tint }, h("bdi", {}, line.label), h("span", {}, value));
 }
 
 function lineKey(line: Line): string {

@@ -1,4 +1,4 @@
-/** Crew: the workers of a stage, in one line, and a link to the page that shows them. */
+/** Crew: who does the work of a stage outside the kernel, and what it holds there, in one line. */
 
 import type { Stage, Workers } from "@nbpipe/protocol";
 import { h, setAttribute, setClass, setHidden, setText, setTitle, unshortened } from "./dom";
@@ -11,18 +11,22 @@ export class Crew {
   );
   readonly el = h("div", { class: "crew sub" }, this.said, this.page);
 
-  update({ workers, items_out }: Stage): void {
-    setHidden(this.el, workers === null);
+  update({ workers, items_out, held_bytes, queued, unit, place }: Stage): void {
+    setHidden(this.el, workers === null && held_bytes === null);
+    if (held_bytes !== null) {
+      const held = held_bytes > 0 ? formatBytes(held_bytes) : "nothing";
+      setText(this.said, `holds ${held}`);
+      setTitle(this.said, `${queued} ${unit} on ${place} wait for the loop`);
+    }
+    this.showPage(workers?.link ?? null);
     if (workers === null) {
       return;
     }
-    const { count, starting, link } = workers;
-    const memory_bytes = link === null ? workers.memory_bytes : 0; // the page shows it, too
+    const { count, starting, memory_bytes } = workers;
     const none = count + starting === 0 && items_out === 0 ? "no workers yet" : "";
     setText(this.said, none || formatWorkers(count, starting, memory_bytes));
     setClass(this.said, "starting", starting > 0);
     setTitle(this.said, inFull(workers));
-    this.showPage(link);
   }
 
   /** The parser let only addresses of the web through. */

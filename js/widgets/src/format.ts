@@ -98,3 +98,16 @@ export function formatMoment(when_s: number): string {
     .map((part) => String(part).padStart(2, "0"))
     .join(":");
 }
+
+/** Letters that are written from right to left, and characters that turn the direction. */
+const TURNS = /[\u0590-\u08ff\u202a-\u202e\u2066-\u2069\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** A name as it may stand in a line: its letters do not turn the order of what is beside it. */
+export function isolated(name: string): string {
+  return TURNS.test(name) ? `\u2068${name}\u2069` : name;
+}
+
+/** "files > decode", each name in its place, whichever way it is written. */
+export function isolatedNames(title: string): string {
+  return title.split(" > ").map(isolated).join(" > ");
+}

@@ -13,7 +13,15 @@ import {
   setTitle,
 } from "./dom";
 import { ExportForm } from "./export-form";
-import { formatAmount, formatBytes, formatClock, formatCount, formatShare } from "./format";
+import {
+  formatAmount,
+  formatBytes,
+  formatClock,
+  formatCount,
+  formatShare,
+  isolated,
+  isolatedNames,
+} from "./format";
 import { icon } from "./icons";
 import { waitedShare } from "./live";
 import type { Sections } from "./sections";
@@ -34,7 +42,17 @@ const ICONS: Readonly<Record<Op, string>> = {
   undo: "undo",
 };
 
-const FACTS = ["epoch", "rate", "elapsed", "left", "waited", "cpu", "memory"] as const;
+const FACTS = [
+  "epoch",
+  "rate",
+  "elapsed",
+  "left",
+  "waited",
+  "cpu",
+  "memory",
+  "process",
+  "next",
+] as const;
 
 type Fact = (typeof FACTS)[number];
 
@@ -46,6 +64,8 @@ const FACT_LABELS: Readonly<Record<Fact, string>> = {
   waited: "loop waits for data",
   cpu: "CPU",
   memory: "buffers",
+  process: "own process",
+  next: "next epoch",
 };
 
 export class Header {
@@ -87,8 +107,9 @@ export class Header {
     const isGone = this.session.link === "gone";
     this.stateIcon.show(isGone ? "cancelled" : snapshot.state);
     setText(this.stateWord, isGone ? "gone" : snapshot.state);
-    setText(this.title, snapshot.title);
-    setTitle(this.title, snapshot.title);
+    const title = isolatedNames(snapshot.title);
+    setText(this.title, title);
+    setTitle(this.title, title);
     this.updateButtons(snapshot, enabled);
     this.updateProgress(snapshot);
     this.exports.update(snapshot);
@@ -152,20 +173,21 @@ export class Header {
     const label = undo?.lastElementChild;
     if (undo && label && snapshot.undo !== null) {
       const { stage, knob, value } = snapshot.undo;
-      const text = `Undo: ${stage}.${knob} back to ${value}`;
+      const text = `Undo: ${isolated(stage)}.${knob} back to ${value}`;
       setText(label, text);
       setTitle(undo, text);
     }
   }
 
   private updateProgress(snapshot: Snapshot): void {
-    const { delivered, total, unit } = snapshot;
+    const { delivered, total, unit, skipped } = snapshot;
     const share = total ? delivered / total : 0;
     setPart(this.bar, "--fill", share);
     setClass(this.bar, "unknown", total === null);
     const of = total === null ? "" : ` of ${formatCount(total)}`;
-    setText(this.progress, `${formatCount(delivered)}${of} ${unit}`);
-    setAttribute(this.bar, "aria-valuetext", `${formatCount(delivered)}${of} ${unit}`);
+    const left = skipped === 0 ? "" : ` · ${formatCount(skipped)} skipped`;
+    setText(this.progress, `${formatCount(delivered)}${of} ${unit}${left}`);
+    setAttribute(this.bar, "aria-valuetext", `${formatCount(delivered)}${of} ${unit}${left}`);
     if (total !== null) {
       setAttribute(this.bar, "aria-valuemin", "0");
       setAttribute(this.bar, "aria-valuemax", String(total));
@@ -177,6 +199,7 @@ export class Header {
 /** The numbers of the epoch as text; "" where one is not known. Epochs are counted from 0, as in Python. */
 function factsOf(snapshot: Snapshot): [Fact, string][] {
   const { epoch, epochs, epochs_begun: begun, memory, cpu_cores: cores } = snapshot;
+  const { process_bytes: process } = snapshot;
   const running = snapshot.state === "running";
   const share = formatShare(waitedShare(snapshot));
   const waited = formatClock(snapshot.waited_s);
@@ -194,5 +217,7 @@ function factsOf(snapshot: Snapshot): [Fact, string][] {
       "memory",
       memory ? `${formatBytes(memory.held_bytes)} of ${formatBytes(memory.limit_bytes)}` : "",
     ],
+    ["process", process === null ? "" : formatBytes(process)],
+    ["next", snapshot.ahead ? "begun" : ""],
   ];
 }

@@ -38,7 +38,7 @@ function entry(change: Change): HTMLElement {
     "div",
     { class: "entry" },
     h("time", {}, formatMoment(change.when_s)),
-    h("b", {}, change.knob),
+    h("b", {}, h("bdi", {}, change.knob)),
     h("span", { class: "step" }, `${change.old} → ${change.new}`),
     h("span", { class: "by" }, `by ${change.by}`),
     h("span", { class: "why" }, change.why),

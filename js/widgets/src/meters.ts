@@ -61,7 +61,8 @@ export class Meter {
   constructor(field: string, caption: string) {
     this.text = h("div", { class: "value", "data-field": field });
     const label = h("span", { class: "caption", "aria-hidden": "true" }, caption);
-    this.el = h("div", { class: `cell ${field}` }, label, this.text, this.bar);
+    const named = { role: "meter", "aria-label": caption, "aria-valuemin": "0" };
+    this.el = h("div", { class: `cell ${field}`, ...named }, label, this.text, this.bar);
   }
 
   /** Leave the place empty: there is nothing to measure here. */
@@ -73,7 +74,9 @@ export class Meter {
     setText(this.text, `${now} / ${most}`);
     setPart(this.bar, "--fill", most > 0 ? now / most : 0);
     setTitle(this.el, said);
-    setAttribute(this.text, "aria-label", said);
+    setAttribute(this.el, "aria-valuemax", String(Math.max(most, now)));
+    setAttribute(this.el, "aria-valuenow", String(now));
+    setAttribute(this.el, "aria-valuetext", said);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import type { Change } from "@nbpipe/protocol";
 import type uPlot from "uplot";
-import { formatAmount, formatMoment } from "./format";
+import { formatAmount, formatMoment, isolated } from "./format";
 import { type Line, unitsOf } from "./lines";
 
 export const HEIGHT = 196;
@@ -135,7 +135,7 @@ function label(
   free: number,
   ratio: number,
 ): number {
-  const text = `${change.knob} ${change.old} → ${change.new}`;
+  const text = `${isolated(change.knob)} ${change.old} → ${change.new}`;
   const width = ctx.measureText(text).width;
   const left = Math.min(x - 2 * ratio, bbox.left + bbox.width - width);
   if (left + width + 8 * ratio > free && free < bbox.left + bbox.width) {

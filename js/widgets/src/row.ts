@@ -28,9 +28,6 @@ import { Meter, SharesBar, Spark, type Words } from "./meters";
 import type { Sections } from "./sections";
 import type { Session } from "./session";
 
-const LONG_NAME = 14;
-const TAIL = 6;
-
 /** Where a stage stands among those that share their workers; "" when it shares none. */
 export type Place = "" | "first" | "inner" | "last";
 
@@ -54,9 +51,7 @@ interface Throughput {
 
 /** Name, rate, sparkline and bar: what every row has. */
 class Front {
-  private readonly stem = h("span", { class: "stem" });
-  private readonly tail = h("span", { class: "tail" });
-  private readonly name = h("span", { class: "name" }, this.stem, this.tail);
+  private readonly name = h("bdi", { class: "name" });
   readonly who: HTMLElement;
   readonly kind = h("span", { class: "kind" });
   private readonly amount = h("span", {});
@@ -79,13 +74,13 @@ class Front {
     this.cells = [this.who, rate, this.spark.el, this.bar.el];
   }
 
-  /** Show a name; of a long one the middle is left out, since names often differ at their end. */
+  /** Show a name, which may go on in the next line behind a part of it. */
   setName(name: string): void {
-    const letters = [...name];
-    const kept = letters.length > LONG_NAME ? TAIL : 0;
-    setText(this.stem, letters.slice(0, letters.length - kept).join(""));
-    setText(this.tail, letters.slice(letters.length - kept).join(""));
-    setTitle(this.name, name);
+    if (this.name.title !== name) {
+      const parts = name.split(/(?<=[_.\-/])/);
+      this.name.replaceChildren(...parts.flatMap((part) => [h("wbr"), part]).slice(1));
+      setTitle(this.name, name);
+    }
   }
 
   update(row: HTMLElement, kind: Kind | null, of: Throughput, shares: Shares): void {
@@ -117,6 +112,7 @@ export class StageRow {
   private readonly crew = new Crew();
   private readonly queue = new Meter("queue", "queue");
   private readonly running = new Meter("running", "calls");
+  private readonly latency = h("div", { class: "cell latency", "data-field": "latency" });
   private readonly p50 = h("span", { class: "value" });
   private readonly p95 = h("span", { class: "sub" });
   private readonly errors = button({ class: "errors", "data-field": "errors" });
@@ -134,7 +130,8 @@ export class StageRow {
   ) {
     this.el.dataset.stage = address;
     this.el.setAttribute("aria-label", address);
-    const latency = h("div", { class: "cell latency", "data-field": "latency" });
+    const { latency } = this;
+    latency.setAttribute("role", "img");
     latency.append(h("div", {}, h("span", { class: "prefix sub" }, "p50 "), this.p50), this.p95);
     const label = h("span", { class: "caption", "aria-hidden": "true" }, "errors");
     const errors = h("div", { class: "cell errors" }, label, this.errors);
@@ -162,8 +159,9 @@ export class StageRow {
     }
     this.crew.update(stage);
     front.setName(stage.address);
-    setText(front.kind, `${stage.op} · ${stage.executor}`);
-    setTitle(front.kind, `${stage.op} on ${stage.executor}; ${stage.items_out} ${stage.unit} made`);
+    const where = stage.place || stage.executor;
+    setText(front.kind, `${stage.op} · ${where}`);
+    setTitle(front.kind, `${stage.op} on ${where}; ${stage.items_out} ${stage.unit} made`);
     front.update(this.el, kind, { ...stage, isPaused }, stage);
     const bytes = stage.bytes_per_s;
     setText(
@@ -175,8 +173,10 @@ export class StageRow {
     this.queue.update(queued, bound, `${queued} of at most ${bound} ${stage.unit} held ready`);
     this.running.setBlank(stage.shares !== null);
     this.running.update(running, concurrency, `${running} of ${concurrency} calls in progress`);
-    setText(this.p50, formatTime(stage.latency_p50_s));
-    setText(this.p95, `p95 ${formatTime(stage.latency_p95_s)}`);
+    const [p50, p95] = [formatTime(stage.latency_p50_s), formatTime(stage.latency_p95_s)];
+    setText(this.p50, p50);
+    setText(this.p95, `p95 ${p95}`);
+    setAttribute(this.latency, "aria-label", `latency: median ${p50}, 95th percentile ${p95}`);
     this.updateErrors(stage);
     this.updateKnobs(stage, enabled);
   }

@@ -58,6 +58,62 @@ describe("a panel shows", () => {
     ]).toEqual(["412 of 1,563 batches", "412"]);
   });
 
+  test("how many items were skipped", () => {
+    model.saved = sample({ delivered: 608, total: 625, unit: "items", skipped: 17 });
+    const shown = silent();
+    expect([
+      shown.text("[data-field=progress]"),
+      shown.one("[role=progressbar]").getAttribute("aria-valuetext"),
+    ]).toEqual(["608 of 625 items · 17 skipped", "608 of 625 items · 17 skipped"]);
+  });
+
+  test("that the next epoch has begun, and what its own process holds", () => {
+    model.saved = sample({ ahead: true, process_bytes: 3.1e8 });
+    const shown = silent();
+    expect([shown.text("[data-field=next]"), shown.text("[data-field=process]")]).toEqual([
+      "begun",
+      "310 MB",
+    ]);
+  });
+
+  test("neither where there is none", () => {
+    const shown = silent();
+    const boxes = ["next", "process"].map((name) => shown.one(`[data-field=${name}]`));
+    expect(boxes.map((box) => box.parentElement?.hidden)).toEqual([true, true]);
+  });
+
+  test("queue, calls and latency by name, to those who do not see them", () => {
+    model.saved = sampleWithStage({ queued: 3, bound: 14, running: 1, concurrency: 4 });
+    const row = silent().stage("files");
+    const meters = [...row.querySelectorAll("[role=meter]")];
+    expect(
+      meters.map((meter) => [
+        meter.getAttribute("aria-label"),
+        meter.getAttribute("aria-valuenow"),
+        meter.getAttribute("aria-valuemax"),
+        meter.getAttribute("aria-valuetext"),
+      ]),
+    ).toEqual([
+      ["queue", "3", "14", "3 of at most 14 items held ready"],
+      ["calls", "1", "4", "1 of 4 calls in progress"],
+    ]);
+    const latency = row.querySelector("[role=img].nbp-latency")?.getAttribute("aria-label");
+    expect(latency?.replace(/\s/g, " ")).toBe("latency: median 2.10 µs, 95th percentile 7.50 ms");
+  });
+
+  test("names from right to left, each in its place", () => {
+    const stages = ["קבצים", "فك"].map((address) => ({
+      ...(sample().stages as object[])[0],
+      address,
+    }));
+    model.saved = sample({ title: "קבצים > فك > decode", stages });
+    const shown = silent();
+    expect([
+      shown.text("[data-field=title]"),
+      ...[...shown.el.querySelectorAll("bdi.nbp-name")].map((name) => name.textContent),
+    ]).toEqual(["\u2068קבצים\u2069 > \u2068فك\u2069 > decode", "קבצים", "فك", "training loop"]);
+  });
+
   test("the diagnosis, and marks the stage", () => {
     const shown = live();
     expect([

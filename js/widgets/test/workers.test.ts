@@ -46,6 +46,28 @@ function said(stage: string): string {
   return (within(stage, "[data-field=workers]").textContent ?? "").replace(/\s/g, " ");
 }
 
+describe("a stage says in a word", () => {
+  test.each([
+    ["to_device", "device", "cuda:0", "to_device · cuda:0"],
+    ["map", "thread", "isolated", "map · isolated"],
+    ["map", "process", "process", "map · process"],
+    ["map", "dask", "dask", "map · dask"],
+    ["map", "thread", "", "map · thread"], // of an older notebook
+  ])("where it runs: %s on %s is %s", (op, executor, place, expected) => {
+    tell(null, { op, executor, place });
+    expect(within("batch", ".nbp-kind").textContent).toBe(expected);
+  });
+
+  test.each([
+    [6.2e8, "holds 620 MB"],
+    [0, "holds nothing"],
+  ])("what it holds on its device: %d bytes", (held_bytes, expected) => {
+    tell(null, { place: "cuda:0", held_bytes, queued: 2 });
+    const { title } = within("batch", "[data-field=workers]");
+    expect([said("batch"), title]).toEqual([expected, "2 batches on cuda:0 wait for the loop"]);
+  });
+});
+
 describe("a stage with workers", () => {
   test.each([
     [{ ...CREW, starting: 4 }, "starting 4 workers"],

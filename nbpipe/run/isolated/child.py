@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+import psutil
+
 from ...base.threads import hold_library_threads
 from ...base.tree import size_bytes
 from ...engine.external import Listed
@@ -332,6 +334,8 @@ class ControlServer:
                 for address in run.stages
                 if isinstance(stage := run[address], LiveStage)
             },
+            process_bytes=psutil.Process().memory_info().rss,
+            skipped=status.skipped,
         )
 
     def _history(self) -> list[Row]:

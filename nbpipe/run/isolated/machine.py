@@ -68,6 +68,7 @@ class IsolatedMachine(Machine):
         ready.watch(lambda _: scheduler.refresh())
         self.limit_bytes = memory_bytes
         self._chain = chain[:count]
+        self.isolated_stages = tuple(addresses(self._chain))
         self._knobs = {
             (address, name): knob
             for address, stage in addresses(self._chain).items()
@@ -261,6 +262,16 @@ class IsolatedMachine(Machine):
         return self._recent_report().cpu_cores
 
     @property
+    def process_bytes(self) -> int:  # type: ignore[override]
+        """Resident memory of the stages' process [bytes]."""
+        return self._recent_report().process_bytes
+
+    @property
+    def skipped(self) -> int:  # type: ignore[override]
+        """Items that failed in the process and were left out [items]."""
+        return self._recent_report().skipped
+
+    @property
     def held_bytes(self) -> int | None:
         """Bytes in all buffers of the stages' process [bytes]."""
         return self._recent_report().held_bytes
@@ -321,7 +332,7 @@ def _report_before(chain: Chain, *, seed: int, memory_bytes: int | None) -> Chil
     rows = stats(scheduler, perf_counter_ns())
     served = [name for name in addresses(chain) if scheduler.regions.caller(name) is not None]
     scheduler.close(0)
-    return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()))
+    return ChildReport(rows, (), None, None, dict.fromkeys(served, Workers()), 0, 0)
 
 
 # -- history: that of the process, and the rows of the loop here --------------------------

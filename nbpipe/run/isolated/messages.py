@@ -69,6 +69,8 @@ class ChildReport:
         cpu_cores: processor time of the process over the last seconds [cores].
         held_bytes: bytes in all buffers, where there is a budget for them [bytes].
         workers: of the stages that have some, by address.
+        process_bytes: resident memory of the process [bytes].
+        skipped: items of its epoch that failed and were left out [items].
     """
 
     stats: dict[str, StageStats]
@@ -76,3 +78,5 @@ class ChildReport:
     cpu_cores: float | None
     held_bytes: int | None
     workers: dict[str, Workers]
+    process_bytes: int
+    skipped: int
