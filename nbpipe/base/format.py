@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import math
 import operator
@@ -12,14 +13,25 @@ from typing import SupportsIndex
 
 from ..errors import ArgumentError, ArgumentTypeError
 
+
 # -- Tables as plain text and as HTML; everything that goes into them is text from outside ---------
-_STYLE = (
-    "<style>.nbpipe-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+def style_sheet(rules: str) -> str:
+    """Return rules of style as an element that a page can hold anywhere.
+
+    It is a link that carries them: where styles are taken away, as in Markdown on a web page, of
+    a link nothing is left, and of a style element a wall of text.
+    """
+    data = base64.b64encode(rules.encode()).decode("ascii")
+    return f'<link rel="stylesheet" href="data:text/css;base64,{data}">'
+
+
+_STYLE = style_sheet(
+    ".nbpipe-table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     ".nbpipe-table th,.nbpipe-table td{padding:2px 10px;text-align:left!important;"
     "border-bottom:1px solid var(--jp-border-color2,#ccc);white-space:nowrap}"
     ".nbpipe-table th{font-weight:600}.nbpipe-table img{display:block;max-height:64px;"
     "image-rendering:pixelated}.nbpipe-table td{vertical-align:top}.nbpipe-wrap{overflow-x:auto}"
-    ".nbpipe-caption{opacity:.75;margin:2px 0 6px}</style>"
+    ".nbpipe-caption{opacity:.75;margin:2px 0 6px}"
 )
 _LONGEST = 60
 _MARKDOWN = re.compile(r"[\\`*_\[\]|~$]")  # what has a meaning in a cell of Markdown
@@ -84,7 +96,12 @@ def _folded(cell: str, text: str) -> str:
     shown = html.escape(shortened(cell))
     if not text:
         return shown
-    return f"<details><summary>{shown}</summary><pre>{html.escape(text)}</pre></details>"
+    return f"<details><summary>{shown}</summary><pre>{one_block(text)}</pre></details>"
+
+
+def one_block(text: str) -> str:
+    """Return lines as HTML without line ends: in Markdown an empty line would end the HTML."""
+    return html.escape(text).replace("\n", "&#10;")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -93,13 +110,16 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def markdown_text(text: str) -> str:
+    """Return text in one line as Markdown shows it; nothing in it has a meaning of its own."""
+    return _MARKDOWN.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
 def _plain(cell: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", html.escape(shortened(cell), quote=False))
+    return markdown_text(shortened(cell))
 
 
 def _picture(png: bytes | None) -> str:
-    import base64
-
     if not png:
         return ""
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode("ascii")}">'

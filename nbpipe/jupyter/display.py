@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping, MutableSet
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..base.format import style_sheet
 from ..errors import FrontEndMissingError, MissingExtraError
 from ..show.html import bundle
 from ..show.snapshot import Snapshot, snapshot, snapshot_key
@@ -28,12 +29,12 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # Beside a live panel the picture is hidden; while a panel is being loaded, for a while; and beside
 # a picture, the line is hidden that says that a panel was not found.
 _CHILD, _KEPT = ".jp-OutputArea-child", ".jp-OutputArea-child:has(.nbpipe-kept)"
-_BESIDE = (
-    f"<style>{_CHILD}:has(.nbpipe-panel)+{_KEPT}{{display:none}}"
+_BESIDE = style_sheet(
+    f"{_CHILD}:has(.nbpipe-panel)+{_KEPT}{{display:none}}"
     f"{_CHILD}:has(>.lm-Panel.jupyter-widgets):has(+{_CHILD} .nbpipe-kept){{display:none}}"
     f"{_CHILD}:has(>.lm-Panel:not(.jupyter-widgets))+{_KEPT}"
     "{max-height:0;overflow:hidden;animation:nbpipe-late 0s 4s forwards}"
-    "@keyframes nbpipe-late{to{max-height:none}}</style>"
+    "@keyframes nbpipe-late{to{max-height:none}}"
 )
 
 

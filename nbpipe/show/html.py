@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 
-from ..base.format import format_rate, shortened
+from ..base.format import format_rate, one_block, shortened, style_sheet
 from ..ops.stage import CONSUMER
+from .rules import FAILED, HANGS, KEEPS_UP
 from .snapshot import (
     ChangePart,
     DiagnosisPart,
@@ -23,6 +24,7 @@ from .watch import Watched
 from .words import (
     HEAD,
     LOOP,
+    as_of,
     call_words,
     diagnosis_line,
     export_line,
@@ -33,6 +35,7 @@ from .words import (
     latency_words,
     loop_shares,
     loop_words,
+    picture_markdown,
     picture_text,
     queue_words,
     rate_words,
@@ -56,8 +59,8 @@ _COLOURS = {  # told apart by the colour-blind, in the light and in the dark
     "blocked": "#b8558f",
     "waiting": "#999999",
 }
-_STYLE = (
-    "<style>.nbpipe-saved{font-size:13px;line-height:1.4;width:100%;max-width:1100px;"
+_STYLE = style_sheet(
+    ".nbpipe-saved{font-size:13px;line-height:1.4;width:100%;max-width:1100px;"
     "container-type:inline-size;"
     "color:var(--jp-content-font-color1,inherit)}"
     ".nbpipe-saved p{margin:2px 0 6px}.nbpipe-saved .wide{overflow-x:auto}"
@@ -71,6 +74,7 @@ _STYLE = (
     ".nbpipe-saved .n{white-space:nowrap}.nbpipe-saved small{opacity:.75;font-size:11px}"
     ".nbpipe-saved svg{display:block;margin:2px 0}"
     ".nbpipe-saved tr.limits{background:rgba(230,159,0,.14)!important}"
+    ".nbpipe-saved tr.broken{background:rgba(213,60,60,.14)!important}"
     ".nbpipe-saved pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:11px;margin:4px 0;"
     "font-family:var(--jp-code-font-family,monospace)}"
     ".nbpipe-saved td:nth-child(3){min-width:140px}"
@@ -81,7 +85,7 @@ _STYLE = (
     "var(--jp-border-color2,rgba(128,128,128,.4))}.nbpipe-saved .wide td{border:0;padding:1px 8px}"
     ".nbpipe-saved .wide td:nth-child(-n+2){flex:1 0 40%}.nbpipe-saved .wide td:empty{display:none}"
     ".nbpipe-saved .wide td:nth-child(3){flex:1 0 90%}"
-    ".nbpipe-saved .wide td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}</style>"
+    ".nbpipe-saved .wide td[data-l]:before{content:attr(data-l) ' ';opacity:.75}}"
 )
 
 
@@ -105,20 +109,20 @@ def picture_html(snapshot: Snapshot, history: HistoryPart | None = None) -> str:
 
 
 def _mark(address: str, diagnosis: DiagnosisPart) -> str:
-    """Return the word that stands at the name of a stage; none where it is another's."""
-    return diagnosis["kind"] if address == diagnosis["stage"] else ""
+    """Return the word that stands at the name of a stage; none where nothing is wrong with it."""
+    named = address == diagnosis["stage"] and diagnosis["kind"] != KEEPS_UP
+    return diagnosis["kind"] if named else ""
 
 
 def _head(snapshot: Snapshot) -> str:
     state, *phrases = headline(snapshot)
-    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot["time_s"]))
     error = f"<p><b>Error:</b> {_escaped(snapshot['error'])}</p>" if snapshot["error"] else ""
     sentences = diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"])
     below = "".join(f"<p>{_escaped(one)}</p>" for one in sentences if one)
     title = _escaped(shortened(snapshot["title"], 200))
     return (
-        f"<p><b>{title}</b><br><b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))} "
-        f"<small>({at})</small></p>{error}{below}"
+        f"<p><b>{title}</b> <small>{as_of(snapshot)}</small><br>"
+        f"<b>{_escaped(state)}</b>, {_escaped(', '.join(phrases))}</p>{error}{below}"
     )
 
 
@@ -137,7 +141,7 @@ def _row(stage: StagePart, marked: DiagnosisPart, lines: Mapping[str, str]) -> s
         _escaped(failure_words(stage)),
         _escaped(knob_words(stage)),
     )
-    return _cells(cells, marked=bool(mark))
+    return _cells(cells, mark)
 
 
 def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str]) -> str:
@@ -150,7 +154,7 @@ def _loop_row(snapshot: Snapshot, marked: DiagnosisPart, lines: Mapping[str, str
         f"{bar}{_escaped(loop_words(snapshot))}",
         *[""] * 5,
     )
-    return _cells(cells, marked=bool(mark))
+    return _cells(cells, mark)
 
 
 def _name(address: str, kind: str, mark: str) -> str:
@@ -159,13 +163,15 @@ def _name(address: str, kind: str, mark: str) -> str:
     return f"<b>{shown}</b>{flag}<br><small>{_escaped(kind)}</small>"
 
 
-def _cells(cells: Sequence[str], *, marked: bool) -> str:
+def _cells(cells: Sequence[str], mark: str) -> str:
     first = "".join(f"<td>{cell}</td>" for cell in cells[:3])
     found = first + "".join(
         f'<td{kind} data-l="{title}">{cell}</td>' if cell else "<td></td>"
         for kind, title, cell in zip(_KINDS, HEAD[3:], cells[3:], strict=True)
     )
-    return f'<tr class="limits">{found}</tr>' if marked else f"<tr>{found}</tr>"
+    if not mark:
+        return f"<tr>{found}</tr>"
+    return f'<tr class="{"broken" if mark in (FAILED, HANGS) else "limits"}">{found}</tr>'
 
 
 def _bar(shares: Mapping[str, float]) -> str:
@@ -247,7 +253,7 @@ def _failures(failures: Sequence[FailurePart]) -> str:
         f"<p><b>{_escaped(shortened(one['stage'], _NAME))}</b>, item {_escaped(one['path'])}, "
         f"epoch {one['epoch']}, {_clock(one['when_s'])}, attempts: {one['attempts']}<br>"
         f"{_escaped(shortened(one['error'], 200))}{_input(one['input'])}</p>"
-        f"<pre>{_escaped(one['traceback'][-_TRACE:])}</pre>"
+        f"<pre>{one_block(one['traceback'][-_TRACE:])}</pre>"
         for one in failures[: -_FAILURES - 1 : -1]
     )
     return f"<details><summary>Failed items ({len(failures)})</summary>{parts}</details>"
@@ -263,7 +269,7 @@ def _escaped(text: str) -> str:
 
 # -- Bundle: a run as an output of a notebook holds it, where no panel is alive --------------------
 def bundle(watched: Watched, shown: Snapshot | None = None) -> dict[str, str]:
-    """Draw a run as HTML and as text, by MIME type.
+    """Draw a run as HTML, as Markdown and as text, by MIME type.
 
     Args:
         watched: the run.
@@ -272,5 +278,6 @@ def bundle(watched: Watched, shown: Snapshot | None = None) -> dict[str, str]:
     drawn = snapshot(watched) if shown is None else shown
     return {
         "text/html": picture_html(drawn, history=history(watched)),
+        "text/markdown": picture_markdown(drawn),
         "text/plain": picture_text(drawn),
     }

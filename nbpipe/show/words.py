@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from ..base.format import (
     format_bytes,
     format_count,
     format_rate,
     format_seconds,
     format_share,
+    markdown_table,
+    markdown_text,
     shortened,
     text_table,
 )
@@ -40,6 +44,24 @@ def picture_text(snapshot: Snapshot) -> str:
     lines += [shortened(sentence, 2 * _LINE)] if sentence else []
     lines += filter(None, [export_line(snapshot["export"])])
     return "\n".join([*lines, text_table(head, rows)])
+
+
+def picture_markdown(snapshot: Snapshot) -> str:
+    """Draw a snapshot as Markdown: what it is, the state, what is to be said, and a table."""
+    state, *phrases = headline(snapshot)
+    title = markdown_text(shortened(snapshot["title"], _LINE))
+    lines = [f"**{title}** ({as_of(snapshot)})", f"**{state}**, {', '.join(phrases)}"]
+    error = f"Error: {snapshot['error']}" if snapshot["error"] else ""
+    said = (error, diagnosis_line(snapshot["diagnosis"]), export_line(snapshot["export"]))
+    lines += [markdown_text(one) for one in said if one]
+    rows = [[*_cells(stage), knob_words(stage)] for stage in snapshot["stages"]]
+    return "\n\n".join([*lines, markdown_table(HEAD, [*rows, [*_loop_cells(snapshot), ""]])])
+
+
+def as_of(snapshot: Snapshot) -> str:
+    """Tell that what is shown is a picture, and of when."""
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(snapshot["time_s"]))
+    return f"as of {at}; not live here"
 
 
 def headline(snapshot: Snapshot) -> list[str]:

@@ -109,6 +109,7 @@ def test_display_holds_no_run(display, outputs):
 
 
 def test_run_draws_itself_where_no_kernel_is(run):
-    """Outside a notebook a run gives its picture as HTML and as text."""
+    """Outside a notebook a run gives its picture as HTML, as Markdown and as text."""
     data = run._repr_mimebundle_()
-    assert (sorted(data), "decode" in data["text/plain"]) == (["text/html", "text/plain"], True)
+    assert sorted(data) == ["text/html", "text/markdown", "text/plain"]
+    assert all("decode" in text for text in data.values())

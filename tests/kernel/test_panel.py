@@ -115,5 +115,11 @@ def test_a_loader_is_shown_and_answers_in_mid_epoch(talk, panel):
     ]
     assert (ack["ok"], kinds) == (
         True,
-        ["application/vnd.jupyter.widget-view+json", "text/plain", "text/html", "text/plain"],
+        [
+            "application/vnd.jupyter.widget-view+json",
+            "text/plain",
+            "text/html",
+            "text/markdown",
+            "text/plain",
+        ],
     )

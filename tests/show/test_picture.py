@@ -1,5 +1,6 @@
 """The static picture and the words: all that is said, safe, small, readable without styles."""
 
+import base64
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -8,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.show.html import picture_html
+from nbpipe.show.html import bundle, picture_html
 from nbpipe.show.snapshot import history, snapshot
-from nbpipe.show.words import export_line, loop_shares, picture_text, shares_of
+from nbpipe.show.words import (
+    export_line,
+    loop_shares,
+    picture_markdown,
+    picture_text,
+    shares_of,
+)
 from tests.show.fakes import FAILURE, HOSTILE, photographs
 
 TAGS = {
-    *("div", "style", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
+    *("div", "link", "p", "b", "br", "small", "table", "thead", "tbody", "tr", "th", "td"),
     *("svg", "rect", "path", "details", "summary", "pre"),
 }
 
@@ -31,7 +38,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.names.update(name for name, _ in attrs)
-        if tag != "br":
+        if tag not in ("br", "link"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -42,8 +49,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data.replace("\xa0", " "))
+        self.words.append(data.replace("\xa0", " "))
 
 
 def test_what_it_says():
@@ -60,14 +66,15 @@ def test_what_it_says():
 
 
 def test_small_and_safe():
-    """Six stages take 10 kB at most, without scripts, handlers, links or other sources."""
+    """Six stages take 10 kB at most, without scripts, handlers, or anything from elsewhere."""
     run = photographs()
     text = picture_html(snapshot(run), history(run))
     read = Reader(text)
     assert (len(text) < 10_000, read.tags - TAGS, read.open) == (True, set(), [])
-    assert {
-        name for name in read.names if name.startswith("on") or name in ("src", "href")
-    } == set()
+    assert {name for name in read.names if name.startswith("on") or name in ("src", "href")} == {
+        "href"
+    }
+    assert re.findall("href=.{21}", text) == ['href="data:text/css;base64']
 
 
 def test_lines_only_with_a_history():
@@ -82,9 +89,53 @@ def test_lines_only_with_a_history():
 
 def test_styles_stay_inside():
     """Every rule is for the picture alone."""
-    style = re.search(r"<style>(.*?)</style>", picture_html(snapshot(photographs())))[1]
+    data = re.search(r"base64,([^\"]*)\">", picture_html(snapshot(photographs())))[1]
+    style = base64.b64decode(data).decode()
     rules = re.findall(r"(?:^|[{}])([^{}@]+)\{", style)
     assert [rule for rule in rules if not rule.startswith(".nbpipe-saved")] == []
+
+
+def test_what_it_is():
+    """A picture says that it is one, and of when; a terminal, where it was asked for, does not."""
+    run = photographs()
+    seen = snapshot(run) | {"time_s": 1_800_000_000.0}
+    words = " ".join(Reader(picture_html(seen)).words), picture_markdown(seen)
+    line = "as of 2027-01-15 08:00 UTC; not live here"
+    assert [line in text for text in (*words, picture_text(seen))] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "row"),
+    [
+        ("limits", "decode", '<tr class="limits"><td><b>decode</b> ◀ limits'),
+        ("failed", "decode", '<tr class="broken"><td><b>decode</b> ◀ failed'),
+        ("hangs", "decode", '<tr class="broken"><td><b>decode</b> ◀ hangs'),
+        ("keeps_up", "consumer", "<tr><td><b>training loop</b><br>"),
+    ],
+)
+def test_mark(kind, stage, row):
+    """A stage that limits is marked, one that failed in another way; the training loop is not."""
+    seen = snapshot(photographs())
+    seen["diagnosis"] |= {"kind": kind, "stage": stage}
+    text = picture_html(seen)
+    assert (row in text, text.count("◀"), text.count("<tr class=")) == (
+        True,
+        *(2 * [int(kind != "keeps_up")]),
+    )
+
+
+def test_markdown():
+    """A document of Markdown has a table of it: no styles as text, and no HTML that breaks off."""
+    run = photographs()
+    run.lost = (replace(FAILURE, traceback="Traceback:\n\n    x\n\n</div>"),)
+    drawn = bundle(run)
+    assert ("<style" in drawn["text/html"], "\n" in drawn["text/html"]) == (False, False)
+    *lines, table = drawn["text/markdown"].split("\n\n")
+    head, rule, *rows = table.splitlines()
+    assert (len(rows), {row.replace("\\|", "").count("|") for row in (head, rule, *rows)}) == (
+        *(7, {9}),
+    )
+    assert (lines[1].startswith("**running**, epoch 1"), "<img" in table) == (True, False)
 
 
 @pytest.mark.parametrize("state", ["ready", "paused", "finished", "failed", "closed"])
