@@ -1,14 +1,19 @@
-"""progress(): iterate over a pipeline or a run, and say in plain lines how it goes."""
+"""progress(): iterate over a pipeline or a run, and show how it goes: a line, a bar, or lines."""
 
 from __future__ import annotations
 
+import html
+import io
+import shutil
 import sys
 import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, final
 
 from .base.checks import whole
-from .base.format import format_rate, format_seconds, format_share
+from .base.format import format_rate, format_seconds, format_share, shortened
 from .base.names import names_arguments
 from .engine.stats import worker_count
 from .errors import ArgumentTypeError, LengthUnknownError
@@ -18,12 +23,18 @@ from .run.iterator import EpochIterator
 from .run.run import Run
 from .show.diagnose import hang_of
 
-_EVERY_S = 2.0  # a line at most as often as this [s]
+_EVERY_S = 2.0  # a line of a log at most as often as this; what a rate is taken over [s]
+_REWRITTEN_S = 0.2  # so often is the line of a terminal written anew [s]
+_DRAWN_S = 0.5  # and a notebook's bar
+_KEPT_LINES = 5  # of epochs that have ended, above the bar
 
 
 @names_arguments
 def progress(pipe_or_run: Pipeline | Run, *, epochs: int = 1) -> Progress:
-    """Iterate, with a line on stderr every 2 s and one at the end of each epoch.
+    """Iterate, and show how it goes: items, rate, time left, wait, and the slowest stage.
+
+    In a notebook that is a bar, in a terminal one line that is written anew, and elsewhere, as in a
+    log, a line every 2 s. At the end of each epoch a line stays. All but the bar is on stderr.
 
     Args:
         pipe_or_run: a pipeline, which is started at the first item and closed at the end, also
@@ -51,7 +62,7 @@ class Progress(Iterator[Any]):
         pipe_or_run: as for `progress`.
         epochs: as for `progress`.
         clock: gives the time [s].
-        out: where lines are written; stderr as it is then, where not given.
+        out: where lines are written; where not given, the notebook's outputs, or stderr.
     """
 
     def __init__(
@@ -70,7 +81,7 @@ class Progress(Iterator[Any]):
         self._epochs = self._left = whole("progress epochs", epochs, minimum=1, unit="epochs")
         self._given = pipe_or_run
         self._clock = clock
-        self._out = out
+        self._shown = _display(out)
         self._run: Run | None = None
         self._epoch: EpochIterator | None = None
         self._tally = _Tally(0.0)
@@ -110,21 +121,23 @@ class Progress(Iterator[Any]):
             self.close()
             raise
         now_s = self._clock()
-        self._tally, self._next_s = _Tally(now_s), now_s + _EVERY_S
+        self._tally, self._next_s = _Tally(now_s), now_s + self._shown.every_s
         return self._epoch
 
     def _end_epoch(self) -> None:
         self._epoch = None
-        self._write(self._tally.last_line(self._clock()))
+        self._shown.end(self._named(self._tally.last_line(self._clock())))
         if not self._left or (self._run is not None and self._run.stopped):
             self.close()
 
     def _report(self, now_s: float) -> None:
-        self._next_s = now_s + _EVERY_S
+        self._next_s = now_s + self._shown.every_s
         assert self._run is not None
         hang = hang_of(self._run.stages, self._run.stats())
-        line = self._tally.line(now_s, self._length(), hangs=hang is not None)
-        self._write(f"{line}; {hang}" if hang else line)
+        length = self._length()
+        line = self._tally.line(now_s, length, hangs=hang is not None)
+        share = self._tally.items / length if length else None
+        self._shown.show(self._named(f"{line}; {hang}" if hang else line), share)
 
     def _length(self) -> int | None:
         try:
@@ -132,12 +145,10 @@ class Progress(Iterator[Any]):
         except LengthUnknownError:
             return None
 
-    def _write(self, line: str) -> None:
+    def _named(self, line: str) -> str:
+        """Name the epoch and its slowest stage, too."""
         assert self._run is not None
-        out = self._out or sys.stderr
-        if out is not None:  # there is none in a program without a console
-            out.write(f"epoch {self._run.epoch}: {line}{_stages(self._run)}\n")
-            out.flush()
+        return f"epoch {self._run.epoch}: {line}{_stages(self._run)}"
 
     def close(self) -> None:
         """End the epoch in progress, and the run if it was started here."""
@@ -147,6 +158,7 @@ class Progress(Iterator[Any]):
         epoch, run, self._epoch = self._epoch, self._run, None
         if epoch is not None:
             epoch.close()
+            self._shown.leave()
         if run is not None and run is not self._given:
             run.close()
 
@@ -179,42 +191,48 @@ class _Tally:
 
     Args:
         begun_s: when it began [s].
+
+    Attributes:
+        items: that came so far.
     """
 
     def __init__(self, begun_s: float) -> None:
-        self._begun_s = self._line_s = begun_s
-        self._items = self._line_items = 0
-        self._waited_s = self._line_waited_s = 0.0
+        self.items = 0
+        self._begun_s = begun_s
+        self._waited_s = 0.0
+        self._marks = deque([(begun_s, 0, 0.0)])  # time, items and wait as lines were written
 
     def add(self, waited_s: float) -> None:
         """Count an item, and how long it was waited for."""
-        self._items += 1
+        self.items += 1
         self._waited_s += waited_s
 
     def line(self, now_s: float, length: int | None, *, hangs: bool = False) -> str:
-        """Tell how the epoch goes; rate and wait are those since the last line.
+        """Tell how the epoch goes; rate and wait are those of the last 2 s, or since the last line.
 
         Where a call hangs, nobody knows how much time is left.
         """
-        items = self._items
-        elapsed_s = now_s - self._line_s
-        rate = (items - self._line_items) / elapsed_s if elapsed_s > 0 else 0.0
-        waited_s = self._waited_s - self._line_waited_s
-        self._line_s, self._line_items, self._line_waited_s = now_s, items, self._waited_s
+        items, marks = self.items, self._marks
+        while len(marks) > 1 and now_s - marks[1][0] >= _EVERY_S:
+            marks.popleft()
+        since_s, items_then, waited_then_s = marks[0]
+        marks.append((now_s, items, self._waited_s))
+        elapsed_s = now_s - since_s
+        rate = (items - items_then) / elapsed_s if elapsed_s > 0 else 0.0
         words = [f"{items:,} items"]
         if length:
             words = [f"{items:,}/{length:,} items ({format_share(items / length)})"]
         words.append(format_rate(rate))
         if length and rate > 0 and not hangs:
             words.append(f"{format_seconds(max(0, length - items) / rate)} left")
-        return ", ".join([*words, _waits(waited_s, elapsed_s)])
+        return ", ".join([*words, _waits(self._waited_s - waited_then_s, elapsed_s)])
 
     def last_line(self, now_s: float) -> str:
         """Tell how the epoch went, as a whole."""
         elapsed_s = now_s - self._begun_s
-        words = [f"{self._items:,} items in {format_seconds(elapsed_s)}"]
-        if self._items and elapsed_s > 0:
-            words.append(format_rate(self._items / elapsed_s))
+        words = [f"{self.items:,} items in {format_seconds(elapsed_s)}"]
+        if self.items and elapsed_s > 0:
+            words.append(format_rate(self.items / elapsed_s))
         return ", ".join([*words, _waits(self._waited_s, elapsed_s)])
 
 
@@ -235,3 +253,127 @@ def _stages(run: Run) -> str:
     if name and rows[name].busy > 0:
         phrases.insert(0, f"slowest: {name} (busy {format_share(rows[name].busy)})")
     return "".join(f"; {phrase}" for phrase in phrases)
+
+
+# -- Where it is shown: a log, a terminal, a notebook ----------------------------------------------
+def _display(out: TextIO | None) -> _Log | _Terminal | _Bar:
+    """Choose what shows the progress."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_ipython is None or out is not None else get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        return _Bar()
+    written = sys.stderr if out is None else out
+    if written is None:  # there is none in a program without a console
+        return _Log(io.StringIO())
+    return _Terminal(written) if written.isatty() else _Log(written)
+
+
+class _Log:
+    """Writes a line now and then.
+
+    Args:
+        out: where lines are written.
+    """
+
+    every_s = _EVERY_S
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def show(self, line: str, share: float | None) -> None:
+        """Show how the epoch goes."""
+        self._write(f"{line}\n")
+
+    def end(self, line: str) -> None:
+        """Show how the epoch went."""
+        self._write(f"{line}\n")
+
+    def leave(self) -> None:
+        """Called where the epoch was left before its end."""
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+
+@final
+class _Terminal(_Log):
+    """Writes one line anew, in the width of the terminal; the last one of an epoch stays."""
+
+    every_s = _REWRITTEN_S
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        self._length = 0  # characters that are to be covered
+
+    def show(self, line: str, share: float | None) -> None:
+        """Write the line over the one before."""
+        shown = shortened(line, shutil.get_terminal_size().columns - 1)
+        self._write(f"\r{shown.ljust(self._length)}")
+        self._length = len(shown)
+
+    def end(self, line: str) -> None:
+        """Write how the epoch went, whole."""
+        self._write(f"\r{line.ljust(self._length)}\n")
+        self._length = 0
+
+    def leave(self) -> None:
+        """Leave the line, and go on below it."""
+        self._write("\n" if self._length else "")
+        self._length = 0
+
+
+@final
+class _Bar:
+    """Draws a bar in the outputs of the running cell, and the last lines of epochs above it."""
+
+    every_s = _DRAWN_S
+
+    def __init__(self) -> None:
+        self._place = uuid.uuid4().hex
+        self._there = False
+        self._ended: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._last: tuple[str, float | None] | None = None
+
+    def show(self, line: str, share: float | None) -> None:
+        """Draw how the epoch goes."""
+        self._last = line, share
+        self._draw(_bar(share, "var(--jp-brand-color1,#1976d2)"), line)
+
+    def end(self, line: str) -> None:
+        """Keep how the epoch went."""
+        self._last = None
+        self._ended.append(line)
+        self._draw(_bar(1.0, "var(--jp-success-color1,#388e3c)"))
+
+    def leave(self) -> None:
+        """Tell that the bar goes no further."""
+        if self._last is not None:
+            line, share = self._last
+            self._draw(_bar(share, "var(--jp-border-color1,#9e9e9e)"), f"{line}; left here")
+
+    def _draw(self, bar: str, line: str | None = None) -> None:
+        from IPython.display import display
+
+        lines = [*self._ended, *([] if line is None else [line])]
+        rows = "".join(f"<div>{html.escape(one)}</div>" for one in lines)
+        style = "max-width:60em;font-variant-numeric:tabular-nums;overflow-wrap:anywhere"
+        data = {
+            "text/plain": "\n".join(lines),
+            "text/html": f'<div class="nbpipe-progress" style="{style}">{rows}{bar}</div>',
+        }
+        display(data, raw=True, display_id=self._place, update=self._there)
+        self._there = True
+
+
+def _bar(share: float | None, colour: str) -> str:
+    """Draw the share of an epoch that is done; nothing where that is not known."""
+    if share is None:
+        return ""
+    percent = round(100 * min(1.0, share), 1)
+    return (
+        f'<div role="progressbar" aria-valuemin="0" aria-valuemax="100" aria-valuenow="{percent}"'
+        ' style="height:8px;margin:4px 0;border-radius:4px;overflow:hidden;'
+        'background:var(--jp-border-color2,#8884)">'
+        f'<div style="height:100%;width:{percent}%;background:{colour}"></div></div>'
+    )

@@ -208,3 +208,77 @@ def test_wrong_arguments_are_refused(given, epochs, message):
     with pytest.raises(nbpipe.NbpipeError, match=f"^{message}$") as raised:
         nbpipe.progress(given, epochs=epochs)
     assert isinstance(raised.value, TypeError | ValueError)
+
+
+# -- where it is shown -----------------------------------------------------------------------
+class Console(io.StringIO):
+    """A terminal."""
+
+    def isatty(self):
+        """Tell that it is one."""
+        return True
+
+    def screen(self):
+        """Return the lines that can be seen, each as it was written last."""
+        return [line.split("\r")[-1].rstrip() for line in self.getvalue().split("\n")]
+
+
+def test_one_line_is_rewritten_in_a_terminal(monkeypatch):
+    """In a terminal an epoch has one line, written anew in its width; its last line stays."""
+    monkeypatch.setenv("COLUMNS", "50")
+    out = Console()
+    list(Progress(nbpipe.source(range(4)), clock=Ticks(1), out=out, epochs=2))
+    written = out.getvalue().split("\n")
+    shown = [part for line in written for part in line.split("\r")[1:-1]]
+    assert (len(shown), max(map(len, shown)) < 50) == (8, True)
+    assert shown[0].startswith("epoch 0: 1/4 items (25 %), 0.5 items/s, 6 s left")
+    assert [line.split(";")[0] for line in out.screen()] == [
+        "epoch 0: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
+        "epoch 1: 4 items in 10 s, 0.4 items/s, waited for data 40 % of the time",
+        "",
+    ]
+
+
+def test_a_line_that_is_left_stays_in_a_terminal():
+    """After `break` the next text begins on a line of its own, and nothing is left behind it."""
+    out = Console()
+    progress = Progress(nbpipe.source(range(9)), clock=Ticks(1), out=out)
+    next(progress)
+    progress.close()
+    out.write("next")
+    first, second = out.screen()
+    assert (first.startswith("epoch 0: 1/9 items"), second) == (True, "next")
+
+
+def test_rate_is_that_of_the_last_seconds():
+    """A line that is written often tells the rate of the last 2 s, not of the last moment."""
+    out = Console()
+    list(Progress(nbpipe.source(range(100)), clock=Ticks(0.125), out=out))
+    rates = {line.split(", ")[1] for line in out.getvalue().split("\r") if "left" in line}
+    assert rates == {"4 items/s"}
+
+
+@pytest.mark.kernel
+def test_bar_in_a_notebook():
+    """In a notebook there is one output: a bar, and a line for each epoch that has ended."""
+    pytest.importorskip("ipykernel")
+    from tests.kernel.client import running
+
+    code = """
+import itertools, nbpipe
+from nbpipe.progress import Progress
+pipe = nbpipe.source(range(4)).map(abs, name="<b>")
+progress = Progress(pipe, clock=itertools.count().__next__, epochs=2)
+print(sum(progress))
+"""
+    with running("--HistoryManager.enabled=False") as client:
+        cell, _ = client.end(code, None)
+        heard = [one for one in client.heard if one["parent_header"].get("msg_id") == cell]
+    kinds = [one["header"]["msg_type"] for one in heard if "display" in one["header"]["msg_type"]]
+    data = [one["content"]["data"] for one in heard if "display" in one["header"]["msg_type"]]
+    assert (kinds[0], set(kinds[1:])) == ("display_data", {"update_display_data"})
+    assert 'aria-valuenow="25.0"' in data[0]["text/html"]
+    last = data[-1]["text/html"]
+    assert ("epoch 0: 4 items" in last, "epoch 1: 4 items" in last) == (True, True)
+    assert ('aria-valuenow="100.0"' in last, "<b>" in last) == (True, False)
+    assert client.output(cell) == "12\n"
