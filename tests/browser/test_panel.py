@@ -377,3 +377,29 @@ def test_loader_has_one_panel_for_all_epochs(open_cells):
         said.startswith("finished"),
         page.number("fetch").input_value(),
     ) == ("16 of 16 batches", False, True, "3")
+
+
+def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
+    """Panels that are scrolled out of sight are closed; one that comes back is up to date."""
+    page = open_cells(
+        SETUP + "from nbpipe.jupyter.panel import panel_of\nruns = []",
+        *[
+            "for _ in range(10):\n    runs.append(nbpipe.source(range(5)).map(slow).start())\n"
+            "    display(runs[-1])"
+        ]
+        * 3,
+        "print(sum(panel_of(one).wanted for one in runs))",
+        "print(list(runs[-1]))",
+    )
+    for index in range(4):
+        page.run_cell(index)
+    page.panel(29).wait_for(state="attached")
+    page.page.wait_for_function(
+        "() => window.wire.filter(one => one.out && one.op === 'view').length >= 30 + 20"
+    )
+    page.run_cell(4)
+    page.run_cell(5)
+    page.panel(29).scroll_into_view_if_needed()
+    page.wait_text(page.field("state", 29), "finished")
+    done = page.field("progress", 29).inner_text()
+    assert (int(page.said(4)) <= 10, done) == (True, "5 of 5 items")

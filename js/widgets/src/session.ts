@@ -76,6 +76,9 @@ export class Session {
   }
 
   openView(view: string): void {
+    if (this.views.has(view)) {
+      return;
+    }
     this.views.add(view);
     this.opened_ms = this.heard_ms = Date.now();
     this.startTimers();

@@ -10,6 +10,9 @@ import type { Session } from "./session";
 import { Table } from "./table";
 import { Verdict } from "./verdict";
 
+/** A view that was out of sight for so long is closed. */
+const LEAVE_MS = 2000;
+
 export class View {
   readonly el = h("div", { class: "nbpipe-panel", role: "region", "aria-label": "nbpipe run" });
   private readonly id = randomName();
@@ -23,6 +26,7 @@ export class View {
   private readonly watcher: IntersectionObserver | undefined;
   private onScreen = true;
   private frame = 0;
+  private leaving: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly session: Session,
@@ -36,19 +40,20 @@ export class View {
     const parts = [this.header, this.gone, this.verdict, this.table, this.chart, this.log];
     this.el.append(h("div", { class: "inner" }, ...parts.map((part) => part.el)));
     this.unlisten = session.listen(() => this.schedule());
-    document.addEventListener("visibilitychange", this.onVisibility);
+    document.addEventListener("visibilitychange", this.onSight);
     if (typeof IntersectionObserver === "function") {
       this.watcher = new IntersectionObserver((entries) => this.onSeen(entries));
       this.watcher.observe(this.el);
     }
     this.paint();
-    this.onVisibility();
+    this.onSight();
   }
 
   dispose(): void {
     cancelAnimationFrame(this.frame);
+    clearTimeout(this.leaving);
     this.unlisten();
-    document.removeEventListener("visibilitychange", this.onVisibility);
+    document.removeEventListener("visibilitychange", this.onSight);
     this.watcher?.disconnect();
     this.session.closeView(this.id);
     this.table.dispose();
@@ -56,18 +61,25 @@ export class View {
     this.el.remove();
   }
 
-  private readonly onVisibility = (): void => {
+  /** Out of sight, nothing is drawn, and the kernel need send nothing; a short while changes nothing. */
+  private readonly onSight = (): void => {
+    clearTimeout(this.leaving);
     if (document.visibilityState === "hidden") {
       this.session.closeView(this.id);
-    } else {
+    } else if (this.onScreen) {
       this.session.openView(this.id);
       this.schedule();
+    } else {
+      this.leaving = setTimeout(() => this.session.closeView(this.id), LEAVE_MS);
     }
   };
 
   private onSeen(entries: readonly IntersectionObserverEntry[]): void {
-    this.onScreen = entries.at(-1)?.isIntersecting ?? true;
-    this.schedule();
+    const onScreen = entries.at(-1)?.isIntersecting ?? true;
+    if (onScreen !== this.onScreen) {
+      this.onScreen = onScreen;
+      this.onSight();
+    }
   }
 
   private schedule(): void {
@@ -85,6 +97,9 @@ export class View {
     const isGone = link === "gone";
     setAttribute(this.el, "data-state", isGone ? "gone" : (snapshot?.state ?? "unknown"));
     setAttribute(this.el, "data-link", link);
+    if (!this.onScreen) {
+      return;
+    }
     this.header.update(snapshot, enabled);
     this.gone.update(isGone);
     this.verdict.update(snapshot, enabled);
@@ -92,10 +107,8 @@ export class View {
     if (snapshot !== null) {
       this.table.update(snapshot, enabled);
       this.log.update();
-      if (this.onScreen) {
-        this.table.draw();
-        this.chart.update();
-      }
+      this.table.draw();
+      this.chart.update();
     }
   }
 }

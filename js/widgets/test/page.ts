@@ -89,6 +89,24 @@ export function press(input: HTMLElement, key: string): void {
   input.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
 }
 
+const watched = new Map<Element, (onScreen: boolean) => void>();
+
+/** An observer of which elements can be seen, as `scroll` says. */
+export class Observer {
+  constructor(private readonly callback: (entries: { isIntersecting: boolean }[]) => void) {}
+
+  observe(el: Element): void {
+    watched.set(el, (isIntersecting) => this.callback([{ isIntersecting }]));
+  }
+
+  disconnect(): void {}
+}
+
+/** Scroll a panel into sight, or out of it. */
+export function scroll(shown: Shown, onScreen: boolean): void {
+  watched.get(shown.root)?.(onScreen);
+}
+
 export function setVisibility(state: DocumentVisibilityState): void {
   vi.spyOn(document, "visibilityState", "get").mockReturnValue(state);
   document.dispatchEvent(new Event("visibilitychange"));

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { sample, sampleWithStage } from "../../protocol/test/sample";
 import panel from "../src/index";
 import { MockModel } from "./mock-model";
-import { frame, Shown, setVisibility, show } from "./page";
+import { frame, Observer, Shown, scroll, setVisibility, show } from "./page";
 
 const NASTY = "<img src=x onerror=alert(1)>";
 
@@ -518,6 +518,43 @@ describe("two views of one widget", () => {
     const second = new Shown(model);
     open.push(second);
     expect(second.stage("decode").querySelector<HTMLElement>(".nbp-failures")?.hidden).toBe(false);
+  });
+});
+
+describe("a view out of sight", () => {
+  beforeEach(() => {
+    vi.stubGlobal("IntersectionObserver", Observer);
+  });
+
+  afterEach(() => {
+    vi.unstubAllGlobals();
+  });
+
+  test("is not drawn, and is up to date when it comes back", () => {
+    const shown = live();
+    scroll(shown, false);
+    model.tick({ delivered: 500, state: "paused" });
+    frame();
+    const said = [shown.text(".nbp-count"), shown.root.dataset.state];
+    scroll(shown, true);
+    frame();
+    expect([...said, shown.text(".nbp-count")]).toEqual([
+      "412 of 1,563 batches",
+      "paused",
+      "500 of 1,563 batches",
+    ]);
+  });
+
+  test("is closed after a while, and opened when it comes back", () => {
+    const shown = live();
+    scroll(shown, false);
+    vi.advanceTimersByTime(1000);
+    scroll(shown, true);
+    vi.advanceTimersByTime(5000);
+    scroll(shown, false);
+    vi.advanceTimersByTime(5000);
+    scroll(shown, true);
+    expect(model.sentOf("view").map((view) => view.open)).toEqual([true, false, true]);
   });
 });
 
