@@ -379,15 +379,19 @@ def test_loader_has_one_panel_for_all_epochs(open_cells):
     ) == ("16 of 16 batches", False, True, "3")
 
 
+# Ten runs, each with its panel.
+TEN = """
+for _ in range(10):
+    runs.append(nbpipe.source(range(5)).map(slow).start())
+    display(runs[-1])
+"""
+
+
 def test_thirty_runs_in_one_notebook_cost_what_is_in_sight(open_cells):
     """Panels that are scrolled out of sight are closed; one that comes back is up to date."""
     page = open_cells(
         SETUP + "from nbpipe.jupyter.panel import panel_of\nruns = []",
-        *[
-            "for _ in range(10):\n    runs.append(nbpipe.source(range(5)).map(slow).start())\n"
-            "    display(runs[-1])"
-        ]
-        * 3,
+        *[TEN] * 3,
         "print(sum(panel_of(one).wanted for one in runs))",
         "print(list(runs[-1]))",
     )
