@@ -164,10 +164,10 @@ ROWS: tuple[tuple[str, Callable[[Found], str]], ...] = (
     ("pure Python, 2 threads [items/s]", rate("pure 2")),
     ("2 threads against 1", gain),
     ("W1, three no-op stages [items/s]", rate("W1")),
-    ("W1, CPU of an item [us]", least("W1", "cpu_us", ".1f")),
+    ("W1, CPU of an item [µs]", least("W1", "cpu_us", ".1f")),
     ("W2, 5 ms and 1 ms of waiting [items/s]", rate("W2")),
     ("W2, of what its sleeps allow", share_of_bare),
-    ("W2, CPU of an item [us]", least("W2", "cpu_us", ".0f")),
+    ("W2, CPU of an item [µs]", least("W2", "cpu_us", ".0f")),
     ("W2, voluntary switches an item", least("W2", "switches", ".1f")),
 )
 

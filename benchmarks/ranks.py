@@ -51,7 +51,7 @@ def main() -> None:
     say(
         f"{os.cpu_count()} cores, {ITEMS} items, steps of {STEP_S * 1e3:g} ms, rank 1 {SLOWER} "
         f"times slower; median of {ROUNDS} rounds\n\n{markdown(head, rows)}\n\n"
-        f"one claim, both ranks at once: {max(a['claim_us'] for a in answers):.0f} us"
+        f"one claim, both ranks at once: {max(a['claim_us'] for a in answers):.0f} µs"
     )
 
 

@@ -30,7 +30,7 @@ def table(results: Results) -> str:
         for who in (OURS, _VIEWS)
         if BY_KEY[key].is_rated and results.by_round(key, who, RATE)
     ]
-    head = ("workload", "items/s", "of bare", "CPU us/item", *PEERS, "against the best of them")
+    head = ("workload", "items/s", "of bare", "CPU µs/item", *PEERS, "against the best of them")
     return markdown(head, rows)
 
 

@@ -17,7 +17,7 @@ Column = tuple[str, str, float]  # heading with the unit, number in a measuremen
 _RATES: tuple[Column, ...] = (
     ("items/s", RATE, 1),
     ("us/item", "us_per_item", 1),
-    ("CPU us/item", "cpu_us_per_item", 1),
+    ("CPU µs/item", "cpu_us_per_item", 1),
 )
 COLUMNS: dict[str, tuple[Column, ...]] = {  # by the module that measures
     "stream": (
@@ -44,8 +44,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {  # by the module that measures
         ("out of order", "disordered", 1),
     ),
     "polling": (
-        ("CPU us/item, nobody reads", "cpu_us_per_item_plain", 1),
-        ("CPU us/item, 4 Hz", "cpu_us_per_item_polled", 1),
+        ("CPU µs/item, nobody reads", "cpu_us_per_item_plain", 1),
+        ("CPU µs/item, 4 Hz", "cpu_us_per_item_polled", 1),
         ("reader's CPU, % of the epoch's", "added_share", 100),
         ("reader's CPU, % of a core", "of_a_core", 100),
     ),

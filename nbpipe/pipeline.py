@@ -577,7 +577,7 @@ def _check_read_ahead(chain: Chain, *, isolate: bool) -> None:
     if isolate:
         raise ArgumentError(
             "read_ahead must be False with isolate=True: the process of the stages is told of an "
-            "epoch when the loop begins it; leave out one of the two"
+            "epoch when the training loop begins it; leave out one of the two"
         )
     claims = claims_in(chain)
     if claims:

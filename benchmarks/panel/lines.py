@@ -21,7 +21,7 @@ class Line:
 
     Attributes:
         what: what was measured.
-        unit: "%", "s", "us", "B" or "1/s".
+        unit: "%", "s", "µs", "B" or "1/s".
         values: a number for each round.
         at_most: largest median that meets the goal; None where there is no goal.
     """
@@ -99,7 +99,7 @@ def _lines(results: Results) -> list[Line]:
         Line("- its threads alone, of the process", "%", _own(results), 0.01),
         Line("W2: no view adds, CPU per item", "%", _extra(results, "no view"), 0.0),
         Line("- its thread alone, of a core", "%", of("W2", "no view", panels), 0.0),
-        Line("- CPU per item, never shown", "us", of("W2", "plain", w2)),
+        Line("- CPU per item, never shown", "µs", of("W2", "plain", w2)),
         Line("browser: the panel adds to its page", "%", added("renderer_share"), 0.08),
         Line("- to all of Chromium", "%", added("chromium_share")),
         Line("- the page without a view", "%", six("no view", "renderer_share")),

@@ -132,7 +132,7 @@ _WHOLE_FROM = 100  # amounts from here on need no decimals
 _ALMOST = 0.95  # rounds to 1
 _MINUTE_S = 60
 _HOUR_S = 3600
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = {
     "": 1,
     "b": 1,

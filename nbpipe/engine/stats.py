@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..base.format import format_bytes, format_rate, format_seconds, format_share, html_table
 from ..errors import UnknownStageError, near_match
-from ..ops.stage import Stage
+from ..ops.stage import CONSUMER, LOOP, Stage
 
 # -- Counters of a stage, and the frozen `StageStats` that are read from them ----------------------
 # The engine changes counters under its lock; this file only knows the arithmetic.
@@ -540,10 +540,10 @@ class RunStats(Mapping[str, StageStats]):
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows of a table, as text."""
-        head = ["stage", "items", "now", "busy", "starved", "blocked", "calls", "ready", "p50"]
+        head = ["stage", "items", "rate", "busy", "starved", "blocked", "calls", "queue", "p50"]
         rows = [
             [
-                name,
+                LOOP if name == CONSUMER else name,
                 str(row.items_out),
                 format_rate(row.items_per_s),
                 format_share(row.busy),

@@ -76,7 +76,8 @@ def check_end(chain: Chain) -> None:
     if first is not None and stage.executor != "device":
         raise ArgumentError(
             f"{stage.name} must stand before the stages on a device, got it behind {first!r}: what "
-            f"follows to_device is a map with device=, or the loop; move {stage.op} before {first}"
+            "follows to_device is a map with device=, or the training loop; move "
+            f"{stage.op} before {first}"
         )
     inside = next((inner[-1].name for inner in stage.inputs if has_device(inner)), None)
     if inside is not None:

@@ -305,6 +305,7 @@ _OURS_OF_STAGE = {"spec", "named", "placement", "inputs", "given", "made_at"}  #
 _OURS = f"{__name__.partition('.')[0]}."
 
 CONSUMER = "consumer"  # name of the training loop's own row in the stats
+LOOP = "training loop"  # what it is called for people
 
 Chain = tuple["Stage", ...]
 

@@ -11,10 +11,9 @@ from ..base.format import shortened
 from ..base.knobs import KnobChange
 from ..engine.stats import Row
 from ..errors import MissingExtraError
-from ..ops.stage import CONSUMER
+from ..ops.stage import CONSUMER, LOOP
 from .history import Tick, steady_ticks, unix_zero_s, with_gaps
 from .watch import Watched
-from .words import LOOP
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -165,14 +164,14 @@ def _draw_wait(drawn: Any, past: Columns, *, row: int) -> None:
         drawn.add_scatter(
             x=past.at,
             y=shares,
-            name="loop waits",
+            name="training loop waits",
             mode="lines",
             line={"color": _INK, "width": 1},
             hovertemplate=f"%{{y:.0f}} % at %{{x:.4~g}} {past.unit}",
             row=row,
             col=1,
         )
-    drawn.update_yaxes(title_text="loop waits<br>[%]", range=[0, 100], row=row, col=1)
+    drawn.update_yaxes(title_text="training<br>loop waits<br>[%]", range=[0, 100], row=row, col=1)
 
 
 def filled_area(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 
 from ..base.format import format_rate, one_block, shortened, style_sheet
-from ..ops.stage import CONSUMER
+from ..ops.stage import CONSUMER, LOOP
 from .rules import FAILED, HANGS, KEEPS_UP
 from .snapshot import (
     ChangePart,
@@ -23,7 +23,6 @@ from .snapshot import (
 from .watch import Watched
 from .words import (
     HEAD,
-    LOOP,
     as_of,
     call_words,
     diagnosis_line,

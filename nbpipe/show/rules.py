@@ -142,7 +142,9 @@ _ON_DEVICE = {  # by whether it is the copy to the device
         "batches are copied one after the other: send fewer bytes, as uint8 that a map on the "
         "device converts"
     ),
-    False: "it is done for one batch after the other: do less on the device before the loop",
+    False: (
+        "it is done for one batch after the other: do less on the device before the training loop"
+    ),
 }
 _FAR = 0.1  # a way that takes less of the time is not worth a word
 
@@ -175,8 +177,8 @@ def _without_knob(case: Case, load: Load) -> str:
     stage = load.stage
     if case.status.by_loop:
         return (
-            "the loop makes its batches itself, one at a time: set num_workers=2, and they are "
-            "made beside it from the next epoch on"
+            "the training loop makes its batches itself, one at a time: set num_workers=2, and "
+            "they are made beside it from the next epoch on"
         )
     if stage.op == "source":
         return (
@@ -402,7 +404,7 @@ def _deeper(name: str, text: str, knob: Knob | None, enough: int, other: str) ->
     """Advise a deeper buffer: twice as deep at least, four times at most."""
     value = 0 if knob is None else min(max(enough, 2 * knob.value), 4 * knob.value, knob.maximum)
     if knob is None or value <= knob.value:
-        return Diagnosis(name, text, other or "make the loop's pauses shorter")
+        return Diagnosis(name, text, other or "make the training loop's pauses shorter")
     advice = f"try {short_name(name)}.prefetch {value}"
     return Diagnosis(name, text, advice, (name, "prefetch", value))
 

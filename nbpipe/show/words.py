@@ -16,13 +16,13 @@ from ..base.format import (
     text_table,
 )
 from ..engine.stats import worker_count
+from ..ops.stage import LOOP
 from .rules import Diagnosis
 from .snapshot import DiagnosisPart, ExportPart, Snapshot, StagePart
 
 STATES = ("busy", "starved", "blocked", "waiting")
 HEAD = ("stage", "rate", "state", "queue", "calls", "p50 / p95", "errors", "knobs")
 WORKERS = "workers"  # head of one more column, where there are any
-LOOP = "training loop"  # what "consumer" is called for people
 NONE = "\N{EN DASH}"
 _LEAST = 0.005  # smaller shares are left out
 _LINE = 200
@@ -138,8 +138,9 @@ def loop_shares(snapshot: Snapshot) -> dict[str, float]:
 
 
 def loop_words(snapshot: Snapshot) -> str:
-    """Tell what share of the time the training loop is in each state; none before any epoch."""
-    return state_words(loop_shares(snapshot)) if has_begun(snapshot) else NONE
+    """Tell what share of the time the training loop trains, and waits; none before any epoch."""
+    shares = [format_share(share) for share in loop_shares(snapshot).values()]
+    return "training {}, waits for data {}".format(*shares) if has_begun(snapshot) else NONE
 
 
 def has_begun(snapshot: Snapshot) -> bool:

@@ -158,7 +158,7 @@ def test_stats_print_as_a_table():
     stats = RunStats({"<b>": StageStats(items_out=5, busy=0.5, latency_p50_s=0.002)})
     lines = repr(stats).splitlines()
     assert lines[0].split() == [
-        "stage", "items", "now", "busy", "starved", "blocked", "calls", "ready", "p50",
+        "stage", "items", "rate", "busy", "starved", "blocked", "calls", "queue", "p50",
     ]  # fmt: skip
     assert lines[2].split() == [
         "<b>", "5", "0", "items/s", "50", "%", "0", "%", "0", "%", "0/1", "0/0", "2", "ms",

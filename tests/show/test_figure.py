@@ -88,7 +88,7 @@ def test_waits_leave_gaps():
     run = photographs()
     for row in run.past:
         row["time_s"] += 60 * row["epoch"]
-    waits = traces(figure(run))["loop waits"].y
+    waits = traces(figure(run))["training loop waits"].y
     assert waits[5:9] == (62.0, None, None, 62.0)
 
 

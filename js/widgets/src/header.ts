@@ -61,7 +61,7 @@ const FACT_LABELS: Readonly<Record<Fact, string>> = {
   rate: "rate",
   elapsed: "elapsed",
   left: "left",
-  waited: "loop waits for data",
+  waited: "training loop waits",
   cpu: "CPU",
   memory: "buffers",
   process: "own process",
