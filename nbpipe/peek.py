@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from _thread import allocate_lock
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, final
@@ -30,13 +31,16 @@ from .ops.stage import Chain, Stage, address_book, addresses
 
 _HEAD = ("stage", "operation", "items", "output", "range", "per call", "note")
 _FIELDS = 8  # fields of an item that are looked through for a picture
+_WARM_UP_S = 1.0  # one more item is run for its times where all before took less [s]
 _CLOSE_S = 5.0  # how long a coroutine may take to end once it is cancelled
 
 
 def peek(chain: Chain, n: int) -> Peek:
     """Run items through `chain` until `n` came out; leave nothing running.
 
-    It is the beginning of epoch 0 with seed 0. A cache is read, never written.
+    It is the beginning of epoch 0 with seed 0. A cache is read, never written. Where a stage was
+    called once, one more item is run, unless that takes long or may be waited for: the first call
+    of a function opens, imports and compiles what later ones have.
 
     Raises:
         StageError: a stage failed before the last of the items, as in a run.
@@ -57,11 +61,13 @@ class StagePeek:
         op: word for its operation.
         items: items that it gave.
         calls: calls of its function, or reads of its source.
-        time_s: mean time of a call [s]; 0.0 where there was none.
+        time_s: mean time of a call [s], without the first one where there were others; 0.0 where
+            there was none.
         output: type, shape, dtype and range of the first item; None where there was none.
         thumbnail: PNG of the image in the first item, or None.
-        note: what else there is to know: items skipped, calls tried again; "not run" where a cache
-            has what it would make, or a join behind it reads by index.
+        note: what else there is to know: items skipped, calls tried again; "first call" where the
+            time is that of the first; "not run" where a cache has what it would make, or a join
+            behind it reads by index.
     """
 
     address: str
@@ -136,6 +142,9 @@ class _StageNotes:
     thumbnail: bytes | None = None
     notes: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    calls: int = 0
+    retries: int = 0
+    first_ns: int | None = None  # time of the first call
 
 
 class _Table:
@@ -145,6 +154,7 @@ class _Table:
         self._stages = addresses(chain)
         self._book = address_book(chain)
         self._notes = {address: _StageNotes() for address in self._stages}
+        self._full = False
         # A source reads in the order that the stages right after it ask for: those have no work
         # of their own. By the source's address, each of them and how to get at its own item.
         self._together: dict[str, list[tuple[str, int]]] = {}
@@ -163,7 +173,7 @@ class _Table:
 
     def on_items(self, address: str, entries: Iterable[Entry]) -> None:
         """Note what a stage gave; the first item is described before anyone changes it."""
-        for entry in entries:
+        for entry in () if self._full else entries:
             for name, wrapped in self._together.get(address, ((address, 0),)):
                 noted = self._notes[name]
                 noted.items += 1
@@ -175,18 +185,39 @@ class _Table:
 
     def on_failure(self, failure: Failure) -> None:
         """Note an item that failed."""
-        self._notes[failure.stage].failures.append(failure)
+        if not self._full:
+            self._notes[failure.stage].failures.append(failure)
+
+    def on_calls(self, runtimes: Mapping[str, StageRuntime]) -> None:
+        """Note how often each stage was called by now, and how long the first call took."""
+        for address, runtime in runtimes.items():
+            counters, noted = runtime.counters, self._notes[address]
+            if counters.busy_ns and noted.first_ns is None:
+                noted.first_ns = counters.busy_ns // max(1, counters.items_in)
+            if not self._full:
+                noted.calls = counters.items_in if counters.busy_ns else 0
+                noted.retries = counters.retries
+
+    def fill(self) -> bool:
+        """Note no more items, only times; tell whether a stage was called but once."""
+        self._full = True
+        return any(noted.calls == 1 for noted in self._notes.values())
 
     def rows(self, runtimes: dict[str, StageRuntime]) -> Iterator[StagePeek]:
         """Return what was noted, stage by stage."""
         came = any(noted.items for noted in self._notes.values())
         for address, stage in self._stages.items():
-            noted = self._notes[address]
-            counters = runtimes[address].counters if address in runtimes else None
-            calls = counters.items_in if counters and counters.busy_ns else 0
-            if counters and counters.retries:
-                noted.notes.append(f"{counters.retries} tried again")
-            if came and not (noted.items or calls or noted.failures):
+            noted, time_s = self._notes[address], 0.0
+            if noted.calls:
+                counters = runtimes[address].counters
+                later = counters.items_in - 1
+                first_ns = noted.first_ns or 0
+                time_s = (counters.busy_ns - first_ns) / later / 1e9 if later else first_ns / 1e9
+                if not later:
+                    noted.notes.append("first call")
+            if noted.retries:
+                noted.notes.append(f"{noted.retries} tried again")
+            if came and not (noted.items or noted.calls or noted.failures):
                 noted.notes.append("not run")
             if noted.failures:
                 noted.notes.append(
@@ -196,8 +227,8 @@ class _Table:
                 address=address,
                 op=stage.op,
                 items=noted.items,
-                calls=calls,
-                time_s=counters.busy_ns / calls / 1e9 if counters and calls else 0.0,
+                calls=noted.calls,
+                time_s=time_s,
                 output=noted.output,
                 thumbnail=noted.thumbnail,
                 note="; ".join(noted.notes),
@@ -249,6 +280,8 @@ class InlineEngine:
         self._crash: BaseException | None = None
         self._task: Task | None = None
         self._epoch = Epoch(EpochContext(0, 0), memory=None, remember=table.on_failure)
+        sources = [stage for stage in addresses(chain).values() if stage.spec.runs == "source"]
+        self._is_at_hand = all(one.inputs or one.spec.rows is not None for one in sources)
         Builder(_read_only(chain), self._epoch, self._runtime).build()
 
     def _runtime(self, address: str, stage: Stage, prefetch: int) -> StageRuntime:
@@ -266,9 +299,18 @@ class InlineEngine:
         try:
             while len(given) < n and (entry := self._next()) is not None:
                 given.append(entry[1])
+            if len(given) == n and self._table.fill() and self._is_at_hand:
+                self._warm_up()
         finally:
             self._close()
         return given
+
+    def _warm_up(self) -> None:
+        """Run one more item, unless that takes long; what becomes of it is no matter."""
+        busy_ns = sum(runtime.counters.busy_ns for runtime in self.runtimes.values())
+        if busy_ns < _WARM_UP_S * 1e9:
+            with contextlib.suppress(Exception):
+                self._next()
 
     def _next(self) -> Entry | None:
         epoch = self._epoch
@@ -332,6 +374,7 @@ class InlineEngine:
         if not _chooses(node):
             self._table.on_items(node.runtime.address, node.made(task))
         node.settle(task)
+        self._table.on_calls(self.runtimes)
         self._task = None
 
     # -- what the event loop calls, in its thread

@@ -499,7 +499,8 @@ class Pipeline:
     def peek(self, n: int = 1) -> Any:
         """Run until `n` items came out, in this thread; show what each stage gave, and its time.
 
-        Nothing is left running.
+        Nothing is left running. The time is that of a warm call: where there was but one, one more
+        item of a source with an index is run, unless that takes long; else a note says so.
 
         Returns:
             A `Peek`: prints as a table, with pictures of images in a notebook; `.items` holds

@@ -375,3 +375,44 @@ def test_cache_of_another_chain_is_refused(tmp_path):
     with pytest.raises(nbpipe.CacheError) as raised:
         nbpipe.source(range(3)).cache(tmp_path).peek()
     assert raised.type is nbpipe.CacheError
+
+
+# -- warm calls ------------------------------------------------------------------------------
+def test_a_warm_call_is_timed():
+    """Where one item calls a stage once, another is run for the time; neither counts nor shows."""
+    seen = []
+    peek = nbpipe.source(range(5)).map(lambda n: seen.append(n) or n, name="see").peek()
+    (stage,) = (one for one in peek.stages if one.address == "see")
+    assert (seen, peek.items) == ([0, 1], (0,))
+    assert (stage.items, stage.calls, stage.note) == (1, 1, "")
+
+
+def test_items_that_are_enough_are_all():
+    """Where each stage was called again and again, no further item is run."""
+    seen = []
+    nbpipe.source(range(5)).map(lambda n: seen.append(n) or n).peek(3)
+    assert seen == [0, 1, 2]
+
+
+def test_what_may_be_waited_for_is_not_run():
+    """A stream may keep one waiting for its next item: the time of a first call is told as such."""
+
+    def stream():
+        yield 0
+        raise AssertionError("nobody asked")
+
+    peek = nbpipe.source(stream).map(str).peek()
+    assert [stage.note for stage in peek.stages] == ["first call", "first call"]
+
+
+def test_a_failure_of_the_further_item_does_not_matter():
+    """What becomes of the item that is run for its time alone is not told."""
+
+    def fail(number):
+        if number:
+            raise ValueError(number)
+        return number
+
+    for options in ({}, {"on_error": "skip"}):
+        peek = nbpipe.source(range(2)).map(fail, **options).peek()
+        assert (peek.items, peek.stages[1].note) == ((0,), "")
