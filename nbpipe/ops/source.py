@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..base.checks import as_int
 from ..base.digest import source_digest
 from ..base.format import shortened
 from ..errors import ArgumentTypeError, LengthUnknownError
@@ -74,11 +77,21 @@ def source_of(items: Any) -> Source:
     return Source(items=items, plan=IndexPlan.of(items) if _is_indexed(items) else None)
 
 
+# Iterators of Python's own, and how a pipeline does the same, again in every epoch.
+_INSTEAD: dict[type, str] = {
+    enumerate: "source(items).enumerate()",
+    map: "source(items).map(fn)",
+    filter: "source(items).filter(fn)",
+    zip: "nbpipe.zip(source(one), source(other))",
+    reversed: "source(items[::-1])",
+}
+
+
 def _refuse(items: Any) -> None:
     if inspect.isclass(items) and not hasattr(type(items), "__iter__"):
         raise ArgumentTypeError(
             f"source must be a collection or a function, got the class {items.__name__}; "
-            "give an instance"
+            f"{_of_class(items)}"
         )
     if isinstance(items, str | bytes | bytearray):
         raise ArgumentTypeError(
@@ -89,8 +102,8 @@ def _refuse(items: Any) -> None:
     if isinstance(items, Iterator | AsyncIterator) or inspect.isgenerator(items):
         raise ArgumentTypeError(
             "source must be something that can be read again for every epoch, got an "
-            f"object of type {type(items).__name__}, which is empty the second time; give the "
-            "function that makes it, source(make), or source(list(...))"
+            f"object of type {type(items).__name__}, which is empty the second time; "
+            f"{_of_iterator(items)}"
         )
     if isinstance(items, Mapping):
         raise ArgumentTypeError(
@@ -106,21 +119,65 @@ def _refuse(items: Any) -> None:
     _refuse_what_cannot_be_read(items)
 
 
+def _of_class(kind: type) -> str:
+    """Tell what to give in the place of a class."""
+    if kind in _INSTEAD:
+        return f"write {_INSTEAD[kind]}"
+    if issubclass(kind, Iterator):
+        made = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+        return f"give a function that makes one for every epoch: source(lambda: {made}())"
+    return f"give an instance: source({kind.__name__}(...))"
+
+
+def _of_iterator(items: Any) -> str:
+    """Tell what to give in the place of an iterator."""
+    kind = type(items)
+    if kind in _INSTEAD:
+        return f"write {_INSTEAD[kind]}, or source(list(...))"
+    if isinstance(items, io.IOBase):
+        return "give the function that opens it, source(lambda: open(path)), or source(list(...))"
+    if kind.__module__ == "itertools":
+        return (
+            f"give the function that makes it, source(lambda: itertools.{kind.__name__}(...)), or, "
+            "where it ends, source(list(...))"
+        )
+    return "give the function that makes it, source(make), or source(list(...))"
+
+
 def _refuse_tables(items: Any) -> None:
     """Refuse what reads by column or by label where one expects rows."""
-    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas")):
+    kind = type(items)
+    if getattr(items, "shape", None) == () and hasattr(items, "dtype"):
+        raise ArgumentTypeError(
+            f"source must be a collection of items, got a {kind.__name__} without dimensions, "
+            f"{_short(items)}; give source([...]), or source(range(n)) for the numbers below n"
+        )
+    if not any(hasattr(items, name) for name in ("iloc", "iter_rows", "to_pandas", "compute")):
         return
     if hasattr(items, "columns"):
         raise ArgumentTypeError(
-            f"source must be a collection of items, got a {type(items).__name__}; for its rows "
-            "give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
-            "source(range(len(df)))"
+            f"source must be a collection of items, got a {kind.__name__}; {_of_table(items)}"
         )
     if hasattr(items, "iloc"):
         raise ArgumentTypeError(
-            f"source must be a collection of items, got a {type(items).__name__}, which is read "
+            f"source must be a collection of items, got a {kind.__name__}, which is read "
             "by label; give source(series.tolist())"
         )
+
+
+def _of_table(table: Any) -> str:
+    """Tell how to give the rows of a table of pyarrow, pandas, polars or dask."""
+    if hasattr(table, "to_pylist"):
+        return (
+            "for its rows give source(table.to_pylist()), for row numbers "
+            "source(range(table.num_rows))"
+        )
+    if hasattr(table, "compute"):
+        return "for its rows give source(df.compute().to_dict('records'))"
+    return (
+        "for its rows give source(df.to_dict('records')) or source(df.to_dicts()), for row numbers "
+        "source(range(len(df)))"
+    )
 
 
 def _refuse_what_cannot_be_read(items: Any) -> None:
@@ -130,7 +187,7 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
     if not callable(items):
         raise ArgumentTypeError(
             f"source must be a collection, a dataset or a function that returns an iterator, "
-            f"got {_short(items)}"
+            f"got {_short(items)}{_of_single(items)}"
         )
     try:
         parameters = inspect.signature(items).parameters.values()
@@ -146,6 +203,17 @@ def _refuse_what_cannot_be_read(items: Any) -> None:
             f"source function must take no arguments, got one that needs {', '.join(needed)}; "
             "use functools.partial"
         )
+
+
+def _of_single(items: Any) -> str:
+    """Tell what may be meant by an object that cannot be read."""
+    if isinstance(items, PurePath):
+        return "; for its files give source(sorted(path.glob('*.jpg'))), for itself source([path])"
+    if as_int(items) is not None:
+        return f"; for the numbers below it give source(range({items}))"
+    if hasattr(items, "to_batches"):
+        return "; for its batches of rows give source(lambda: dataset.to_batches())"
+    return ""
 
 
 def _is_indexed(items: Any) -> bool:

@@ -3,8 +3,10 @@
 import asyncio
 import collections
 import functools
+import io
 import itertools
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -482,8 +484,22 @@ FOR_ROWS = (
             "every epoch, got an object of type generator, " + EMPTY_SECOND + "source(list(...))",
         ),
         (iter([1]), "every epoch, got an object of type list_iterator, " + EMPTY_SECOND),
-        (map(str, [1]), "every epoch, got an object of type map, " + EMPTY_SECOND),
-        (itertools.count(), "every epoch, got an object of type count, " + EMPTY_SECOND),
+        (map(str, [1]), "which is empty the second time; write source(items).map(fn), or source("),
+        (enumerate([1]), "write source(items).enumerate(), or source(list(...))"),
+        (zip([1], strict=True), "write nbpipe.zip(source(one), source(other)), or"),
+        (io.StringIO(), "give the function that opens it, source(lambda: open(path)), or"),
+        (
+            itertools.count(),
+            "the function that makes it, source(lambda: itertools.count(...))",
+        ),
+        (
+            itertools.count,
+            "class count; give a function that makes one for every epoch: source(lambda: itertools",
+        ),
+        (range, "got the class range; give an instance: source(range(...))"),
+        (map, "got the class map; write source(items).map(fn)"),
+        (np.array(3), "got a ndarray without dimensions, array(3); give source([...]), or"),
+        (Path("photos"), "; for its files give source(sorted(path.glob('*.jpg')))"),
         (draw(1), "every epoch, got an object of type async_generator, " + EMPTY_SECOND),
         (
             {"a": 1},
@@ -511,7 +527,10 @@ FOR_ROWS = (
             Frame,
             "source must be a collection or a function, got the class Frame; give an instance",
         ),
-        (5, "source must be a collection, a dataset or a function that returns an iterator, got 5"),
+        (
+            5,
+            "that returns an iterator, got 5; for the numbers below it give source(range(5))",
+        ),
         (None, "source must be a collection, a dataset or a function that returns an iterator"),
         (
             needs_arguments,
@@ -530,6 +549,21 @@ FOR_ROWS = (
 def test_sources(items, message):
     """What cannot be read again and again, in one order, is refused with the fix."""
     assert message in refusal(items)
+
+
+def test_what_is_advised_works():
+    """Each way out that a refusal of a table or an iterator names gives its items."""
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"a": [1, 2]})
+    for refused, advised, items in (
+        (table, "table.to_pylist()", [{"a": 1}, {"a": 2}]),
+        (table, "range(table.num_rows)", [0, 1]),
+        (table.to_batches()[0], "table.to_pylist()", [{"a": 1}, {"a": 2}]),
+        (itertools.count, "lambda: itertools.count()", [0, 1]),
+    ):
+        assert f"source({advised})" in refusal(refused)
+        made = eval(advised, {"table": table, "itertools": itertools})
+        assert list(nbpipe.source(made).take(2)) == items
 
 
 def test_a_long_value_is_cut():
