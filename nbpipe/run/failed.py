@@ -99,6 +99,9 @@ class SourceItem:
         return summarize(value)
 
 
+_Known = tuple[tuple[SourceItem, ...], str]
+
+
 class Origins:
     """Tells which items of the source failed items were made of.
 
@@ -115,7 +118,7 @@ class Origins:
         self.resumed: set[int] = set()
         self._chain = chain
         self._full_names = {address: full for full, address in address_book(chain).items()}
-        self._known: dict[tuple[Any, ...], tuple[SourceItem, ...]] = {}
+        self._known: dict[tuple[Any, ...], _Known] = {}
         self._orders: dict[tuple[Any, ...], ResolvedOrder] = {}  # the last one that was asked for
 
     def named(self, failures: Iterable[Failure]) -> Failures:
@@ -123,25 +126,31 @@ class Origins:
         return Failures(map(self._named, failures))
 
     def _named(self, failure: Failure) -> Failure:
-        found = self.of(failure)
-        if not found:
-            return failure
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        return replace(failure, source=found[0].text + more, index=found[0].index)
+        found, text = self._known_of(failure)
+        return replace(failure, source=text, index=found[0].index if found else None)
 
     def of(self, failure: Failure) -> tuple[SourceItem, ...]:
         """Return the items that a failed one was made of: of a batch the first, or all."""
+        return self._known_of(failure)[0]
+
+    def _known_of(self, failure: Failure) -> _Known:
+        """Return them with what the table says of them, looked up once."""
         key = (failure.stage, failure.path, failure.epoch)
-        if key not in self._known:
+        known = self._known.get(key)
+        if known is None:
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
-            try:
-                found = self._found(failure)
-            except Exception:  # noqa: BLE001 - a source is the user's, and may have changed
-                LOG.debug("the source of a failed item is not known", exc_info=True)
-                found = ()
-            self._known[key] = found
-        return self._known[key]
+            known = self._known[key] = self._looked_up(failure)
+        return known
+
+    def _looked_up(self, failure: Failure) -> _Known:
+        try:
+            found = self._found(failure)
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            return found, found[0].text + more if found else ""
+        except Exception:  # noqa: BLE001 - a source is the user's, and may have changed
+            LOG.debug("the source of a failed item is not known", exc_info=True)
+            return (), ""
 
     def _found(self, failure: Failure) -> tuple[SourceItem, ...]:
         *numbers, name = self._full_names[failure.stage].split("/")
