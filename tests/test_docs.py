@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -133,3 +134,13 @@ def test_site_is_made_without_a_warning(tmp_path):
     pages = {path.stem for path in (tmp_path / "docs").glob("*.html")}
     assert pages == {path.stem for path in ROOT.glob("docs/*.md")}
     assert "nbpipe.Pipeline.map" in (tmp_path / "docs/reference.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_notebook_looks_finished(path):
+    """A notebook is stored without outputs: a picture stands for what it shows; no link is dead."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    text = "".join("".join(one["source"]) for one in cells if one["cell_type"] == "markdown")
+    links = [one.partition("#")[0] for one, _ in LINK.findall(text) if "://" not in one]
+    assert [one for one in links if not (path.parent / one).exists()] == []
+    assert any(one.endswith(".png") for one in links)

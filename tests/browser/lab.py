@@ -456,8 +456,9 @@ def open_notebook(
     folder: Path,
     *,
     theme: str = "JupyterLab Light",
-    height: int = 900,
     kind: type[Opened] = NotebookPage,
+    scale: float = 2,
+    **size: int,
 ) -> Iterator[Opened]:
     """Open `source` and the modules beside it, copied to `folder`, in a JupyterLab of its own."""
     for module in source.parent.glob("*.py"):
@@ -465,7 +466,7 @@ def open_notebook(
     notebook = Path(shutil.copy(source, folder))
     with (
         serve_lab(folder, theme=theme) as address,
-        open_page(browser, address, height=height, scale=2, kind=kind) as page,
+        open_page(browser, address, scale=scale, kind=kind, **size) as page,
     ):
         page.open(notebook.name)
         yield page

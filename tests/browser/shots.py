@@ -1,52 +1,90 @@
-"""Take the README's pictures: python -m tests.browser.shots [FOLDER]."""
+"""Take the pictures of pages and notebooks: python -m tests.browser.shots [FOLDER] [NAME...]."""
 
+import io
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
+from PIL import Image
 from playwright.sync_api import Browser
 
-from tests.browser.lab import QUICKSTART, ROOT, open_chromium, open_notebook
+from tests.browser.lab import QUICKSTART, ROOT, open_chromium, open_notebook, write_notebook
 from tests.browser.panel import PanelPage
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 LIVE = ROOT / "notebooks" / "02_live.ipynb"
+PROCESSES = ROOT / "notebooks" / "03_processes.ipynb"
+EXPORT = ROOT / "notebooks" / "04_export.ipynb"
+TRAINING = ROOT / "notebooks" / "05_training.ipynb"
 WATCH_MS = 5000  # so long the panel is watched before and after the slider moves
+# The moving picture: of the panel and of the cell below it, which trains.
+FRAME_MS, FRAMES, FIRST_TURN, TURNS = 500, 28, 8, 6
+MOVING_WIDTH, MOVING_HEIGHT, COLOURS = 1100, 930, 96
+LONG = """
+chain = files.repeat(100).map(read, concurrency=2)
+pipe = chain.map(decode).map(augment).batch(16)
+"""
+LOOP = "for batch in run:  # this cell is busy until it ends\n    train(batch)"
 
 
-def take_quickstart(browser: Browser, name: str, folder: Path) -> None:
-    """Run the quickstart in a theme, and picture it with the pipeline's table at the top."""
+@contextmanager
+def opened(
+    browser: Browser, path: Path, theme: str, *, scale: float = 2, **size: int
+) -> Iterator[PanelPage]:
+    """Open a notebook with its panel, and close it."""
     with (
         tempfile.TemporaryDirectory() as empty,
-        open_notebook(browser, QUICKSTART, Path(empty), theme=THEMES[name]) as notebook,
+        open_notebook(
+            browser, path, Path(empty), theme=THEMES[theme], kind=PanelPage, scale=scale, **size
+        ) as notebook,
     ):
-        notebook.command("application:toggle-left-area")
-        notebook.run_all()
-        notebook.show_output("nbpipe-table")
-        notebook.page.locator(".nbpipe-table:visible").first.wait_for()
-        notebook.page.screenshot(path=folder / f"quickstart-{name}.png")
+        notebook.page.evaluate("window.jupyterapp.shell.collapseLeft()")
+        yield notebook
+
+
+def run_until(notebook: PanelPage, beginning: str) -> int:
+    """Run all cells before the one that begins so, start that, and return its place."""
+    sources = notebook.sources()
+    last = next(n for n, source in enumerate(sources) if source.startswith(beginning))
+    for index, source in enumerate(sources[:last]):
+        if notebook.cell(index)["cell_type"] == "code":
+            notebook.replace(index, re.sub(r"^seconds = \d+", "seconds = 600", source))
+            notebook.run_cell(index)
+    notebook.panel().wait_for()
+    notebook.start_cell(last)
+    notebook.wait_state("running")
+    notebook.page.wait_for_timeout(WATCH_MS)
+    return last
+
+
+def take_alone(browser: Browser, path: Path, beginning: str, file: Path) -> None:
+    """Picture the panel alone, while a cell of a notebook iterates."""
+    with opened(browser, path, "light", width=1200, height=1500) as notebook:
+        run_until(notebook, beginning)
+        notebook.panel().screenshot(path=file)
+        notebook.button("stop").click()
+
+
+def take_output(browser: Browser, path: Path, beginning: str, file: Path) -> None:
+    """Picture what the cell of a notebook gives that begins so."""
+    with opened(browser, path, "light", width=1100, height=1500) as notebook:
+        sources = notebook.sources()
+        last = next(n for n, source in enumerate(sources) if source.startswith(beginning))
+        for index in range(last + 1):
+            if notebook.cell(index)["cell_type"] == "code":
+                notebook.run_cell(index)
+        notebook.show_cell(last)
+        notebook.page.locator(".jp-Cell.jp-mod-active .jp-OutputArea-output").screenshot(path=file)
 
 
 def take_panel(browser: Browser, name: str, folder: Path) -> None:
     """Train as the second notebook does, move a slider, and picture the panel meanwhile."""
-    with (
-        tempfile.TemporaryDirectory() as empty,
-        open_notebook(
-            browser, LIVE, Path(empty), theme=THEMES[name], kind=PanelPage, height=1000
-        ) as notebook,
-    ):
-        notebook.command("application:toggle-left-area")
-        sources = notebook.sources()
-        trains = next(n for n, source in enumerate(sources) if source.startswith("train("))
-        for index, source in enumerate(sources[:trains]):
-            if notebook.cell(index)["cell_type"] == "code":
-                notebook.replace(index, re.sub(r"^seconds = \d+", "seconds = 600", source))
-                notebook.run_cell(index)
-        notebook.panel().wait_for()
-        notebook.start_cell(trains)
-        notebook.wait_state("running")
-        notebook.page.wait_for_timeout(WATCH_MS)
+    with opened(browser, LIVE, name, height=1000) as notebook:
+        trains = run_until(notebook, "train(")
         notebook.slider("read").focus()
         for _ in range(6):
             notebook.page.keyboard.press("ArrowRight")
@@ -58,14 +96,76 @@ def take_panel(browser: Browser, name: str, folder: Path) -> None:
         notebook.wait_ran(trains)
 
 
-def main(folder: Path) -> None:
-    """Take the pictures in every theme."""
+def take_moving(browser: Browser, name: str, folder: Path) -> None:
+    """Film a slider that is moved while the cell below it trains."""
+    cells = [one.source for one in nbformat.read(QUICKSTART, 4).cells if one.cell_type == "code"]
+    shown, model = (
+        next(n for n, source in enumerate(cells) if source.startswith(beginning))
+        for beginning in ("run = ", "torch.manual_seed")
+    )
+    setup = "\n\n".join([*cells[:shown], cells[model], LONG])
+    with tempfile.TemporaryDirectory() as own:
+        path = write_notebook(Path(own) / "moving.ipynb", setup, cells[shown], LOOP)
+        for one in QUICKSTART.parent.glob("*.py"):
+            (path.parent / one.name).write_bytes(one.read_bytes())
+        size = {"width": MOVING_WIDTH, "height": MOVING_HEIGHT}
+        with opened(browser, path, name, scale=1, **size) as notebook:
+            run_until(notebook, LOOP)
+            notebook.panel().locator("summary").first.click()  # the chart makes room for the cell
+            notebook.show_cell(2)
+            notebook.slider("read").focus()
+            frames = []
+            for number in range(FRAMES):
+                if FIRST_TURN <= number < FIRST_TURN + TURNS:
+                    notebook.page.keyboard.press("ArrowRight")
+                frames.append(Image.open(io.BytesIO(notebook.page.screenshot())))
+                notebook.page.wait_for_timeout(FRAME_MS)
+            notebook.button("stop").click()
+    save_moving(frames, folder / f"moving-{name}.gif")
+
+
+def save_moving(frames: list[Image.Image], file: Path) -> None:
+    """Write frames as one moving picture, with the colours of its first and last frame."""
+    width, height = frames[0].size
+    both = Image.new("RGB", (width, 2 * height))
+    both.paste(frames[0], (0, 0))
+    both.paste(frames[-1], (0, height))
+    few = both.quantize(COLOURS)
+    small = [one.convert("RGB").quantize(palette=few, dither=Image.Dither.NONE) for one in frames]
+    pauses = [FRAME_MS] * (len(small) - 1) + [6 * FRAME_MS]
+    small[0].save(file, save_all=True, append_images=small[1:], duration=pauses, loop=0)
+
+
+def slim(file: Path) -> None:
+    """Write a picture with few colours: a panel has no more."""
+    picture = Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    picture.save(file, optimize=True)
+
+
+def main(folder: Path, wanted: list[str]) -> None:
+    """Take the pictures that are wanted, in every theme; all where none is named."""
     folder.mkdir(parents=True, exist_ok=True)
     with open_chromium() as browser:
+        if "quickstart" in wanted:
+            take_alone(browser, QUICKSTART, "for epoch in", folder / "quickstart.png")
+        if "lock" in wanted:
+            take_alone(browser, PROCESSES, "threads_per_s", folder / "lock.png")
+        if "module" in wanted:
+            take_output(browser, EXPORT, 'print(Path("photo_loader.py")', folder / "module.png")
+        if "resumed" in wanted:
+            take_output(browser, TRAINING, "figure, axis", folder / "resumed.png")
         for name in THEMES:
-            take_quickstart(browser, name, folder)
-            take_panel(browser, name, folder)
+            if "panel" in wanted:
+                take_panel(browser, name, folder)
+            if "moving" in wanted:
+                take_moving(browser, name, folder)
+
+    for file in folder.glob("*.png"):
+        slim(file)
 
 
 if __name__ == "__main__":
-    main(Path(*sys.argv[1:2] or [ROOT / "docs" / "images"]))
+    main(
+        Path(*sys.argv[1:2] or [ROOT / "docs" / "images"]),
+        sys.argv[2:] or ["quickstart", "lock", "module", "resumed", "panel", "moving"],
+    )
