@@ -67,17 +67,17 @@ def with_gaps(ticks: Sequence[Tick]) -> list[tuple[float, Tick]]:
     Nothing runs between epochs. A row speaks for the second before it, so the second edge lies
     so long before the first row of an epoch.
     """
+    times = [time_of(tick) for tick in ticks]
     found: list[tuple[float, Tick]] = []
-    epoch: object = None  # of the tick before
-    for tick in ticks:
-        time_s = time_of(tick)
-        if tick[0]["epoch"] != epoch and found:
-            last_s, before_s = found[-1][0], found[-2:][0][0]
-            if time_s - last_s > _GAP * max(1.0, last_s - before_s):
-                edge_s = min(1.0, (time_s - last_s) / 3)
-                found += [(last_s + edge_s, []), (time_s - edge_s, [])]
+    for place, tick in enumerate(ticks):
+        time_s, last_s = times[place], times[max(0, place - 1)]
+        near = times[max(0, place - 2) : place], times[place : place + 2]
+        usual_s = min((two[1] - two[0] for two in near if len(two) > 1), default=1.0)
+        starts = tick[0]["epoch"] != ticks[max(0, place - 1)][0]["epoch"]
+        if starts and time_s - last_s > _GAP * max(1.0, usual_s):
+            edge_s = min(1.0, (time_s - last_s) / 3)
+            found += [(last_s + edge_s, []), (time_s - edge_s, [])]
         found.append((time_s, tick))
-        epoch = tick[0]["epoch"]
     return found
 
 

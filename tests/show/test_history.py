@@ -55,6 +55,13 @@ def test_time_between_epochs_is_a_gap():
     assert (rates[7], found["epoch"]) == (rates[8], 1)
 
 
+def test_gap_behind_an_epoch_with_few_rows():
+    """Rows far apart in one epoch, as while its workers start, hide no gap behind it."""
+    run = resting(photographs())
+    run.past = [row for row in run.past if row["time_s"] < 1 or row["time_s"] > 5]
+    assert history(run)["stages"]["files"].count(None) == 1
+
+
 def test_gaps_are_bounded_with_the_points():
     """Epochs of a second, each after a rest, leave no more points than were asked for."""
     run = photographs()

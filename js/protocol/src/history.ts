@@ -40,14 +40,15 @@ export class History {
       return; // older than what is known: a message that was overtaken
     }
     const isNext = last !== undefined && snapshot.epoch !== this.epoch;
-    if (isNext && snapshot.time_s - last > GAP_S) {
+    const isGap = isNext && snapshot.time_s - last > GAP_S;
+    if (isGap) {
       this.time_s.push(last);
       for (const column of this.columns.values()) {
         column.push(null);
       }
     }
     this.epoch = snapshot.epoch;
-    const joins = before !== undefined && last !== undefined && last - before < STEP_S;
+    const joins = !isGap && before !== undefined && last !== undefined && last - before < STEP_S;
     if (joins) {
       this.time_s[this.time_s.length - 1] = snapshot.time_s;
     } else {

@@ -45,13 +45,14 @@ describe("a history", () => {
     const history = new History();
     history.append(at(0));
     history.append(at(1));
-    history.append(at(1.2, 1, { state: "finished" }));
+    history.append(at(1.25));
+    history.append(at(1.5, 1, { state: "finished" }));
     history.append(at(60, 1, { state: "finished" }));
     history.append(at(90, 2, { epoch: 2 }));
-    history.append(at(91, 2, { epoch: 2 }));
+    history.append(at(90.25, 2, { epoch: 2 }));
     expect([history.time_s, history.rates("consumer")]).toEqual([
-      [0, 1, 1, 90, 91],
-      [1, 1, null, 2, 2],
+      [0, 1, 1.25, 1.25, 90, 90.25],
+      [1, 1, 1, null, 2, 2],
     ]);
   });
 
