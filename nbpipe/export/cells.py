@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -379,9 +380,16 @@ class Definition:
         tree = tree_of(body)
         first, *rest = expression(body if tree and len(tree.body) == 1 else f"({body})")
         above, after = _comments(self.cell.lines, node) if self._is_alone(node) else ([], "")
-        words = ", ".join(filter(None, [*parameters, ast.unparse(node.args)]))
+        words = ", ".join(filter(None, [*parameters, self._parameters(node)]))
         lines = [f"return {first}", *rest]
         return "\n".join([*above, f"def {name}({words}):", *indented(lines)]) + after
+
+    def _parameters(self, node: ast.Lambda) -> str:
+        """Return the parameters of a lambda, as they were written where that is in one line."""
+        whole = ast.get_source_segment(self.cell.text, node) or ""
+        head = whole.removesuffix(ast.get_source_segment(self.cell.text, node.body) or "")
+        found = re.fullmatch(r"lambda\s*(.*?)\s*:\s*\(*\s*", head)
+        return found[1] if found and tree_of(f"def f({found[1]}): 0") else ast.unparse(node.args)
 
     def _is_alone(self, node: ast.Lambda) -> bool:
         rows = {node.lineno, node.end_lineno}
@@ -528,13 +536,17 @@ class Cells:
         same = [one for one in self._newest if one.cell.text == text]
         return _found(same, code) or _found(self._newest, code)
 
-    def imports(self) -> list[Import]:
-        """List the imports of modules and members, newest first; relative ones are left out."""
+    def imports(self, package: str = "") -> list[Import]:
+        """List the imports of modules and members, newest first.
+
+        Args:
+            package: what relative ones begin at; without one they are left out.
+        """
         return [
             one
             for statement in self._newest
             if statement.cell.binds
-            for one in reversed(list(imports_in([statement.node])))
+            for one in reversed(list(imports_in([statement.node], package)))
         ]
 
     @functools.cached_property
@@ -581,14 +593,15 @@ def _found(statements: Sequence[Statement], code: CodeType) -> Definition | None
     return next((one for one in tried if one is not None), None)
 
 
-def imports_in(nodes: Iterable[ast.AST]) -> Iterator[Import]:
-    """Return the imports in code, outside of functions and classes, without relative ones."""
+def imports_in(nodes: Iterable[ast.AST], package: str = "") -> Iterator[Import]:
+    """Return the imports in code, outside of functions and classes, as those of a package."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
                 yield Import(one.name, None, one.asname)
         elif isinstance(node, ast.ImportFrom):
-            for one in () if node.level else node.names:
-                yield Import(str(node.module), one.name, one.asname)
+            name = "." * node.level + (node.module or "")
+            for one in node.names if package or not node.level else ():
+                yield Import(resolve_name(name, package), one.name, one.asname)
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
-            yield from imports_in(ast.iter_child_nodes(node))
+            yield from imports_in(ast.iter_child_nodes(node), package)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import collections
 import contextlib
 import functools
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import (
@@ -35,8 +38,8 @@ from .collect import Collector, Scope, Use, refusal, refuse_older, secret_refusa
 from .definitions import is_defined
 from .difference import same_value
 from .held import handle_in, kind_of, secret_in
-from .literals import NoLiteral, group
-from .module import Module, Parameter, Piece, Spelling, stage_words
+from .literals import NoLiteral, group, quoted
+from .module import Comments, Line, Module, Parameter, Piece, Spelling, commented, stage_words
 from .pieces import (
     Called,
     Place,
@@ -134,6 +137,9 @@ def _function(value: FunctionType, place: Place) -> str:
         same = _member(value, place)
         if same is not None:
             return same
+        live = place.scope.namespace.get(value.__name__)
+        if getattr(live, "__code__", None) == value.__code__ and not same_value(value, live):
+            return new_function(value, place, value.__name__, [])  # of a loop, with other defaults
         same = place.collector.same_name(place.scope, value, place.use)
         if same is not None:
             place.collector.need(place.scope, same, place.use)
@@ -253,12 +259,6 @@ def _object(value: Any, place: Place) -> str:
 
 
 # -- Arguments: plain options of stages as source --------------------------------------------------
-def _quoted(text: str) -> str:
-    """Write a text in double quotes where that needs no more escapes."""
-    single = repr(text)
-    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
-
-
 def _claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
     """Write the arguments of a claim; a store of this process is refused."""
     arguments = [f"chunk={spec.chunk}"]
@@ -270,7 +270,7 @@ def _claim_arguments(stage: Stage, spec: Claim, use: Use) -> list[str]:
             "and call torch.distributed.init_process_group before the first epoch",
             use,
         )
-    return [*arguments, *([f"name={_quoted(stage.name)}"] if stage.named else [])]
+    return [*arguments, *([f"name={quoted(stage.name)}"] if stage.named else [])]
 
 
 def _target_of(stage: Stage, use: Use) -> Target:
@@ -293,7 +293,7 @@ def _policy_arguments(policy: FailurePolicy) -> list[str]:
     if retry is not None:
         inner = [str(retry.times)]
         inner += [f"backoff_s={retry.backoff_s!r}"] if retry.backoff_s else []
-        inner += [f"then={_quoted(retry.then)}"] if retry.then != "raise" else []
+        inner += [f"then={quoted(retry.then)}"] if retry.then != "raise" else []
         arguments.append(f"on_error=nbpipe.Retry({', '.join(inner)})")
     elif policy.skips:
         arguments.append('on_error="skip"')
@@ -520,14 +520,24 @@ def drafted(chain: Stages, collector: Collector, home: Scope) -> Module:
     """
     before = collector.found.copied()
     writer = _ChainWriter(chain, collector, home)
-    whole = writer.chain(chain)
-    hidden = writer.read & writer.parameters.keys()
-    if hidden:  # a parameter would stand before a global variable that the chain reads
+    writer.write(chain)
+    hidden = writer.hidden
+    if hidden:  # what is local would stand before a global variable that the chain reads
         collector.found = before
-        writer = _ChainWriter(chain, collector, home, avoid=frozenset(hidden))
-        whole = writer.chain(chain)
-    parameters = tuple(writer.parameters.values())
-    return Module(parameters, whole)
+        writer = _ChainWriter(chain, collector, home, avoid=hidden)
+        writer.write(chain)
+    return Module(tuple(writer.parameters.values()), tuple(writer.body))
+
+
+def _calls_of(chain: Stages, home: Scope) -> dict[int, Called]:
+    """Return by the stages' ids the calls in the user's text that made them, one stage each."""
+    found: dict[int, Called] = {}
+    for stage in addresses(chain).values():
+        call = call_of(stage, home.cells, stage.op)
+        if call is not None and call.is_global:
+            found[id(stage)] = call
+    counts = collections.Counter(id(call.node) for call in found.values())
+    return {key: call for key, call in found.items() if counts[id(call.node)] == 1}
 
 
 @final
@@ -547,31 +557,86 @@ class _ChainWriter:
         self._sources: dict[int, str] = {}  # what each reads, by the stage's id
         self._knobs: dict[int, tuple[str, Stage]] = {}
         self._devices: dict[str, str] = {}
+        self._variables: dict[Stages, str] = {}
+        self._calls = _calls_of(chain, home)
+        self._told: set[Statement] = set()
         self.parameters: dict[str, Parameter] = {}
+        self.body: list[Line] = []
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Names that would be local, and are read as global ones."""
+        names = self._variables.values()
+        known = self.read | self._collector.found.owners.keys() - self.parameters.keys()
+        taken = known | self.parameters.keys() | set(dir(builtins))
+        return frozenset((self.read & self.parameters.keys()) | taken.intersection(names))
 
     # -- chains ---------------------------------------------------------------------------
-    def chain(self, stages: Stages) -> str:
-        """Write a chain; a beginning that several chains have in common is written in each."""
-        text = self._head(stages[0])
-        names = {stages[0].name}
-        for number, stage in enumerate(stages[1:], 1):
-            text += self._step(stage, number, names)
-            names |= taken_names((stage,))
-        return text
+    def write(self, stages: Stages) -> None:
+        """Write the statements of `build_pipeline`."""
+        text, above = self._chain(stages)
+        self.body.append(Line(text, "", above))
+
+    def _chain(self, stages: Stages, *, joined: bool = False) -> tuple[str, tuple[str, ...]]:
+        """Write a chain, the beginnings that have a name as statements; return the comments, too.
+
+        A beginning without a name that several chains have in common is written in each; a chain
+        that is joined may have a name as a whole.
+        """
+        text, begins = "", True
+        above: tuple[str, ...] = ()
+        taken = {stages[0].name}
+        for number, stage in enumerate(stages):
+            own = self._comments_above(stage)
+            above, own = (own, ()) if begins else (above, own)
+            text += self._step(stage, number, taken, own) if number else self._head(stage)
+            taken |= taken_names((stage,)) if number else set()
+            name = self._variable(stages[number:], joined=joined)
+            begins = bool(name)
+            if name:
+                self._assign(stages[: number + 1], Line(text, name, above))
+                text, above = name, ()
+        return text, above
+
+    def _comments_above(self, stage: Stage) -> tuple[str, ...]:
+        """Return the comments above the statement that made a stage, once for each statement."""
+        call = self._calls.get(id(stage))
+        if call is None or call.statement in self._told:
+            return ()
+        self._told.add(call.statement)
+        return call.above
+
+    def _variable(self, rest: Stages, *, joined: bool) -> str:
+        """Return the user's variable for what the first of some stages ends; empty for none."""
+        calls = (self._calls.get(id(stage)) for stage in rest)
+        name, *others = ["" if one is None else one.name for one in calls]
+        following = next(filter(None, others), "")
+        return name if (others or joined) and name not in (following, *self._avoid) else ""
+
+    def _assign(self, stages: Stages, line: Line) -> None:
+        if stages not in self._variables:
+            self._variables[stages] = line.name
+            self.body.append(line)
 
     def _head(self, stage: Stage) -> str:
         spec: Any = stage.spec
         if spec.runs != "source":
-            inputs = [self.chain(one) for one in stage.inputs]
+            inputs = [self._input(one) for one in stage.inputs]
             if stage.op in ("mix", "interleave"):
                 inputs = [group("[", inputs, "]")]
-            return group(f"nbpipe.{stage.op}(", [*inputs, *self._join(stage, spec)], ")")
-        tail = [] if stage.name == "source" else [f"name={_quoted(stage.name)}"]
+            arguments = [*inputs, *self._join(stage, spec)]
+            return group(f"nbpipe.{stage.op}(", self._noted(stage, arguments), ")")
+        tail = [] if stage.name == "source" else [f"name={quoted(stage.name)}"]
         tail += self._knob_arguments(stage)
         if id(stage) not in self._sources:
-            inputs = [self.chain(one) for one in stage.inputs]
+            inputs = [self._input(one) for one in stage.inputs]
             self._sources[id(stage)] = inputs[0] if inputs else self._items(stage, spec)
-        return group("nbpipe.source(", [self._sources[id(stage)], *tail], ")")
+        arguments = self._noted(stage, [self._sources[id(stage)], *tail])
+        return group("nbpipe.source(", arguments, ")")
+
+    def _input(self, stages: Stages) -> str:
+        """Write a chain that another one begins with."""
+        return self._chain(stages, joined=True)[0]
 
     def _items(self, stage: Stage, spec: Source) -> str:
         named = _ROOT in self.parameters
@@ -606,7 +671,7 @@ class _ChainWriter:
         return f"weights={list(weights)!r}"
 
     # -- steps ----------------------------------------------------------------------------
-    def _step(self, stage: Stage, number: int, names: set[str]) -> str:
+    def _step(self, stage: Stage, number: int, names: set[str], above: Sequence[str] = ()) -> str:
         spec: Any = stage.spec
         if spec.runs == "call":
             arguments = self._call(stage, spec, number, names)
@@ -616,7 +681,20 @@ class _ChainWriter:
             arguments = self._batch(stage, spec, names)
         else:
             arguments = self._plain(stage, spec)
-        return group(f".{stage.op}(", arguments, ")")
+        return group(f".{stage.op}(", self._noted(stage, arguments, above), ")")
+
+    def _noted(self, stage: Stage, arguments: list[str], above: Sequence[str] = ()) -> list[str]:
+        """Add the comments of the call that made a stage, and those above its statement."""
+        call = self._calls.get(id(stage))
+        inner = stage.spec.runs in ("call", "batch", "source")
+        found = {} if call is None else call.comments(arguments=inner)
+        own = found.pop("", Comments())
+        written: Any = ast.parse(f"f({', '.join(arguments)}\n)", mode="eval").body
+        given = [*map(str, range(len(written.args))), *(one.arg for one in written.keywords)]
+        for name in found.keys() - given:  # what it stood at is written in another way
+            above = (*above, *found[name].above, *filter(None, [found.pop(name).behind]))
+        found[""] = own._replace(above=(*above, *own.above))
+        return [*arguments, *commented(found)]
 
     def _call(self, stage: Stage, spec: Call, number: int, names: set[str]) -> list[str]:
         place = self._place(stage, spec.fn, stage.name, stage.op)
@@ -635,7 +713,7 @@ class _ChainWriter:
         """Return `name=` where the module would call the stage something else."""
         name = stage.name.partition("@")[0]
         same = numbered(clean_name(found), names) == name
-        return [] if same and not stage.named else [f"name={_quoted(name)}"]
+        return [] if same and not stage.named else [f"name={quoted(name)}"]
 
     def _executor(self, stage: Stage, place: Place) -> list[str]:
         if stage.placement is None:
@@ -700,7 +778,7 @@ class _ChainWriter:
 
     def _argument(self, stage: Stage, word: str, value: Any, *, named: bool) -> str:
         if isinstance(value, str):
-            text = _quoted(value)
+            text = quoted(value)
         elif isinstance(value, int | float):
             text = repr(value)
         else:
@@ -712,7 +790,7 @@ class _ChainWriter:
         """Return the parameter for a device; stages on one device have one."""
         if target.device not in self._devices:
             self._devices[target.device] = name = self._parameter(stage, "device")
-            self._add(Parameter(name, "str", _quoted(target.device)))
+            self._add(Parameter(name, "str", quoted(target.device)))
         return self._devices[target.device]
 
     def _route(self, stage: Stage, spec: Route, names: set[str]) -> list[str]:

@@ -147,6 +147,11 @@ class Scope:
         found = self.cells.bindings(name)
         return (found[-1].cell.order, found[-1].number) if found else (sys.maxsize, 0)
 
+    def knows(self, name: str) -> bool:
+        """Tell whether a name is bound, imported somewhere, or one of Python's."""
+        found = name in self or _is_builtin(name) or self.not_executed(name) is not None
+        return found or self.is_set_inside(name)
+
     def is_set_inside(self, name: str) -> bool:
         """Tell whether functions alone bind a name, by `global`."""
         return self.newest(name) is None and name in self._rebound
@@ -235,7 +240,7 @@ class Scope:
 
     @functools.cached_property
     def _imports(self) -> list[Import]:
-        return self.cells.imports()
+        return self.cells.imports(self.namespace.get("__package__") or "")
 
 
 def _binds_whole(line: Import) -> bool:
@@ -456,6 +461,7 @@ class Found:
             fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
+        unknown: names in annotations that nobody evaluates, and that stand for nothing.
         future: annotations are not evaluated.
     """
 
@@ -476,6 +482,7 @@ class Found:
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
     future: bool = False
 
     def copied(self) -> Found:
@@ -612,7 +619,10 @@ class Collector:
         found = names_read(node, future=cell.future)
         for name in (*found.rebound, *found.changed):
             self.found.changed.setdefault(name, use.words.partition(" [")[0])
-        self.need_all(scope, (found.now | found.later | found.rebound) - set(local), use)
+        names = (found.now | found.later | found.rebound) - set(local)
+        unknown = {name for name in found.noted if not scope.knows(name)}
+        self.found.unknown |= unknown
+        self.need_all(scope, names - unknown, use)
         return found.now, found.later
 
     # -- imports --------------------------------------------------------------------------
@@ -642,15 +652,19 @@ class Collector:
         Raises:
             NoLiteral: it cannot be written.
         """
-        read: set[str] = set()
+        now: set[str] = set()
+        later: set[str] = set()
         spell = self.spell(scope, use)
 
         def noted(one: object) -> str:
             text = spell(one)
-            read.add(text.partition(".")[0])
+            found = names_read(ast.parse(text, mode="eval").body, future=True)
+            now.update(found.now)
+            later.update(found.later)
             return text
 
-        return Spelling(literal(value, noted), frozenset(read))
+        text = literal(value, noted)
+        return Spelling(text, frozenset(now), frozenset(later))
 
     def spell(self, scope: Scope, use: Use) -> Callable[[object], str]:
         """Return what spells modules, classes and functions in a literal."""
@@ -686,11 +700,27 @@ class Collector:
             return member[0]
         if by_reference(value) or getattr(value, "__module__", None) == "builtins":
             return self._spelled_member(value)
+        text = self._spelled_lambda(scope, value, use)
+        if text is not None:
+            return text
         raise refusal(
             f"{getattr(value, '__qualname__', kind_of(value))!r} has no name in the notebook any "
             "more; define it again, and rebuild the pipeline",
             use,
         )
+
+    def _spelled_lambda(self, scope: Scope, value: Any, use: Use) -> str | None:
+        """Return a lambda as it was written, where that is in one line and holds nothing."""
+        if not isinstance(value, FunctionType) or value.__closure__ or value.__defaults__:
+            return None
+        found = definition_of(scope, value.__code__)
+        if found is None or not isinstance(found.node, ast.Lambda):
+            return None
+        text = ast.get_source_segment(found.cell.text, found.node)
+        if text is None or "\n" in text:
+            return None
+        self.read(scope, found.node, found.cell, use.then(f"a lambda [{found.place}]"))
+        return text
 
     def same_name(self, scope: Scope, value: Any, use: Use) -> str | None:
         """Return the name of a function or class that was defined anew since, to the same effect.

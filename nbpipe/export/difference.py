@@ -392,11 +392,20 @@ def _class(value: type, node_of: _NodeOf) -> Node:
     if type(value) is not type:
         parts.append(("metaclass", node_of(type(value))))
     for name, attribute in sorted(vars(value).items()):
-        if name not in _SKIPPED and not isinstance(attribute, types.GetSetDescriptorType):
+        kept = name not in _SKIPPED and not _is_hash_of_attrs(attribute)
+        if kept and not isinstance(attribute, types.GetSetDescriptorType):
             parts.append((f"attribute {name!r}", node_of(attribute, name)))
     if dataclasses.is_dataclass(value):
         parts += [(f"field {f.name!r}", _field(f, node_of)) for f in dataclasses.fields(value)]
     return branch("class", f"class {value.__qualname__!r}", parts)
+
+
+def _is_hash_of_attrs(value: Any) -> bool:
+    """Tell whether attrs made a `__hash__`: it begins with a text's hash, new in each process."""
+    code = getattr(value, "__code__", None)
+    if code is None or not code.co_filename.startswith("<attrs generated"):
+        return False
+    return bool(code.co_name == "__hash__")
 
 
 def _field(field: dataclasses.Field[Any], node_of: _NodeOf) -> Node:
@@ -599,6 +608,9 @@ def _object_node(value: Any, node_of: _NodeOf) -> Node:
     kind, shown = _kind_of(value), type(value).__qualname__
     if isinstance(value, _OPAQUE):
         return leaf(kind, shown)
+    if type(value).__module__ == "asyncio.locks":  # who waits, and in which loop, is not theirs
+        kept = {name: one for name, one in attributes_of(value).items() if name.endswith("value")}
+        return branch(kind, shown, list(_attributes(kept, node_of)))
     if isinstance(value, _SHOWN_WHOLE) or type(value).__module__ == "itertools":
         return leaf(kind, scrubbed(_ADDRESS.sub("", repr(value)), known=False))
     if isinstance(value, re.Pattern):

@@ -618,6 +618,7 @@ def _unbound(
 ) -> dict[str, Use]:
     """Return the names that nothing in the module binds, builtins among them, by who reads them."""
     names = names_unbound(text, future=whole.future) | unknown_names(findings)
+    names -= collector.found.unknown
     found = {name: Use("the pipeline") for name in names}
     for piece in whole.pieces:
         use = collector.found.uses.get(piece.names[0], Use("the pipeline"))

@@ -224,7 +224,8 @@ def _is_local(kind: type) -> bool:
 
 
 def _is_harmless(name: str) -> bool:
-    return name in ("distributed.lock.Lock", "asyncio.events.Handle")
+    locks = ("asyncio.locks.", "asyncio.mixins.")  # they belong to a loop once somebody waits
+    return name in ("distributed.lock.Lock", "asyncio.events.Handle") or name.startswith(locks)
 
 
 def kind_of(value: object) -> str:

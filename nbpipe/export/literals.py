@@ -18,6 +18,7 @@ import math
 import pathlib
 import re
 import sys
+import tokenize
 import types
 import uuid
 import zoneinfo
@@ -30,12 +31,11 @@ import numpy as np
 from ..base.tree import is_tensor
 from .difference import same_value
 from .held import IN_PYTHON, attributes_of
+from .source import lines_of, replaced
 
 # -- Layout of a literal: brackets that are opened over several lines where they are too long ------
 _WIDTH = 88  # characters of a line
 _FIRST = 72  # of the first one, which has a name in front
-_SHORT = 12  # characters of one that shares its line with others
-_MANY = 8  # items, from which on short ones share lines
 _INDENT = "    "
 
 
@@ -54,6 +54,8 @@ def _laid_out(text: str) -> str:
 
 def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
     """Return what stands in the bracket of an expression, each with its keyword or its key."""
+    if isinstance(node, ast.Subscript):
+        return _parts(node.value)
     if isinstance(node, ast.Call):
         named = [(f"{one.arg}=", one.value) for one in node.keywords]
         return [*(("", one) for one in node.args), *named]
@@ -63,7 +65,14 @@ def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
 
 
 def _opened(data: bytes, label: str, node: ast.expr, indent: str) -> Iterator[str]:
-    """Write an expression with each of its parts on a line; many short ones share lines."""
+    """Write an expression with each of its parts on a line."""
+    if isinstance(node, ast.Subscript):
+        *lines, last = _opened(data, label, node.value, indent)
+        yield from (
+            *lines,
+            f"{last}{_segment(data, node).removeprefix(_segment(data, node.value))}",
+        )
+        return
     opening = f"{_segment(data, node.func)}(" if isinstance(node, ast.Call) else ""
     whole = _segment(data, node)
     yield indent + label + (opening or whole[0])
@@ -72,16 +81,13 @@ def _opened(data: bytes, label: str, node: ast.expr, indent: str) -> Iterator[st
         (one if isinstance(one, str) else f"{_segment(data, one)}: ", part)
         for one, part in _parts(node)
     ]
-    texts = [name + _segment(data, part) for name, part in parts]
-    if len(texts) >= _MANY and all(len(text) <= _SHORT for text in texts):
-        yield from _filled(texts, inner)
-    else:
-        for text, (name, part) in zip(texts, parts, strict=True):
-            if len(inner) + len(text) < _WIDTH or not _parts(part):
-                yield f"{inner}{text},"
-            else:
-                *lines, last = _opened(data, name, part, inner)
-                yield from (*lines, f"{last},")
+    for name, part in parts:
+        text = name + _segment(data, part)
+        if len(inner) + len(text) < _WIDTH or not _parts(part):
+            yield f"{inner}{text},"
+        else:
+            *lines, last = _opened(data, name, part, inner)
+            yield from (*lines, f"{last},")
     yield indent + whole[-1]
 
 
@@ -89,14 +95,35 @@ def _segment(data: bytes, node: ast.expr) -> str:
     return data[node.col_offset : node.end_col_offset].decode("utf-8")
 
 
-def _filled(texts: list[str], indent: str) -> Iterator[str]:
-    line = indent
-    for text in texts:
-        if line != indent and len(line) + len(text) + 2 > _WIDTH:
-            yield line
-            line = indent
-        line += f"{text}," if line == indent else f" {text},"
-    yield line
+# -- Texts in the quotes that ruff gives them, or in those of the text around them ---------------
+def quoted(value: str | bytes) -> str:
+    """Write a text in double quotes, where single ones do not take fewer escapes."""
+    head, text = ("b", repr(value)[1:]) if isinstance(value, bytes) else ("", repr(value))
+    if text[0] == '"':
+        return head + text
+    inner = text[1:-1]  # here single quotes are escaped, if there are any
+    if inner.count('"') > inner.count("'"):
+        return head + text
+    return head + '"' + inner.replace("\\'", "'").replace('"', '\\"') + '"'
+
+
+def in_quotes_of(text: str, around: str) -> str:
+    """Return a literal with single quotes, where all texts in what is around it have them."""
+    found = [one.string.lstrip("bfruBFRU")[0] for one in lines_of(around).tokens if _is_text(one)]
+    if not found or '"' in found:
+        return text
+    return _requoted(text, repr)
+
+
+def _requoted(text: str, write: Callable[[str | bytes], str]) -> str:
+    """Write the texts in an expression anew."""
+    parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Constant)]
+    texts = [one for one in parts if isinstance(one.value, str | bytes)]
+    return replaced(text, ((one, write(one.value)) for one in texts))  # type: ignore[arg-type]
+
+
+def _is_text(token: tokenize.TokenInfo) -> bool:
+    return tokenize.tok_name[token.type] in ("STRING", "FSTRING_START")
 
 
 # -- Arrays, tensors, their numbers and types as source --------------------------------------------
@@ -126,6 +153,8 @@ def written(value: Any, spell: Spell) -> str | None:
     """
     if isinstance(value, np.ndarray):
         return _array(value, spell)
+    if isinstance(value, np.void) and value.dtype.names:
+        return f"{_array(np.asarray(value), spell)}[()]"
     if isinstance(value, np.generic):
         if value.dtype.kind not in _KINDS:
             raise NoLiteral(f"numpy scalar of {value.dtype} (it has no short text)")
@@ -139,12 +168,18 @@ def written(value: Any, spell: Spell) -> str | None:
         return None
     if isinstance(value, torch.dtype):
         return f"{spell(torch)}.{str(value).removeprefix('torch.')}"
-    return f"{spell(torch)}.device({str(value)!r})" if isinstance(value, torch.device) else None
+    return (
+        f"{spell(torch)}.device({quoted(str(value))})" if isinstance(value, torch.device) else None
+    )
 
 
 def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
     if value.size > MOST:
         raise NoLiteral(f"numpy array of shape {value.shape} {_SAVE_LARGE}")
+    if _is_table(value):
+        rows = _requoted(repr(value.tolist()), quoted)
+        dtype = _requoted(repr(value.dtype.descr), quoted)
+        return group(f"{spell(np)}.array(", [rows, f"dtype={dtype}"], ")")
     if type(value) is not np.ndarray or value.dtype.kind not in _KINDS:
         kind = "array" if type(value) is np.ndarray else type(value).__name__
         raise NoLiteral(
@@ -153,10 +188,19 @@ def _array(value: np.ndarray[Any, Any], spell: Spell) -> str:
         )
     numpy = spell(np)
     named = value.dtype.isnative and value.dtype.kind in "iufcb"
-    element = f"{numpy}.{value.dtype.type.__name__}" if named else repr(value.dtype.str)
+    element = f"{numpy}.{value.dtype.type.__name__}" if named else quoted(value.dtype.str)
     if value.size == 0 and value.shape != (0,):
         return group(f"{numpy}.zeros(", [repr(value.shape), f"dtype={element}"], ")")
     return group(f"{numpy}.array(", [_nested(value, numpy), f"dtype={element}"], ")")
+
+
+def _is_table(value: np.ndarray[Any, Any]) -> bool:
+    """Tell whether an array has rows of finite numbers and texts, each with a name."""
+    if type(value) is not np.ndarray or not value.dtype.names or not value.size:
+        return False
+    columns = [value[name] for name in value.dtype.names]
+    plain = all(one.dtype.kind in "biufSU" and one.shape == value.shape for one in columns)
+    return plain and all(one.dtype.kind != "f" or np.isfinite(one).all() for one in columns)
 
 
 def _nested(value: np.ndarray[Any, Any], numpy: str) -> str:
@@ -171,7 +215,8 @@ def _number(value: Any, nan: str, inf: str) -> str:
         parts = [_number(part, nan, inf) for part in (value.real, value.imag)]
         return f"complex({', '.join(parts)})"
     if value.dtype.kind != "f":
-        return repr(value.item())
+        one = value.item()
+        return quoted(one) if isinstance(one, str | bytes) else repr(one)
     if not np.isfinite(value):
         return nan if np.isnan(value) else inf if value > 0 else f"-{inf}"
     short = str(value)
@@ -303,8 +348,8 @@ class _LiteralWriter:
             self.calls = True
             return f'float("{value}")'
         if type(value) is int and value.bit_length() > _DIGITS:
-            return hex(value)
-        return repr(value)
+            return f"{'-' * (value < 0)}0x{abs(value):X}"
+        return quoted(value) if isinstance(value, str | bytes) else repr(value)
 
     def _container(self, value: Any) -> str | None:
         kind = type(value)
@@ -393,13 +438,14 @@ class _LiteralWriter:
     def _texted(self, value: Any) -> str | None:
         if isinstance(value, pathlib.PurePath):
             kind = pathlib.Path if isinstance(value, pathlib.Path) else type(value)
-            return self._call(kind, repr(str(value)))
+            return self._call(kind, quoted(str(value)))
         if isinstance(value, re.Pattern):
             return self._pattern(value)
         if type(value) in _TOLD:
-            return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), repr(value))
+            text = _requoted(repr(value), quoted)
+            return _CLASSES.sub(lambda name: self._spelled_class(name[0], value), text)
         if isinstance(value, logging.Logger):
-            return self._call(logging.getLogger, repr(value.name))
+            return self._call(logging.getLogger, quoted(value.name))
         if isinstance(value, complex):
             return group("complex(", self._items([value.real, value.imag]), ")")
         if isinstance(value, range):
@@ -411,7 +457,7 @@ class _LiteralWriter:
         return self.spelled(getattr(sys.modules[module or type(value).__module__], own))
 
     def _pattern(self, value: re.Pattern[Any]) -> str:
-        text = repr(value.pattern)
+        text = quoted(value.pattern)
         raw = text.replace("\\\\", "\\")
         with contextlib.suppress(SyntaxError, ValueError):
             if raw != text and ast.literal_eval(f"r{raw}") == value.pattern:

@@ -8,8 +8,8 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any, Literal
+from itertools import groupby, product
+from typing import Any, Literal, NamedTuple
 
 from ..errors import ExportError
 from ..ops import stage as stages
@@ -113,13 +113,38 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A statement of `build_pipeline`.
+
+    Attributes:
+        text: calls of nbpipe, and calls of the methods of what they give, as one expression.
+        name: the variable that it is assigned to; empty for what is returned.
+        above: the comments above it.
+    """
+
+    text: str
+    name: str = ""
+    above: tuple[str, ...] = ()
+
+    @property
+    def tree(self) -> ast.expr:
+        """The tree of the expression."""
+        return ast.parse(self.text, mode="eval").body
+
+    def changed(self, texts: Mapping[str, str]) -> Line:
+        """Return it with others in the place of some names."""
+        names = (one for one in ast.walk(self.tree) if isinstance(one, ast.Name))
+        parts = [(one, texts[one.id]) for one in names if one.id in texts]
+        return replace(self, text=replaced(self.text, parts))
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """A whole module; before the trial it has no more than `build_pipeline`.
 
     Attributes:
         parameters: of `build_pipeline`, in the order of the stages.
-        chain: what `build_pipeline` returns, as source: calls of nbpipe, and calls of the methods
-            of what they give.
+        body: of `build_pipeline`.
         imports: what it imports, in any order.
         pieces: in any order, each with one spelling.
         title: first line of its docstring, without the full stop at its end.
@@ -128,7 +153,7 @@ class Module:
     """
 
     parameters: tuple[Parameter, ...]
-    chain: str
+    body: tuple[Line, ...]
     imports: tuple[Import, ...] = ()
     pieces: tuple[Piece, ...] = ()
     title: str = ""
@@ -141,15 +166,13 @@ class Module:
         pieces = (name for one in self.pieces for name in (*one.names, *one.now, *one.later))
         return frozenset((*pieces, *(line.binds for line in self.imports)))
 
-    def texts(self) -> tuple[str]:
+    def texts(self) -> tuple[str, ...]:
         """Return the expressions of its body."""
-        return (self.chain,)
+        return tuple(line.text for line in self.body)
 
     def changed(self, texts: Mapping[str, str]) -> Module:
-        """Return it with others in the place of some names in its chain."""
-        names = (one for one in ast.walk(ast.parse(self.chain)) if isinstance(one, ast.Name))
-        parts = [(one, texts[one.id]) for one in names if one.id in texts]
-        return replace(self, chain=replaced(self.chain, parts))
+        """Return it with others in the place of some names in its body."""
+        return replace(self, body=tuple(line.changed(texts) for line in self.body))
 
 
 # -- Parameters: what the parameters of `build_pipeline` are called --------------------------------
@@ -182,11 +205,12 @@ def _free(word: str, taken: Collection[str]) -> str:
     return found
 
 
-# -- Chains as lines of code: one call on each line, an argument a line where that is too long -----
+# -- Chains as lines of code: as ruff lays them out -----------------------------------
 # A line here may hold line feeds, where a string of the user's goes on over them: whatever indents
 # lines leaves the inside of strings alone.
 INDENT = "    "
 _WIDTH = 88
+_FLUENT = 3  # calls, from which on each has a line where one line is too short
 Lines = list[str]
 
 
@@ -217,6 +241,33 @@ def _code_lines(text: str) -> Lines:
     return lines
 
 
+# A call in the text of a chain may carry the user's comments, as an argument that is not written.
+_COMMENTS = "_comments"
+
+
+class Comments(NamedTuple):
+    """What stands above a call or an argument, and behind it."""
+
+    above: Sequence[str] = ()
+    behind: str = ""
+
+
+def commented(comments: Mapping[str, Comments]) -> list[str]:
+    """Return the argument by which a call carries comments; none where there are none.
+
+    Args:
+        comments: those of an argument by its name, or its number; those of the call by "".
+    """
+    found = {key: (list(one.above), one.behind) for key, one in comments.items() if any(one)}
+    return [f"{_COMMENTS}={found!r}"] if found else []
+
+
+def _comments_of(call: ast.Call) -> dict[str, Comments]:
+    found = [one.value for one in call.keywords if one.arg == _COMMENTS]
+    pairs = ast.literal_eval(found[0]) if found else {}
+    return {key: Comments(*one) for key, one in pairs.items()}
+
+
 def _calls(node: ast.expr) -> list[ast.Call]:
     """Return the calls of a chain, the first first; none of another expression."""
     found: list[ast.Call] = []
@@ -232,74 +283,141 @@ def _is_chain(node: ast.expr) -> bool:
 
 
 class _Layout:
-    """Lays out the chain of a text: each call on a line, where that is too long each argument."""
+    """Lays out the chain of a text.
+
+    One line where that is long enough; else the arguments of a call, or of both of two, have a
+    line each; of more calls each has a line.
+    """
 
     def __init__(self, text: str) -> None:
         self._data = text.encode("utf-8")
 
-    def chain(self, node: ast.expr, room: int, prefix: str = "") -> Lines:
-        """Write each call of a chain on a line, or over several; a name stands before the first."""
+    def statement(self, node: ast.expr, room: int, prefix: str, *, brackets: bool = True) -> Lines:
+        """Write a chain that stands behind a prefix; brackets tell whether it needs some."""
         calls = _calls(node)
-        base = self._text(calls[0].func.value if calls else node)  # type: ignore[attr-defined]
         if not calls:
-            return [prefix + base]
-        return [
-            line
-            for number, call in enumerate(calls)
-            for line in self._call(call, room, "" if number else prefix + base)
-        ]
+            return [prefix + self._text(node)]
+        if len(calls) < _FLUENT:
+            return self._short(calls, room, prefix)
+        parts = [self._call(call, room) for call in calls]
+        whole = prefix + self._base(calls) + "".join("".join(part) for part in parts)
+        bare = not any(map(_comments_of, calls))
+        if bare and all(len(part) == 1 for part in parts) and _fits(whole, room):
+            return [whole]
+        if not brackets:
+            return self._fluent(calls, room)
+        return [f"{prefix}(", *indented(self._fluent(calls, room - len(INDENT))), ")"]
+
+    def _fluent(self, calls: list[ast.Call], room: int) -> Lines:
+        lines: Lines = []
+        for number, call in enumerate(calls):
+            above, behind = _comments_of(call).get("", Comments())
+            own = self._call(call, room, "" if number else self._base(calls))
+            lines += _behind(own, behind, room, above)
+        return lines
+
+    def _short(self, calls: list[ast.Call], room: int, prefix: str) -> Lines:
+        """Write one or two calls; comments within go above them."""
+        known = [_comments_of(call).get("", Comments()) for call in calls]
+        above = [line for one in known for line in one.above]
+        above += [one.behind for one in known[:-1] if one.behind]
+        heads = [prefix + self._base(calls), ""]
+        for broken in product((False, True), repeat=len(calls)):
+            lines, flat = [""], True
+            for call, head, apart in zip(calls, heads, broken, strict=False):
+                more = self._call(call, room, head, apart=apart)
+                lines = [*lines[:-1], lines[-1] + more[0], *more[1:]]
+                flat = flat and (apart or "\n" not in more[0])
+            if flat and all(len(line.partition("\n")[0]) <= room for line in lines):
+                break
+        return _behind(lines, known[-1].behind, room, above)
+
+    def _base(self, calls: list[ast.Call]) -> str:
+        return self._text(calls[0].func.value)  # type: ignore[attr-defined]
 
     def _text(self, node: Any) -> str:
         first, last = span_of(self._data, node)
         return self._data[first:last].decode("utf-8")
 
-    def _call(self, call: ast.Call, room: int, prefix: str) -> Lines:
+    def _call(
+        self, call: ast.Call, room: int, prefix: str = "", *, apart: bool | None = None
+    ) -> Lines:
+        """Write a call; `apart` gives each argument a line, None where they do not fit in one."""
         method: str = call.func.attr  # type: ignore[attr-defined]
-        items = [self._argument(one, _inside(room), method) for one in call.args]
-        items += [expression(self._text(one)) for one in call.keywords]
-        apart = any(_is_chain(one) and len(_calls(one)) > 1 for one in call.args)
-        return _bracketed(f"{prefix}.{method}(", items, ")", room, apart=apart)
+        comments = _comments_of(call)
+        items = [
+            _Item(self._argument(one, _inside(room), method), comments.get(str(number)))
+            for number, one in enumerate(call.args)
+        ]
+        items += [
+            _Item(expression(self._text(one)), comments.get(str(one.arg)))
+            for one in call.keywords
+            if one.arg != _COMMENTS
+        ]
+        own = comments.keys() - {""} or any(
+            _is_chain(one) and len(_calls(one)) > 1 for one in call.args
+        )
+        return _bracketed(f"{prefix}.{method}(", items, ")", room, apart=bool(own) or apart)
 
     def _argument(self, node: ast.expr, room: int, method: str) -> Lines:
         if _is_chain(node):
-            return self._nested(node, room)
+            return self.statement(node, room, "", brackets=False)
         if isinstance(node, ast.List) and node.elts and all(map(_is_chain, node.elts)):
-            items = [self._nested(one, _inside(room)) for one in node.elts]
+            items = [
+                _Item(self.statement(one, _inside(room), "", brackets=False)) for one in node.elts
+            ]
             apart = any(len(_calls(one)) > 1 for one in node.elts)
-            return _bracketed("[", items, "]", room, apart=apart)
+            return _bracketed("[", items, "]", room, apart=apart or None)
         if method == "route" and isinstance(node, ast.Dict):
             items = [
-                self._branch(key, value, _inside(room))
+                _Item(self._branch(key, value, _inside(room)))
                 for key, value in zip(node.keys, node.values, strict=True)
             ]
-            return _bracketed("{", items, "}", room, apart=len(items) > 1)
+            return _bracketed("{", items, "}", room, apart=len(items) > 1 or None)
         return expression(self._text(node))
-
-    def _nested(self, node: ast.expr, room: int, prefix: str = "") -> Lines:
-        """Write a chain in brackets: in one line where it fits."""
-        lines = self.chain(node, room, prefix)
-        one_line = "".join(lines)
-        whole = len(lines) <= max(len(_calls(node)), 1)
-        return [one_line] if whole and _fits(one_line, room) else lines
 
     def _branch(self, key: Any, value: Any, room: int) -> Lines:
         *above, last = expression(self._text(key))
         prefix = f"{last}: lambda {value.args.args[0].arg}: "
-        lines = self._nested(value.body, room, prefix)
-        if len(lines) > 1 and len(_calls(value.body)) > 1:
-            lines = [f"{prefix}(", *indented(self.chain(value.body, _inside(room))), ")"]
-        return [*above, *lines]
+        return [*above, *self.statement(value.body, room, prefix)]
+
+
+class _Item(NamedTuple):
+    """What stands between brackets."""
+
+    lines: Lines
+    comments: Comments | None = None
 
 
 def _bracketed(
-    head: str, items: Sequence[Lines], close: str, room: int, *, apart: bool = False
+    head: str, items: Sequence[_Item], close: str, room: int, *, apart: bool | None = None
 ) -> Lines:
-    """Write `head`, items and `close` in one line where that fits, else each item on its own."""
-    one_line = head + ", ".join("\n".join(item) for item in items) + close
-    if not items or (_fits(one_line, room) and not apart):
+    """Write `head`, items and `close` in one line where that fits, else each item on its own.
+
+    Args:
+        head: what opens the brackets.
+        items: what stands in them.
+        close: what closes them.
+        room: columns of a line.
+        apart: each item has a line of its own; None: where they do not fit in one.
+    """
+    one_line = head + ", ".join("\n".join(item.lines) for item in items) + close
+    if not items or (not apart and (apart is not None or _fits(one_line, room))):
         return [one_line]
-    inner = [line for item in items for line in (*item[:-1], f"{item[-1]},")]
+    inner: Lines = []
+    for lines, comments in items:
+        above, behind = comments or Comments()
+        inner += _behind([*lines[:-1], f"{lines[-1]},"], behind, room - len(INDENT), above)
     return [head, *indented(inner), close]
+
+
+def _behind(lines: Lines, comment: str, room: int, above: Sequence[str]) -> Lines:
+    """Add a comment behind the last line where it fits, else with those above the first."""
+    if not comment:
+        return [*above, *lines]
+    if len(lines[-1]) + 2 + len(comment) > room:
+        return [*above, comment, *lines]
+    return [*above, *lines[:-1], f"{lines[-1]}  {comment}"]
 
 
 def _inside(room: int) -> int:
@@ -629,11 +747,12 @@ def _parameter(parameter: Parameter) -> Lines:
 
 
 def _body(module: Module) -> Lines:
-    docstring = f'"""Build the pipeline with the values tuned in {module.origin}."""'
-    layout, whole = _Layout(module.chain), ast.parse(module.chain, mode="eval").body
-    if len(_calls(whole)) == 1:
-        return [docstring, *layout.chain(whole, _WIDTH - len(INDENT), "return ")]
-    return [docstring, "return (", *indented(layout.chain(whole, _WIDTH - 2 * len(INDENT))), ")"]
+    lines = [f'"""Build the pipeline with the values tuned in {module.origin}."""']
+    for line in module.body:
+        prefix = f"{line.name} = " if line.name else "return "
+        found = _Layout(line.text).statement(line.tree, _WIDTH - len(INDENT), prefix)
+        lines += [*line.above, *found]
+    return lines
 
 
 def _main(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -36,11 +37,11 @@ from .definitions import (
     unnamed_in,
 )
 from .difference import fingerprint_of
-from .held import handle_in, is_generator, kind_of, secret_in
-from .literals import MOST, NoLiteral
-from .module import Import, Piece, Spelling, identifier
+from .held import defaults_of, handle_in, is_generator, kind_of, secret_in
+from .literals import MOST, NoLiteral, in_quotes_of
+from .module import Comments, Import, Piece, Spelling, identifier
 from .secrets import reads_environment, secret_in_text
-from .source import last_name, names_in, names_read, replaced, root_of
+from .source import indent_of, last_name, names_in, names_read, replaced, root_of
 
 
 # -- Calls: the call in the user's text that made a stage ------------------------------------------
@@ -70,6 +71,50 @@ class Called(NamedTuple):
         if not self.node.args or isinstance(self.node.args[0], ast.Starred):
             return None
         return self.node.args[0]
+
+    @property
+    def name(self) -> str:
+        """The variable that it is assigned to; empty where it is not, or where there are more."""
+        node = self.statement.node
+        whole = isinstance(node, ast.Assign | ast.AnnAssign) and node.value is self.node
+        return next(iter(self.statement.binds)) if whole and len(self.statement.binds) == 1 else ""
+
+    @property
+    def above(self) -> tuple[str, ...]:
+        """The comments above its statement."""
+        rows = self.statement.text.split("\n")
+        return tuple(itertools.takewhile(lambda row: row.startswith("#"), rows))
+
+    def comments(self, *, arguments: bool) -> dict[str, Comments]:
+        """Return its comments, as `commented` takes them.
+
+        Args:
+            arguments: those of its arguments, too.
+        """
+        func: Any = self.node.func
+        first = isinstance(func.value, ast.Name)
+        over = self.statement.first_line if first else func.value.end_lineno
+        found = {"": self._comments(func.end_lineno, over, self.node)}
+        values = [*self.node.args, *(one.value for one in self.node.keywords)]
+        if not arguments:
+            return found
+        if any(isinstance(one, ast.Lambda) for one in values):
+            return {}  # they go with what the lambda becomes
+        for at, one in enumerate(self.node.args):
+            found[str(at)] = self._comments(one.lineno, func.end_lineno, one)
+        for word in self.node.keywords:
+            found[str(word.arg)] = self._comments(word.lineno, func.end_lineno, word)
+        return found
+
+    def _comments(self, row: int, over: int, node: Any) -> Comments:
+        """Return the comments above a row, below another, and the one behind a node."""
+        lines = self.statement.cell.lines
+        top = max(lines.block_above(row, indent_of(lines[row])), over + 1)
+        above = [lines[number].strip() for number in range(top, row)]
+        at = lines.column(node.end_lineno, node.end_col_offset)
+        own = node is self.node or node.end_lineno < (self.node.end_lineno or 0)
+        rest = lines[node.end_lineno][at:].lstrip(" ),") if own else ""
+        return Comments(above, rest.rstrip() if rest.startswith("#") else "")
 
 
 def call_of(stage: Stage, cells: Cells, method: str) -> Called | None:
@@ -493,7 +538,8 @@ class Known:
             self.collector.found.reasons[self.name] = no.reason
             return None
         text = "\n".join(f"{' = '.join(names)} = {one.text}" for names, one in found)
-        return Spelling(text, frozenset().union(*(one.now for _, one in found)))
+        now = frozenset().union(*(one.now for _, one in found))
+        return Spelling(text, now, frozenset().union(*(one.later for _, one in found)))
 
     def _as_asset(self) -> Spelling | None:
         """Load a large array from a file beside the module, where that is wanted."""
@@ -563,7 +609,7 @@ def _assigned(name: str, text: str, statement: Statement | None) -> str:
     value = getattr(node, "value", None)
     if value is None:
         return f"{name} = {text}"
-    return replaced(source, [(value, text)])
+    return replaced(source, [(value, in_quotes_of(text, source))])
 
 
 # -- Functions: those without a name in the notebook become definitions of the module's own --------
@@ -596,7 +642,7 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
             place.use,
         )
     name = collector.free_name(identifier(wanted))
-    text = found.text(name, free)
+    text = _with_defaults(value, found, found.text(name, free), place)
     _check(value, found, text, place)
     handle = handle_in(name, value)
     if handle is not None:
@@ -605,11 +651,44 @@ def new_function(value: FunctionType, place: Place, wanted: str, free: list[str]
     collector.found.owners[name] = None
     collector.found.called[name] = name
     use = place.use.then(f"{name}() [{found.place}]")
-    now, later = collector.read(place.scope, found.node, found.cell, use, local=free)
+    node: ast.AST = found.node if not _made_inside(found) else ast.parse(text).body[0]
+    now, later = collector.read(place.scope, node, found.cell, use, local=free)
     spelling = Spelling(text, now - {name}, later - {name} - set(free))
     words = f"function {name!r}, defined in {found.place}"
     collector.add(Piece((name,), (spelling,), {}, "definition", _first(found), words))
     return name
+
+
+def _with_defaults(value: FunctionType, found: Definition, text: str, place: Place) -> str:
+    """Write the defaults that are made of what a loop or a function around it binds as values."""
+    inside, node = _made_inside(found), ast.parse(text).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    plain = [*node.args.posonlyargs, *node.args.args]
+    given = [*plain[len(plain) - len(node.args.defaults) :], *node.args.kwonlyargs]
+    values = dict(defaults_of(value))
+    parts = []
+    defaults = (*node.args.defaults, *node.args.kw_defaults)
+    for argument, default in zip(given, defaults, strict=True):
+        if default is not None and not inside.isdisjoint(names_in(default)):
+            try:
+                found_text = place.collector.literal(values[argument.arg], place.scope, place.use)
+            except NoLiteral as no:
+                words = f"cannot write the default {argument.arg!r} of {place.use.words}"
+                raise refusal(f"{words} into the module: {no.reason}", place.use) from None
+            parts.append((default, found_text.text))
+    return replaced(text, parts)
+
+
+def _made_inside(found: Definition) -> frozenset[str]:
+    """Return what is bound around a function in its statement: by loops, and in functions."""
+    own = set(map(id, ast.walk(found.node)))
+    around = [one for one in ast.walk(found.statement.node) if id(one) not in own]
+    names = {one.id for one in around if isinstance(one, ast.Name) and _is_stored(one)}
+    return frozenset(names | {one.arg for one in around if isinstance(one, ast.arg)})
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _check(value: FunctionType, found: Definition, text: str, place: Place) -> None:

@@ -279,6 +279,7 @@ class Names(NamedTuple):
         later: read in function bodies, and in annotations that are not evaluated.
         rebound: bound by `global` in functions.
         changed: changed in place in functions.
+        noted: those of `later` that stand in annotations alone, which nobody evaluates.
         bound: bound by the code where it stands; a star import binds nothing with a name.
     """
 
@@ -286,6 +287,7 @@ class Names(NamedTuple):
     later: frozenset[str]
     rebound: frozenset[str]
     changed: frozenset[str]
+    noted: frozenset[str]
     bound: frozenset[str]
 
 
@@ -303,7 +305,8 @@ def names_read(node: ast.AST, *, future: bool) -> Names:
     annotated = set(_annotated(node)) - now - reader.local
     later = frozenset(reader.later | annotated)
     changed = later & frozenset(_changed_inside(node))
-    return Names(now, later, frozenset(reader.rebound), changed, frozenset(reader.bound))
+    noted = frozenset(annotated - reader.later)
+    return Names(now, later, frozenset(reader.rebound), changed, noted, frozenset(reader.bound))
 
 
 def names_unbound(text: str, *, future: bool) -> frozenset[str]:

@@ -4,7 +4,7 @@ import ast
 import re
 
 from nbpipe.export.cells import imports_in
-from nbpipe.export.module import Import, Module, Parameter, Piece, Spelling
+from nbpipe.export.module import Import, Line, Module, Parameter, Piece, Spelling
 from nbpipe.export.source import names_read
 
 
@@ -32,7 +32,7 @@ def module(pieces, chain, *, imports=(), title="Image loader", **more):
     imports = (Import("nbpipe"), *imports)
     parameters = more.pop("parameters", ())
     more |= {"title": title, "origin": "the notebook"}
-    return Module(parameters, chain, imports, tuple(pieces), **more)
+    return Module(parameters, (Line(chain),), imports, tuple(pieces), **more)
 
 
 def taken_apart(text):

@@ -98,7 +98,7 @@ def test_arguments_of_stages(notebook: Notebook, chain: str):
 
 
 def test_shared_beginning(notebook: Notebook):
-    """A beginning that two branches share stands in both, with the same parameters."""
+    """A beginning that two branches share stands there once, under its name."""
     exported = notebook.exported(
         FUNCTIONS
         + """
@@ -109,6 +109,21 @@ report = pipe.export("loader.py")
 """
     )
     assert exported.parameters == "*, plus_concurrency: int=5"
+    assert exported.text.count(".map(plus, concurrency=plus_concurrency)") == 1
+    assert exported.chain == "nbpipe.zip(base.map(times), base.map(str))"
+
+
+def test_shared_beginning_without_a_name(notebook: Notebook):
+    """One that no variable holds stands in both branches, with the same parameters."""
+    exported = notebook.exported(
+        FUNCTIONS
+        + """
+bases = [nbpipe.source(range(6)).map(plus, concurrency=2)]
+pipe = nbpipe.zip(bases[0].map(times), bases[0].map(str))
+report = pipe.export("loader.py")
+"""
+    )
+    assert exported.parameters == "*, plus_concurrency: int=2"
     assert exported.text.count(".map(plus, concurrency=plus_concurrency)") == 2
 
 

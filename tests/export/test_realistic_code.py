@@ -377,3 +377,165 @@ def test_function_of_a_file_that_was_run(notebook: Notebook):
     )
     assert exported.names == ["SCALE", "scaled", "decode"]
     assert "def scaled(x):\n    # from a file\n    return x * SCALE\n" in exported.text
+
+
+def test_functions_made_in_loops(notebook: Notebook):
+    """Each function that a loop or a comprehension made has its own default."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        steps = [lambda x, k=k: x + k for k in range(2)]
+        adders = []
+        for n in (5, 7):
+            def add(x, *, n=n):
+                return x + n
+            adders.append(add)
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(steps[0]).map(steps[1]).map(adders[0]).map(adders[1])
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "def map_1(x, k=0):" in exported.text
+    assert "def map_2(x, k=1):" in exported.text
+    assert "def add_2(x, *, n=5):" in exported.text
+
+
+def test_annotations_as_text(notebook: Notebook):
+    """Names in annotations as text are imported where they are known, and else let be."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import numpy as np
+        from typing import TYPE_CHECKING, Optional
+        if TYPE_CHECKING:
+            from collections.abc import Iterator
+        # ---- next cell
+        def each(x: "int", y: "Optional[np.ndarray]" = None) -> "Iterator[int]":
+            found: "np.float32" = x
+            yield found
+
+        def last(x: "Nowhere") -> "list[Nowhere]":
+            return x
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).flat_map(each).map(last)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.imports == [
+        "from collections.abc import Iterator",
+        "from typing import Optional",
+        "import numpy as np",
+    ]
+
+
+def test_locks_of_asyncio(notebook: Notebook):
+    """A lock, an event and a semaphore of asyncio are made anew."""
+    exported = notebook.exported(
+        """
+        import asyncio
+        import nbpipe
+
+        LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()
+
+        async def fetch(x):
+            async with LIMIT, ONE:
+                DONE.set() if x > 10 else DONE.clear()
+                return x + 1
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(fetch, concurrency=2)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert (
+        "LIMIT, ONE, DONE = asyncio.Semaphore(4), asyncio.Lock(), asyncio.Event()" in exported.text
+    )
+
+
+def test_frozen_classes(notebook: Notebook):
+    """Frozen classes of attrs and dataclasses, and what has them as keys."""
+    pytest.importorskip("attrs")
+    exported = notebook.exported(
+        """
+        import attrs
+        import nbpipe
+        from dataclasses import dataclass
+
+        @attrs.frozen
+        class Size:
+            height: int
+            width: int = 2
+
+        @dataclass(frozen=True, slots=True)
+        class Point:
+            x: int
+
+        SIZE = Size(3)
+        PLACES = {Point(1): "a", Point(2): "b"}
+        # ---- next cell
+        def decode(x):
+            return x * SIZE.height, PLACES[Point(1 + x % 2)]
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.names == ["Size", "SIZE", "Point", "PLACES", "decode"]
+
+
+def test_functions_given_with_partial(notebook: Notebook):
+    """What collates and what begins a worker may be partials."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        from functools import partial
+
+        STATE = {}
+
+        def begin(n):
+            STATE["n"] = n
+
+        def decode(x):
+            return x + STATE["n"]
+
+        def padded(items, *, value):
+            return [value, *items]
+        # ---- next cell
+        pipe = (
+            nbpipe.source(range(4))
+            .map(decode, executor="process", worker_init=partial(begin, 3))
+            .batch(3, collate=partial(padded, value=7))
+        )
+        report = pipe.export("loader.py")
+        """
+    )
+    assert "worker_init=partial(begin, 3)" in exported.chain
+    assert "collate=partial(padded, value=7)" in exported.chain
+
+
+def test_imports_of_a_package(notebook: Notebook):
+    """What a package imports relatively is imported by its whole name."""
+    package = notebook.folder / "shapes"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .build import make\n")
+    (package / "ops.py").write_text("SIZE = 3\n\n\ndef double(x):\n    return x * 2\n")
+    (package / "build.py").write_text(
+        "import nbpipe\n\nfrom . import ops\nfrom .ops import double as twice\n\n\n"
+        "def make(n):\n"
+        "    pipe = nbpipe.source(range(n)).map(ops.double)\n"
+        "    return pipe.map(lambda x: twice(x) + ops.SIZE)\n"
+    )
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import sys
+
+        sys.path.insert(0, "")
+        import shapes
+
+        pipe = shapes.make(4)
+        # ---- next cell
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.imports == ["from shapes import ops", "from shapes.ops import double as twice"]

@@ -249,3 +249,52 @@ def test_arrays_saved_beside_the_module(notebook: Notebook):
     assert written == ["loader.npz", "loader.py"]
     assert str(notebook.folder) not in exported.text
     assert exported.names == ["table", "look_up"]
+
+
+def test_filled_default_dictionaries(notebook: Notebook):
+    """A dictionary that fills itself keeps its lambda, with what it holds by now."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        from collections import defaultdict
+
+        STEP = 7
+        COUNT = defaultdict(lambda: STEP)
+        WORDS = defaultdict(lambda: defaultdict(int))
+        for k in "bc":
+            COUNT[k] += 1
+            WORDS[k]["n"] += 1
+        # ---- next cell
+        def decode(x):
+            return COUNT["abcd"[x]], WORDS["b"]["n"]
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert 'COUNT = defaultdict(lambda: STEP, {"b": 8, "c": 8})' in exported.text
+    assert exported.names == ["STEP", "COUNT", "WORDS", "decode"]
+
+
+def test_rows_of_structured_arrays(notebook: Notebook):
+    """A row of a large structured array is written with the names of its columns."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+        import numpy as np
+
+        TABLE = np.zeros(1000, dtype=[("id", "i4"), ("rate", "f4"), ("name", "U3")])
+        TABLE["rate"], TABLE["name"] = 0.5, "it's"
+        ROW = TABLE[1]
+        # ---- next cell
+        def decode(x):
+            return float(ROW["rate"]) + x, str(ROW["name"])
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(decode)
+        report = pipe.export("loader.py")
+        """
+    )
+    dtype = '[("id", "<i4"), ("rate", "<f4"), ("name", "<U3")]'
+    assert f'ROW = np.array((0, 0.5, "it\'"), dtype={dtype})[()]' in exported.text or (
+        exported.names == ["ROW", "decode"]
+    )

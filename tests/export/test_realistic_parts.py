@@ -27,7 +27,7 @@ cfg.deep.k = 4
         "(x * args.size + cfg.deep.k, cfg.root)",
         (
             "Namespace(size=3)\n",
-            "cfg = SimpleNamespace(root='x', deep=SimpleNamespace(k=4))  # settings\n",
+            'cfg = SimpleNamespace(root="x", deep=SimpleNamespace(k=4))  # settings\n',
         ),
     ),
     "what decorators have put into a registry": Part(

@@ -5,13 +5,14 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbpipe.errors import ExportError
-from nbpipe.export.module import Import, Parameter, rendered
+from nbpipe.export.module import Import, Line, Parameter, rendered
 
 from .building import constant, definition, module, taken_apart
 from .test_cases import EXPORTED, shown
@@ -56,9 +57,37 @@ def test_a_module_passes_the_linter(case, tmp_path):
     assert found == "All checks passed!"
 
 
+SHORT = "nbpipe.source(range(8))"
+NAMED = 'nbpipe.source(range(8), name="numbers that are counted from zero, one by one, to seven")'
+STEP = ".map(decode, concurrency=decode_concurrency, prefetch=decode_prefetch)"
+NOTED = f"{SHORT}.map(f, n=1, _comments={{'': (['# above'], '# behind'), '0': (['# f'], '# it'), "
+NOTED += f"'n': ([], '# {'n' * 90}')}})"
+CHAINS = {
+    "long": LONG,
+    "source alone": SHORT,
+    "one step": f"{SHORT}.map(f)",
+    "one long step": f"{SHORT}{STEP}",
+    "long source": f"{NAMED}.map(f, concurrency=n)",
+    "both long": f"{NAMED}{STEP}.batch(3)",
+    "two steps in a line": f"{SHORT}.map(f).batch(3)",
+    "a name": "files.map(f).batch(3)",
+    "a name and two long steps": f"files{STEP}{STEP}",
+    "a name and three steps": f"files{STEP}{STEP}.batch(3)",
+    "joined": f"nbpipe.zip({SHORT}, {SHORT}{STEP}, {LONG}).batch(3)",
+    "a list": f"nbpipe.mix([{SHORT}{STEP}, {LONG}, {SHORT}], weights=[1, 2, 3])",
+    "branches": f'{SHORT}.route(f, {{"a": lambda chain: chain{STEP}{STEP}, "b": '
+    f'lambda chain: chain{STEP}.batch(3), "c": lambda chain: chain}})',
+    "comments": f"{NOTED}.map(g, _comments={{'': ([], '# last')}}).batch(3)",
+    "comments on two calls": "nbpipe.source(s, _comments={'': ([], '# s')}).map(f)",
+    "a comment on one": "nbpipe.source(s, _comments={'': (['# a'], '# s')})",
+    "comments in a join": f"nbpipe.zip({NOTED}.batch(2), {NOTED}, {SHORT})",
+}
+
+
 @needs_ruff
-def test_the_formatter_changes_nothing(tmp_path):
-    """Where the chain is too long for one line, the module is as ruff formats it."""
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_formatter_changes_nothing(chain, tmp_path):
+    """A module is as ruff formats it, however long its chain is, with comments and without."""
     pieces = [
         constant("A = [\n    1,\n]", 1),
         constant("# why\nB = 2", 1, 1),
@@ -67,8 +96,30 @@ def test_the_formatter_changes_nothing(tmp_path):
         constant("D = decode(1)", 4, now="decode"),
     ]
     parameters = (Parameter("root", "Path", "Path()", positional=True), Parameter("n", "int", "1"))
-    full = module(pieces, LONG, imports=(Import("re"),), parameters=parameters)
-    assert ruff(rendered(full), tmp_path, "format", "--diff", "--quiet") == ""
+    full = module(pieces, CHAINS[chain], imports=(Import("re"),), parameters=parameters)
+    lines = (Line(CHAINS[chain], "found", ("# this one",)), Line("found"))
+    for one in (full, replace(full, body=lines)):
+        assert ruff(rendered(one), tmp_path, "format", "--diff", "--quiet") == ""
+
+
+def test_comments_stay_with_their_calls():
+    """What stood above a call or behind it, and on its arguments, stands there."""
+    assert built(CHAINS["comments"]) == (
+        "    return (\n"
+        "        nbpipe.source(range(8))\n"
+        "        # above\n"
+        "        .map(\n"
+        "            # f\n"
+        "            f,  # it\n"
+        f"            # {'n' * 90}\n"
+        "            n=1,\n"
+        "        )  # behind\n"
+        "        .map(g)  # last\n"
+        "        .batch(3)\n"
+        "    )"
+    )
+    assert built(CHAINS["comments on two calls"]) == "    # s\n    return nbpipe.source(s).map(f)"
+    assert built(CHAINS["a comment on one"]) == "    # a\n    return nbpipe.source(s)  # s"
 
 
 def test_the_ends_of_a_module():
@@ -127,13 +178,10 @@ def test_chains_are_joined():
     """Inputs with steps stand one below the other."""
     mixed = "nbpipe.mix([nbpipe.source(b), nbpipe.source(b)], weights=[1, 2])"
     assert built(f"nbpipe.zip(nbpipe.source(a).map(small), {mixed}).batch(4)") == (
-        "    return (\n"
-        "        nbpipe.zip(\n"
-        "            nbpipe.source(a).map(small),\n"
-        "            nbpipe.mix([nbpipe.source(b), nbpipe.source(b)], weights=[1, 2]),\n"
-        "        )\n"
-        "        .batch(4)\n"
-        "    )"
+        "    return nbpipe.zip(\n"
+        "        nbpipe.source(a).map(small),\n"
+        "        nbpipe.mix([nbpipe.source(b), nbpipe.source(b)], weights=[1, 2]),\n"
+        "    ).batch(4)"
     )
 
 
@@ -157,29 +205,26 @@ def test_branches_are_functions_of_a_chain():
     branches = "'jpg': lambda chain_: chain_.map(chain.decode), "
     branches += f"'png': lambda chain_: chain_{steps}, None: lambda chain_: chain_"
     assert built(f'nbpipe.source(src).route(kind, {{{branches}}}, name="r")') == (
-        "    return (\n"
-        "        nbpipe.source(src)\n"
-        "        .route(\n"
-        "            kind,\n"
-        "            {\n"
-        "                'jpg': lambda chain_: chain_.map(chain.decode),\n"
-        "                'png': lambda chain_: (\n"
-        "                    chain_.map(\n"
-        "                        decode,\n"
-        "                        concurrency=decode_concurrency,\n"
-        "                        prefetch=decode_prefetch,\n"
-        "                    )\n"
-        "                    .map(\n"
-        "                        partial(decode, size=2),\n"
-        '                        executor="process",\n'
-        "                        concurrency=augment_concurrency,\n"
-        "                    )\n"
-        "                    .batch(3)\n"
-        "                ),\n"
-        "                None: lambda chain_: chain_,\n"
-        "            },\n"
-        '            name="r",\n'
-        "        )\n"
+        "    return nbpipe.source(src).route(\n"
+        "        kind,\n"
+        "        {\n"
+        "            'jpg': lambda chain_: chain_.map(chain.decode),\n"
+        "            'png': lambda chain_: (\n"
+        "                chain_.map(\n"
+        "                    decode,\n"
+        "                    concurrency=decode_concurrency,\n"
+        "                    prefetch=decode_prefetch,\n"
+        "                )\n"
+        "                .map(\n"
+        "                    partial(decode, size=2),\n"
+        '                    executor="process",\n'
+        "                    concurrency=augment_concurrency,\n"
+        "                )\n"
+        "                .batch(3)\n"
+        "            ),\n"
+        "            None: lambda chain_: chain_,\n"
+        "        },\n"
+        '        name="r",\n'
         "    )"
     )
 
@@ -220,7 +265,7 @@ def test_the_order_given_does_not_matter():
     turned = [
         module(
             random.sample(full.pieces, len(full.pieces)),
-            full.chain,
+            full.body[0].text,
             imports=full.imports[::-1],
             parameters=full.parameters,
         )

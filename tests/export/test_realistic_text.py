@@ -1,0 +1,190 @@
+"""Notebooks whose own words are to be found in the module: comments, names, quotes, layout."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.export.notebooks import Notebook
+
+
+def unformatted(path: Path) -> str:
+    """Return what ruff would write in another way; nothing where it is as it should be."""
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--no-cache", "--diff"]
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+CHAIN = """
+import nbpipe
+
+
+def decode(x):
+    return x
+
+
+def big(x):
+    return x > 1
+
+
+# ---- next cell
+# The numbers, and what is done
+# with them
+pipe = (
+    # those that were counted
+    nbpipe.source(
+        range(9),  # the small ones
+        name="numbers",
+    )
+    # decoding is slow: several at once
+    .map(
+        decode,
+        # two are enough
+        concurrency=2,
+    )
+    .filter(big)  # drop the small ones
+    .batch(size=3)  # as in the paper
+)
+# ---- next cell
+report = pipe.export("loader.py")
+"""
+CHAIN_WRITTEN = '''    """Build the pipeline with the values tuned in the notebook."""
+    # The numbers, and what is done
+    # with them
+    return (
+        # those that were counted
+        nbpipe.source(
+            range(9),  # the small ones
+            name="numbers",
+        )
+        # decoding is slow: several at once
+        .map(
+            decode,
+            # two are enough
+            concurrency=decode_concurrency,
+        )
+        .filter(big)  # drop the small ones
+        .batch(batch_size)  # as in the paper
+    )
+'''
+
+
+def test_comments_of_a_chain(notebook: Notebook):
+    """Comments stand at their calls and arguments, whatever becomes of the values there."""
+    exported = notebook.exported(CHAIN)
+    assert CHAIN_WRITTEN in exported.text
+    assert unformatted(notebook.folder / "loader.py") == ""
+
+
+def test_names_of_intermediate_pipelines(notebook: Notebook):
+    """Each variable is one there, with its comments; what was only bound anew is one chain."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        def decode(x):
+            return x
+        # ---- next cell
+        # all that there is
+        files = nbpipe.source(range(9), name="numbers").shuffle(seed=1)
+        # ---- next cell
+        decoded = files.map(decode, concurrency=4)
+        decoded.peek()
+        # ---- next cell
+        pipe = decoded.filter(lambda x: x > 1)  # drop the small ones
+        pipe = pipe.batch(3)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.text.partition('notebook."""\n')[2].partition("\n\n\ndef main")[0] == (
+        "    # all that there is\n"
+        '    files = nbpipe.source(range(9), name="numbers").shuffle(seed=1)\n'
+        "    decoded = files.map(decode, concurrency=decode_concurrency)\n"
+        "    return decoded.filter(filter_3).batch(batch_size)"
+    )
+
+
+def test_names_of_joined_pipelines(notebook: Notebook):
+    """What is joined keeps its name, and stands there once; one that is taken is none."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        def small(x):
+            return -x
+        # ---- next cell
+        base = nbpipe.source(range(5)).map(small, concurrency=2)  # for both
+        small_ones = base.map(str)
+        batch_size = nbpipe.source(list("abcde"))
+        pipe = nbpipe.zip(small_ones, base, batch_size).batch(2)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.text.partition('notebook."""\n')[2].partition("\n\n\ndef main")[0] == (
+        "    base = nbpipe.source(range(5)).map(small, concurrency=small_concurrency)  # for both\n"
+        "    small_ones = base.map(str)\n"
+        '    return nbpipe.zip(small_ones, base, nbpipe.source(list("abcde"))).batch(batch_size)'
+    )
+
+
+def test_a_name_that_means_something_else(notebook: Notebook):
+    """A variable that would hide what the chain reads is left out."""
+    exported = notebook.exported(
+        """
+        import nbpipe
+
+        def decode(x):
+            return x
+        # ---- next cell
+        decode_all = nbpipe.source(range(4))
+        pipe = decode_all.map(decode).map(str)
+        # ---- next cell
+        def decode_all(x):
+            return decode(x)
+        # ---- next cell
+        pipe = pipe.map(decode_all)
+        report = pipe.export("loader.py")
+        """
+    )
+    assert exported.chain == "nbpipe.source(range(4)).map(decode).map(str).map(decode_all)"
+
+
+FORMATTED = """
+from collections import Counter
+
+import nbpipe
+import numpy as np
+
+# ---- next cell
+NAMES = ["a", "b"]
+NAMES.append("c")
+CONFIG = {"mean": 0.5, "std": [1, 2, 3], "names": NAMES, "long": "-" * 40}
+CONFIG["more"] = 'it is "all"'
+SHIFT = np.array([1.0, 2.0], dtype="float32")
+SHIFT += 1
+COUNTS = Counter("abc")
+COUNTS["d"] += 1
+MANY = list(range(30))
+MANY.append(30)
+
+
+# ---- next cell
+def decode(x):
+    return NAMES[x % 3], CONFIG["mean"], float(SHIFT.sum()), COUNTS["a"], MANY[-1]
+
+
+# ---- next cell
+pipe = (
+    nbpipe.source(range(9), name="the numbers")
+    .map(lambda x, k="one": x + len(k), concurrency=2, prefetch=3)
+    .map(decode, executor="process", concurrency=2, prefetch=8, max_items_per_worker=100)
+    .batch(2, collate=lambda items: [str(i) for i in items], drop_last=True)
+)
+report = pipe.export("loader.py")
+"""
+
+
+def test_formatted_cells_give_a_formatted_module(notebook: Notebook):
+    """Where the cells are as ruff formats them, so is the module, with all that it adds."""
+    exported = notebook.exported(FORMATTED)
+    assert unformatted(notebook.folder / "loader.py") == ""
+    assert "'it is \"all\"'" in exported.text
