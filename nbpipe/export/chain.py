@@ -304,6 +304,7 @@ def _policy_arguments(policy: FailurePolicy) -> list[str]:
 
 # -- Items: the source of a pipeline; the path that its files are found under is a parameter -------
 _METHODS = frozenset(("glob", "rglob", "iterdir", "walk"))  # of paths
+_LISTING = frozenset(("listdir", "scandir", "walk", "glob", "iglob"))  # functions of a path
 _ROOT = "root"
 _ITEMS = "_items"  # what stands for an expression that the trial decides on
 _CALLED = "(lambda *, "  # how the trial calls an expression with a parameter in it
@@ -392,13 +393,20 @@ def _root(written: _Written, place: Place) -> ast.expr | None:
 
     It is a variable or `Path(...)`; None where there are several, or none.
     """
+    calls = [one for one in ast.walk(written.node) if isinstance(one, ast.Call)]
     found = [
         one.func.value
-        for one in ast.walk(written.node)
-        if isinstance(one, ast.Call)
-        and isinstance(one.func, ast.Attribute)
+        for one in calls
+        if isinstance(one.func, ast.Attribute)
         and one.func.attr in _METHODS
         and _is_path(one.func.value, written.node, place)
+    ]
+    given = [one.args[0] for one in calls if last_name(one.func) in _LISTING and one.args]
+    found += [
+        one
+        for argument in given
+        for one in ast.walk(argument)
+        if isinstance(one, ast.Name) and is_folder(one, place.scope)
     ]
     source = written.statement.cell.text
     same = [one for root in found for one in _same(written.node, root)]
@@ -433,7 +441,8 @@ def _searched(
     if secret_in_text(f"items = {whole}"):
         raise secret_refusal("the source", place.use)
     name = place.collector.free_name(wanted) if default != wanted else wanted
-    annotation = place.collector.spelled(place.scope, Path, place.use)
+    is_text = isinstance(root, ast.Name) and isinstance(place.scope.namespace[root.id], str)
+    annotation = "str" if is_text else place.collector.spelled(place.scope, Path, place.use)
     parameter = Parameter(name, annotation, default, positional=True)
     mark = place.collector.free_name(_ITEMS)
     now, later = place.collector.read(place.scope, node, statement.cell, place.use)
@@ -453,6 +462,47 @@ def _changed(items: Any, statement: Statement, place: Place) -> str:
         f"changed afterwards, or the files were; make it in one expression, as {name} = "
         "sorted(...), and rebuild the pipeline"
     )
+
+
+def is_folder(node: ast.AST, scope: Scope) -> bool:
+    """Tell whether a variable or a text is the path of a folder."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        value = scope.namespace.get(node.id)
+    else:
+        value = node.value if isinstance(node, ast.Constant) else None
+    try:
+        return isinstance(value, str | Path) and bool(str(value)) and Path(value).is_dir()
+    except (OSError, ValueError):  # no text that could be a path
+        return False
+
+
+def rooted(module: Module, scope: Scope) -> Module:
+    """Make a parameter of the folder that `build_pipeline` alone reads; one that others do is none.
+
+    Args:
+        module: with all that `build_pipeline` does.
+        scope: the notebook.
+    """
+    read = {name for piece in module.pieces for name in (*piece.now, *piece.later)}
+    misleading = [one for one in module.parameters if one.positional and one.default in read]
+    parameters = tuple(one for one in module.parameters if one not in misleading)
+    texts = {one.name: one.default for one in misleading}
+    module = replace(module, parameters=parameters).changed(texts)
+    trees = [line.tree for line in module.body if line.is_code]
+    nodes = [one for tree in trees for one in ast.walk(tree) if is_folder(one, scope)]
+    folders = {ast.unparse(one) for one in nodes} - read
+    taken = {name for line in module.body for name in names_in(line.tree)} | module.used
+    if len(folders) != 1 or _ROOT in taken or any(one.positional for one in parameters):
+        return module
+    default = next(iter(folders))
+    is_path = isinstance(scope.namespace.get(default), Path)
+    if is_path and "Path" not in module.used:
+        return module
+    default = default if default.isidentifier() else quoted(ast.literal_eval(default))
+    annotation = "Path" if is_path else "str"
+    root = Parameter(_ROOT, annotation, default, positional=True)
+    body = (line.rooted(folders, _ROOT) if line.is_code else line for line in module.body)
+    return replace(module, parameters=(root, *parameters), body=tuple(body))
 
 
 # -- what has no name ------------------------------------------------------------------------------
@@ -538,6 +588,13 @@ def _calls_of(chain: Stages, home: Scope) -> dict[int, Called]:
             found[id(stage)] = call
     counts = collections.Counter(id(call.node) for call in found.values())
     return {key: call for key, call in found.items() if counts[id(call.node)] == 1}
+
+
+def is_repeated(chain: Stages, home: Scope) -> bool:
+    """Tell whether a loop or a function of the notebook made some of the stages."""
+    made = [one for one in addresses(chain).values() if one.made_at is not None]
+    here = [one for one in made if call_of(one, home.cells, one.op) is not None]
+    return len(_calls_of(chain, home)) < len(here)
 
 
 @final
@@ -646,6 +703,7 @@ class _ChainWriter:
         if counted is not None:
             return f"range(len({self._expression(counted, place)}))"
         text, parameter = items_of(stage, spec.items, place, wanted=wanted)
+        self._collector.found.listed |= names_in(text)
         if parameter is not None:
             self._add(parameter)
             self.read |= names_in(text) - {parameter.name}

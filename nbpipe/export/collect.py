@@ -461,6 +461,7 @@ class Found:
             fingerprint of their defaults.
         objects: the module's own constants.
         checks: expressions that the trial decides on, by what stands for them until then.
+        listed: names by which sources read their items.
         unknown: names in annotations that nobody evaluates, and that stand for nothing.
         future: annotations are not evaluated.
     """
@@ -482,6 +483,7 @@ class Found:
     written: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Piece] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     future: bool = False
 
@@ -500,6 +502,7 @@ class Collector:
     Args:
         collect_value: called for each name that stands for a function, a class or a value; it
             adds the piece.
+        is_decision: tells whether a statement chooses what a name is.
         archive: name of the file for large arrays, or None where they are refused.
         counted: by the name of a source of numbers, what has as many items.
     """
@@ -507,11 +510,13 @@ class Collector:
     def __init__(
         self,
         collect_value: _CollectValue,
+        is_decision: Callable[[ast.AST, str], bool],
         *,
         archive: str | None = None,
         counted: Mapping[str, Any] | None = None,
     ) -> None:
         self.found = Found()
+        self._is_decision = is_decision
         self.counted = counted or {}
         self._collect_value = collect_value
         self.archive = archive
@@ -595,6 +600,9 @@ class Collector:
     def _collect(self, scope: Scope, name: str, value: Any, use: Use) -> None:
         lines = scope.imported(name, value)
         newest = scope.newest(name)
+        if newest is not None and self._is_decision(newest.node, name):
+            self._collect_value(self, scope, name, value, use)
+            return
         if lines and (newest is None or is_import(newest.node)):
             for line in lines:
                 self.add_import(line)

@@ -1,4 +1,4 @@
-"""Definitions: functions and classes become pieces, whole and as they were written."""
+"""Definitions: functions, classes, and what builds a pipeline, whole and as they were written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ast
 import builtins
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..executors.pickling import CACHED, by_reference
+from ..ops.stage import Chain, Stage, addresses
 from .cells import Cell, Definition, Statement
 from .collect import (
     Collector,
@@ -25,9 +27,10 @@ from .collect import (
 )
 from .difference import fingerprint_of, loosened
 from .held import captured_by, handle_in, held_in, members_of
-from .module import Piece, Spelling
+from .literals import quoted
+from .module import Line, Module, Piece, Spelling, stage_words
 from .secrets import secret_in_text
-from .source import changed_by, last_name, names_read, root_of
+from .source import changed_by, last_name, names_in, names_read, root_of
 
 _DEFS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -357,3 +360,95 @@ def followed(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
         if isinstance(owner, type | ModuleType | str | bytes):
             return getattr(owner, node.attr)
     raise AttributeError(ast.dump(node))
+
+
+# -- As built: the statements that make a pipeline, and what its knobs are set to below them -------
+_MOST = 50  # statements
+
+
+def as_built(chain: Chain, draft: Module, collector: Collector, home: Scope) -> Module | None:
+    """Write the user's own statements that make a pipeline, and set its knobs to what they are.
+
+    Args:
+        chain: the stages.
+        draft: what makes the same stages one by one; its parameters for knobs are kept.
+        collector: takes what the statements use.
+        home: the notebook.
+
+    Returns:
+        The module; None where the statements are not known, or use what cannot be exported.
+    """
+    name = next((one for one in home.namespace if _holds(home, one, chain)), "")
+    statements = _statements(name, home) if name else []
+    use = Use(f"the variable {name!r}")
+    local = {bound for one in statements for bound in one.binds}
+
+    def collect() -> None:
+        for one in statements:
+            check_text(one.text, one.node, one.cell, f"the making of {name!r}", use)
+            collector.read(home, one.node, one.cell, use, local=sorted(local))
+            collector.found.listed |= _listed(one.node)
+
+    if not statements or collector.attempt(collect) is not None:
+        return None
+    knobs = {
+        parameter: f"{name}[{quoted(address)}].{word} = {parameter.name}"
+        for address, stage in addresses(chain).items()
+        for word in stage.knobs
+        for parameter in draft.parameters
+        if parameter.name == f"{stage_words(chain)[id(stage)]}_{word}"
+    }
+    *first, last = statements
+    lines = [Line(one.text, is_code=True) for one in first]
+    pattern = rf"(?m)^{name}(?:\s*:[^=]+)?\s*=\s*"
+    if knobs or not isinstance(last.node, ast.Assign) or not re.search(pattern, last.text):
+        lines += [
+            Line(last.text, is_code=True),
+            *(Line(one, is_code=True) for one in knobs.values()),
+        ]
+        return Module(tuple(knobs), (*lines, Line(name)))
+    text = re.sub(pattern, "return ", last.text, count=1)
+    return Module((), (*lines, Line(text, is_code=True)))
+
+
+def _holds(scope: Scope, name: str, chain: Chain | None) -> bool:
+    """Tell whether a variable is a pipeline: of these stages, where they are given."""
+    stages = getattr(scope.namespace[name], "chain", None)
+    if not isinstance(stages, tuple) or not all(isinstance(one, Stage) for one in stages):
+        return False
+    return chain is None or [*map(id, stages)] == [*map(id, chain)]
+
+
+def _statements(name: str, home: Scope) -> list[Statement]:
+    """Return the statements that make a pipeline, from the first; none where one is not known."""
+    found: list[Statement] = []
+    wanted: list[tuple[str, Statement | None]] = [(name, None)]
+    while wanted:
+        one, reader = wanted.pop()
+        earlier = [made for made in home.cells.bindings(one) if _is_before(made, reader)]
+        if not earlier or len(found) > _MOST or not _is_making(earlier[0]):
+            return []
+        if earlier[0] not in found:
+            found.append(earlier[0])
+            reads = names_read(earlier[0].node, future=True).now
+            pipes = (
+                other for other in sorted(reads) if other in home and _holds(home, other, None)
+            )
+            wanted += [(other, earlier[0]) for other in pipes]
+    return sorted(found, key=lambda made: (made.cell.order, made.number))
+
+
+def _is_before(statement: Statement, reader: Statement | None) -> bool:
+    place = (statement.cell.order, statement.number)
+    return reader is None or place < (reader.cell.order, reader.number)
+
+
+def _is_making(statement: Statement) -> bool:
+    return isinstance(statement.node, ast.Assign | ast.AnnAssign | ast.For | ast.If | ast.With)
+
+
+def _listed(node: ast.AST) -> set[str]:
+    """Return the variables by which sources in some code read their items."""
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call) and one.args)
+    sources = (one.args[0] for one in calls if last_name(one.func) == "source")
+    return {name for one in sources for name in names_in(one)}

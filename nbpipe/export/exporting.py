@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -28,13 +29,13 @@ from ..ops.chain import graph
 from ..ops.stage import Chain, addresses
 from ..show.exported import note_export
 from .cells import Statement
-from .chain import drafted
+from .chain import drafted, is_repeated
 from .collect import Collector, Scope, Use, is_import, is_local
-from .definitions import lost
+from .definitions import as_built, lost
 from .fresh import Environment, FreshProcess, error_words
 from .held import secret_in, texts_named_as_secrets
 from .module import Module, Piece, rendered
-from .pieces import collect_setup, collect_value
+from .pieces import collect_setup, collect_value, is_decision
 from .proof import Report, archive_bytes, decided, refuse_secrets, verified
 from .secrets import (
     advice,
@@ -462,7 +463,7 @@ def export_chain(
         if assets not in (None, "npz"):
             raise ArgumentError(f"export assets must be 'npz' or None, got {assets!r}")
         archive = f"{file.stem}.npz" if assets else None
-        collector = Collector(collect_value, archive=archive, counted=counted)
+        collector = Collector(collect_value, is_decision, archive=archive, counted=counted)
         with _one_at_a_time:
             return _gated(
                 chain, collector, file, items, count, overwrite=flag("overwrite", overwrite)
@@ -514,33 +515,61 @@ def _export(
     overwrite: bool,
 ) -> Exported:
     collect_setup(collector, home)
+    before = collector.found.copied()
     draft = drafted(chain, collector, home)
     with FreshProcess(Environment.here()) as fresh:
-        whole = decided(collector, draft, fresh, file.stem)
-        text, findings = _text(whole, file, home)
-        _check_registers(whole, home)
-        for statement in effects(home, whole.used):
-            collector.note(note_of(statement))
-        loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
-        arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
-        _check_arrays(arrays)
-        files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
-        report = _proved(
-            chain,
-            whole,
-            text,
-            file.name,
-            fresh,
-            reads=_unbound(text, findings, whole, collector),
-            items=items,
-            check_items=count,
-            files=files,
-            notes=collector.found.notes,
+        prove = functools.partial(
+            _tried, chain, collector, home, fresh=fresh, file=file, items=items, count=count
         )
+        proved = None
+        if is_repeated(chain, home):
+            found, collector.found = collector.found, before
+            built = as_built(chain, draft, collector, home)
+            with contextlib.suppress(ExportError):
+                proved = None if built is None else prove(built)
+            if proved is None:
+                collector.found = found
+        text, files, report = proved or prove(draft)
     written = stored(file, text, files, overwrite=overwrite)
     knobs = {knob: knob.value for one in addresses(chain).values() for knob in one.knobs.values()}
     note_export(knobs, written.path)
     return _reported(written, report, tuple(collector.found.notes))
+
+
+def _tried(
+    chain: Chain,
+    collector: Collector,
+    home: Scope,
+    draft: Module,
+    *,
+    fresh: FreshProcess,
+    file: Path,
+    items: Callable[[], Iterator[object]] | None,
+    count: int,
+) -> tuple[str, dict[str, bytes], Report]:
+    """Decide how a draft is written, and prove it; return the text and what lies beside it."""
+    whole = decided(collector, draft, fresh, file.stem)
+    text, findings = _text(whole, file, home)
+    _check_registers(whole, home)
+    for statement in effects(home, whole.used):
+        collector.note(note_of(statement))
+    loaded = {name for piece in whole.pieces if _loads(piece) for name in piece.names}
+    arrays = {name: one for name, one in collector.found.arrays.items() if name in loaded}
+    _check_arrays(arrays)
+    files = {str(collector.archive): archive_bytes(arrays)} if arrays else {}
+    report = _proved(
+        chain,
+        whole,
+        text,
+        file.name,
+        fresh,
+        reads=_unbound(text, findings, whole, collector),
+        items=items,
+        check_items=count,
+        files=files,
+        notes=collector.found.notes,
+    )
+    return text, files, report
 
 
 def _proved(

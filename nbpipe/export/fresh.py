@@ -540,6 +540,33 @@ def _say_items(question: _Question, pipe: Any) -> None:
         question.say({"raised": error_words(error)})
 
 
+# -- Data: files that are no part of Python, of packages, or of the module itself ------------------
+_LOOKS = frozenset(("open", "os.listdir", "os.scandir", "sqlite3.connect"))  # of `sys.audit`
+_NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix, sys.base_prefix)
+_CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
+
+
+@final
+class _DataWatch:
+    """Notes whether code looks for files or opens them; imports do not count.
+
+    Args:
+        own: folder of the module's file.
+    """
+
+    def __init__(self, own: str) -> None:
+        self.seen = False
+        self._none = (*_NO_DATA, own)
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _LOOKS and isinstance(path := arguments[0], str | bytes | os.PathLike | None):
+            place = os.path.abspath(os.fsdecode(path or "."))  # noqa: PTH100  it may be no path
+            importing = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
+            known = place.startswith(self._none) or place.endswith(_CODE)
+            self.seen = self.seen or not (importing or known)
+
+
 # -- Trial: in a fresh process, the pieces of a module run, one spelling after another -------------
 # The pieces grow into a file, and run as the module that it would be: `inspect`, dataclasses,
 # pickle and compilers that read a function's source find what they look for.
@@ -564,23 +591,41 @@ class _GrowingModule:
         self._flags = flag
         self._text = ""
         self._missing: dict[str, None] = {}  # names of pieces that failed
+        self._read: set[str] = set()  # names of those that come from data
+        self._data = _DataWatch(question.folder)
         spec = importlib.util.spec_from_file_location(name, self._file)
         assert spec is not None
         self._module: ModuleType = importlib.util.module_from_spec(spec)
         sys.modules[name] = self._module
 
     def play(self, at: int, piece: dict[str, Any]) -> dict[str, Any]:
-        """Try the spellings of a piece in order; return the choice, or why there is none."""
+        """Try the spellings of a piece in order; return the choice, or why there is none.
+
+        Where that is wanted, one that reads no data comes before those that do.
+        """
         reasons: list[dict[str, Any]] = []
+        chosen: tuple[int, dict[str, Any], str] | None = None
+        before = dict(vars(self._module)), self._text
         for number, spelling in enumerate(piece["spellings"]):
             self._question.say({"at": at, "spelling": number})
             names = piece["names"] if piece["closed"] else []
+            self._data.seen = False
             reason = self._attempt(spelling, piece["expected"], names)
-            if reason is None:
+            if reason is not None:
+                reasons.append(reason)
+                continue
+            if not self._data.seen and self._read.isdisjoint(spelling["now"]):
                 return {"choice": number}
-            reasons.append(reason)
-        self._missing |= dict.fromkeys(piece["names"])
-        return {"failed": reasons}
+            chosen = chosen or (number, dict(vars(self._module)), self._text)
+            if not piece["settled"]:
+                break
+            self._rewind(*before)
+        if chosen is None:
+            self._missing |= dict.fromkeys(piece["names"])
+            return {"failed": reasons}
+        self._rewind(*chosen[1:])
+        self._read.update(piece["names"])
+        return {"choice": chosen[0], "data": True}
 
     def _attempt(
         self, spelling: dict[str, Any], expected: dict[str, Any], names: list[str]

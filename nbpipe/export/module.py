@@ -15,7 +15,7 @@ from ..errors import ExportError
 from ..ops import stage as stages
 from .source import indent_of, last_name, lines_of, replaced, root_of, span_of
 
-Kind = Literal["setup", "constant", "definition"]
+Kind = Literal["setup", "decision", "constant", "definition"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,19 +117,34 @@ class Line:
     """A statement of `build_pipeline`.
 
     Attributes:
-        text: calls of nbpipe, and calls of the methods of what they give, as one expression.
+        text: calls of nbpipe, and calls of the methods of what they give, as one expression; or
+            statements of the user's.
         name: the variable that it is assigned to; empty for what is returned.
         above: the comments above it.
+        is_code: it is statements of the user's, which are kept as they are.
     """
 
     text: str
     name: str = ""
     above: tuple[str, ...] = ()
+    is_code: bool = False
 
     @property
-    def tree(self) -> ast.expr:
-        """The tree of the expression."""
-        return ast.parse(self.text, mode="eval").body
+    def tree(self) -> Any:
+        """The tree of the expression, or of the statements."""
+        return ast.parse(self.text) if self.is_code else ast.parse(self.text, mode="eval").body
+
+    def rooted(self, folders: Collection[str], name: str) -> Line:
+        """Return it with a name in the place of an expression, which is given as Python shows it.
+
+        Args:
+            folders: the expression.
+            name: what takes its place.
+        """
+        kinds = ast.Name | ast.Constant
+        nodes = (one for one in ast.walk(self.tree) if isinstance(one, kinds))
+        parts = [(one, name) for one in nodes if ast.unparse(one) in folders]
+        return replace(self, text=replaced(self.text, parts))
 
     def changed(self, texts: Mapping[str, str]) -> Line:
         """Return it with others in the place of some names."""
@@ -165,10 +180,6 @@ class Module:
         """Names that it binds or reads, outside of `build_pipeline`."""
         pieces = (name for one in self.pieces for name in (*one.names, *one.now, *one.later))
         return frozenset((*pieces, *(line.binds for line in self.imports)))
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the expressions of its body."""
-        return tuple(line.text for line in self.body)
 
     def changed(self, texts: Mapping[str, str]) -> Module:
         """Return it with others in the place of some names in its body."""
@@ -523,7 +534,7 @@ def _natural_part(part: str) -> tuple[int, int, str]:
 
 
 # -- Order: pieces in the order that importing the module needs ------------------------------------
-_RANK = {"setup": 0, "constant": 1, "definition": 2}
+_RANK = {"setup": 0, "decision": 1, "constant": 2, "definition": 3}
 _Edges = dict[int, set[int]]  # for each piece, by its number, the numbers of those it needs
 
 
@@ -749,6 +760,9 @@ def _parameter(parameter: Parameter) -> Lines:
 def _body(module: Module) -> Lines:
     lines = [f'"""Build the pipeline with the values tuned in {module.origin}."""']
     for line in module.body:
+        if line.is_code:
+            lines += _code_lines(line.text.strip("\n"))
+            continue
         prefix = f"{line.name} = " if line.name else "return "
         found = _Layout(line.text).statement(line.tree, _WIDTH - len(INDENT), prefix)
         lines += [*line.above, *found]

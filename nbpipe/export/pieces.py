@@ -23,6 +23,7 @@ from .collect import (
     Scope,
     Use,
     definition_of,
+    is_import,
     is_local,
     refusal,
     refuse_older,
@@ -317,6 +318,22 @@ def is_assignment(node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and all(map(_is_plain, node.targets))
 
 
+def is_decision(node: ast.AST, name: str) -> bool:
+    """Tell whether an `if` or `try` binds a name in several branches, and does nothing else."""
+    leaves = list(_leaves(node)) if isinstance(node, ast.If | ast.Try) else []
+    if not all(is_import(one) or is_assignment(one) or isinstance(one, ast.Pass) for one in leaves):
+        return False
+    return sum(name in names_read(one, future=True).bound for one in leaves) > 1
+
+
+def _leaves(node: Any) -> Iterator[ast.stmt]:
+    """Return the statements in the branches of an `if` or `try`."""
+    inner = [one for part in ("body", "orelse", "finalbody") for one in getattr(node, part, [])]
+    inner += [one for handler in getattr(node, "handlers", []) for one in handler.body]
+    for one in inner:
+        yield from _leaves(one) if isinstance(one, ast.If | ast.Try) else (one,)
+
+
 def _is_plain(target: ast.expr) -> bool:
     if isinstance(target, ast.Tuple | ast.List):
         return all(map(_is_plain, target.elts))
@@ -346,7 +363,8 @@ def _collect_constant(collector: Collector, scope: Scope, name: str, value: Any,
 
 def _is_usable(scope: Scope, statement: Statement) -> bool:
     """Tell whether a text may stand for a value: what it binds was not bound anew since."""
-    if not is_assignment(statement.node):
+    decided = any(is_decision(statement.node, name) for name in statement.binds)
+    if not (decided or is_assignment(statement.node)):
         return False
     lines = range(statement.first_line, statement.last_line + 1)
     if not statement.cell.shell_lines.isdisjoint(lines) or _looks_around(statement.node):
@@ -568,7 +586,7 @@ class Known:
             names=names,
             spellings=tuple(spellings),
             expected=expected or {},
-            kind="constant",
+            kind="decision" if statement and is_import(statement.node) else "constant",
             first=self.scope.first(self.name),
             words=self.words,
         )

@@ -8,15 +8,15 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
 from ..errors import ExportError
-from .chain import chosen_text
-from .collect import Collector, Found, Use, refusal
+from .chain import chosen_text, rooted
+from .collect import Collector, Found, Scope, Use, refusal
 from .difference import difference, loosened, shows_order_of_set
 from .fresh import (
     STARTS_S,
@@ -26,7 +26,7 @@ from .fresh import (
     has_own_seed,
     json_fingerprint,
 )
-from .module import Import, Module, Piece, Spelling, import_block, ordered
+from .module import Import, Line, Module, Piece, Spelling, import_block, ordered
 from .secrets import advice, scrubbed, secret_in_text, secrets_in_text
 from .source import changed_attributes, names_in, read_of
 
@@ -102,9 +102,11 @@ class Choice:
 
     Attributes:
         spelling: number of the first spelling that runs and gives what is expected.
+        is_data: it reads files, or what was made of files.
     """
 
     spelling: int
+    is_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def tried(
     name: str,
     future: bool,
     files: Mapping[str, bytes] | None = None,
+    settled: Collection[str] = (),
     limit_s: float = 60.0,
 ) -> list[Choice | Failure]:
     """Run the imports and the pieces of a module in a fresh process.
@@ -143,6 +146,7 @@ def tried(
         name: name of the module.
         future: it begins with `from __future__ import annotations`.
         files: what lies beside the module, by name.
+        settled: names whose value is written rather than read from data again.
         limit_s: the most that all of it may take once the process runs [s]; where it is over, or
             the process ends, all is tried again without the spelling at fault, if the piece has
             another.
@@ -160,7 +164,9 @@ def tried(
     passed = list(map(_first_stable, tries))
     limits_s = {"": STARTS_S, "pieces": limit_s}
     for _ in range(_ROUNDS):
-        given = [_as_json(piece, first) for piece, first in zip(tries, passed, strict=True)]
+        given = [
+            _as_json(piece, first, settled) for piece, first in zip(tries, passed, strict=True)
+        ]
         request = {"name": name, "future": future, "pieces": given}
         answer = fresh.ask("try_pieces", request, limits_s=limits_s, files=files, text=imports)
         last = _last_tried(answer)
@@ -242,8 +248,9 @@ def _import_words(imports: str, failure: Failure) -> str:
     )
 
 
-def _as_json(piece: Piece, first: int) -> dict[str, Any]:
+def _as_json(piece: Piece, first: int, settled: Collection[str]) -> dict[str, Any]:
     return {
+        "settled": not set(settled).isdisjoint(piece.names),
         "names": piece.names,
         "expected": piece.expected,
         "closed": piece.kind != "setup",  # a set-up cell may open what it likes
@@ -272,7 +279,7 @@ def _results(answer: Answer, called: list[str], passed: list[int]) -> list[Choic
 
 def _result(line: dict[str, Any], passed: int) -> Choice | Failure:
     if "choice" in line:
-        return Choice(line["choice"] + passed)
+        return Choice(line["choice"] + passed, line.get("data", False))
     reasons = line["failed"]
     texts = tuple(reason["reason"] for reason in reasons)
     return Failure(texts[0], reasons[0]["line"], texts, "alive" in reasons[0])
@@ -300,8 +307,11 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
         piece.names[0]: _without_state(_settled(piece, found), found, reads)
         for piece in found.pieces.values()
     }
-    results = _tried([*pieces.values(), *found.checks.values()], collector, fresh, name)
+    settled = _settled_names(found, draft)
+    every = [*pieces.values(), *found.checks.values()]
+    results = _tried(every, collector, fresh, name, settled)
     texts: dict[str, str] = {}
+    data: set[str] = set()
     failures: dict[str, tuple[Piece, Failure]] = {}
     for piece, result in results:
         name = piece.names[0]
@@ -309,6 +319,7 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
             failures[name] = (piece, result)
             continue
         spelling = piece.spellings[result.spelling]
+        data |= set(piece.names) if result.is_data else set()
         if name in pieces:
             pieces[name] = replace(piece, spellings=(spelling,))
         else:
@@ -321,7 +332,47 @@ def decided(collector: Collector, draft: Module, fresh: FreshProcess, name: str)
     for name, (piece, failure) in failures.items():
         if name in needed:
             raise _failure(found, piece, failure)
-    return whole
+    return _without_work(whole, data, found, collector.scopes[0])
+
+
+def _settled_names(found: Found, draft: Module) -> frozenset[str]:
+    """Return the variables that functions and stages read: those that only sources do are none."""
+    reading = [piece for piece in found.pieces.values() if piece.kind == "definition"]
+    names = {name for one in reading for way in one.spellings for name in (*way.now, *way.later)}
+    for line in draft.body:
+        names |= names_in(line.tree) - found.listed
+    for mark, piece in found.checks.items():
+        if mark not in found.listed:
+            names |= {name for way in piece.spellings for name in way.now}
+    return frozenset(names)
+
+
+def _without_work(module: Module, data: set[str], found: Found, scope: Scope) -> Module:
+    """Have `build_pipeline` do what reads data, so that the module may be imported anywhere.
+
+    Args:
+        module: all that is needed.
+        data: variables that are read from files, or made of such.
+        found: takes notes of what functions read, and so must stay.
+        scope: the notebook.
+    """
+    apart = [piece for piece in module.pieces if not data.isdisjoint(piece.names)]
+    while True:
+        rest = [piece for piece in module.pieces if piece not in apart]
+        read = {name for piece in rest for name in (*piece.now, *piece.later)}
+        kept = [piece for piece in apart if read.isdisjoint(piece.names)]
+        if len(kept) == len(apart):
+            break
+        apart = kept
+    for piece in rest:
+        if piece.kind == "constant" and not data.isdisjoint(piece.names):
+            found.notes[
+                f"{piece.words} reads data whenever the module is imported; to have it elsewhere, "
+                "give it to the function that uses it, as by partial, or save its value and load "
+                "it in a function under @functools.cache"
+            ] = None
+    lines = [Line(piece.text, is_code=True) for piece in ordered(apart)]
+    return rooted(replace(module, pieces=tuple(rest), body=(*lines, *module.body)), scope)
 
 
 def _settled(piece: Piece, found: Found) -> Piece:
@@ -369,9 +420,8 @@ def _refuse_unnamed(name: str, found: Found, attributes: Iterable[str] = ()) -> 
 def _read_by_name(found: Found, draft: Module) -> dict[str, frozenset[str]]:
     """Return by each name the attributes that the functions and the chain read of it."""
     texts = [piece.text for piece in found.pieces.values() if piece.kind == "definition"]
-    texts += [f"f({text}\n)" for text in draft.texts()]
     texts += [way.text for piece in found.checks.values() for way in piece.spellings]
-    return read_of(map(ast.parse, texts))
+    return read_of([*map(ast.parse, texts), *(line.tree for line in draft.body)])
 
 
 def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]]) -> Piece:
@@ -399,7 +449,11 @@ def _without_state(piece: Piece, found: Found, reads: dict[str, frozenset[str]])
 
 # -- the trial -------------------------------------------------------------------------------------
 def _tried(
-    pieces: list[Piece], collector: Collector, fresh: FreshProcess, name: str
+    pieces: list[Piece],
+    collector: Collector,
+    fresh: FreshProcess,
+    name: str,
+    settled: Collection[str],
 ) -> list[tuple[Piece, Choice | Failure]]:
     found = collector.found
     every = ordered(pieces)
@@ -410,6 +464,7 @@ def _tried(
         name=name,
         future=found.future,
         files={str(collector.archive): archive_bytes(found.arrays)} if found.arrays else {},
+        settled=settled,
     )
     pairs = list(zip(every, results, strict=True))
     # What only needs something that failed is not to blame.
@@ -465,10 +520,11 @@ def _failure(found: Found, piece: Piece, failure: Failure) -> Exception:
 # -- what is used ----------------------------------------------------------------------------------
 def _used(draft: Module, found: Found, pieces: list[Piece]) -> Module:
     """Leave out what nothing uses: an assignment needs what the literal in its place does not."""
-    read = {name for text in draft.texts() for name in names_in(text)}
+    read = {name for line in draft.body for name in names_in(line.tree)}
     parameters = [one for one in draft.parameters if not one.positional or one.name in read]
     draft = replace(draft, parameters=tuple(parameters))
-    wanted = {name for text in _texts(draft) for name in names_in(text)}
+    own = (text for one in draft.parameters for text in (one.annotation, one.default))
+    wanted = {name for text in own for name in names_in(text)} | read
     kept: dict[str, Piece] = {}
     rest = list(pieces)
     while True:
@@ -479,7 +535,8 @@ def _used(draft: Module, found: Found, pieces: list[Piece]) -> Module:
             kept[piece.names[0]] = piece
             wanted |= piece.now | piece.later
         rest = [one for one in rest if one.names[0] not in kept]
-    text = "\n".join([*_texts(draft), *(piece.text for piece in kept.values())])
+    texts = [line.text for line in draft.body] + [piece.text for piece in kept.values()]
+    text = "\n".join([*texts, *(one.default for one in draft.parameters)])
     imports = [line for line in found.imports if line.binds in wanted and _is_meant(line, text)]
     bound = {name for piece in kept.values() for name in piece.names}
     imports = [line for line in imports if line.binds not in bound]
@@ -490,13 +547,6 @@ def _is_meant(line: Import, text: str) -> bool:
     """Tell whether `import a.b` is meant by what reads `a`, and not another module in it."""
     dotted = line.member is None and line.alias is None and "." in line.module
     return not dotted or line.module in text
-
-
-def _texts(draft: Module) -> Iterator[str]:
-    """Return all expressions of `build_pipeline`."""
-    for parameter in draft.parameters:
-        yield from (parameter.annotation, parameter.default)
-    yield from draft.texts()
 
 
 # -- Verify: a written module is imported elsewhere, and must be what the notebook has -------------

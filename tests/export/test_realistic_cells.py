@@ -80,7 +80,10 @@ def test_imports_of_every_kind(notebook: Notebook):
     assert "from math import floor" in exported.text
     assert "tau as TURN" in exported.text
     assert "import email.mime.text as mime\n" in exported.text
-    assert "import json as json_library\nimport os.path\n" in exported.text
+    assert (
+        "try:\n    import no_such_library_at_all as json_library\n"
+        "except ImportError:\n    import json as json_library\n"
+    ) in exported.text
 
 
 def test_local_module(notebook: Notebook):
