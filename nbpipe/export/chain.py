@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import (
@@ -592,9 +592,18 @@ def _calls_of(chain: Stages, home: Scope) -> dict[int, Called]:
 
 def is_repeated(chain: Stages, home: Scope) -> bool:
     """Tell whether a loop or a function of the notebook made some of the stages."""
-    made = [one for one in addresses(chain).values() if one.made_at is not None]
-    here = [one for one in made if call_of(one, home.cells, one.op) is not None]
-    return len(_calls_of(chain, home)) < len(here)
+    known = _calls_of(chain, home)
+    stages = {id(one): one for one in _outside_branches(chain)}
+    made = (one for key, one in stages.items() if one.made_at is not None and key not in known)
+    return any(call_of(one, home.cells, one.op) is not None for one in made)
+
+
+def _outside_branches(chain: Stages) -> Iterator[Stage]:
+    """Return the stages of a chain, and of those that it joins; branches are functions anyway."""
+    for stage in chain:
+        yield stage
+        for one in () if stage.op == "route" else stage.inputs:
+            yield from _outside_branches(one)
 
 
 @final

@@ -30,7 +30,7 @@ from ..ops.stage import Chain, addresses
 from ..show.exported import note_export
 from .cells import Statement
 from .chain import drafted, is_repeated
-from .collect import Collector, Scope, Use, is_import, is_local
+from .collect import Collector, Found, Scope, Use, is_import, is_local
 from .definitions import as_built, lost
 from .fresh import Environment, FreshProcess, error_words
 from .held import secret_in, texts_named_as_secrets
@@ -404,6 +404,7 @@ class Exported(os.PathLike[str]):
         notes: what to know of it, each in one sentence.
         changed: the file was written; False where it held the same bytes.
         patched: parameters whose defaults moved, where nothing else did.
+        merged: the file was edited, and the edits are still there.
     """
 
     path: Path
@@ -411,6 +412,7 @@ class Exported(os.PathLike[str]):
     notes: tuple[str, ...]
     changed: bool
     patched: tuple[Moved, ...] = ()
+    merged: bool = False
 
     def __fspath__(self) -> str:
         """Return the path as text."""
@@ -426,6 +428,8 @@ class Exported(os.PathLike[str]):
         if self.patched:
             moves = ", ".join(f"{one.name} {one.old} -> {one.new}" for one in self.patched)
             return f"rewrote defaults in {self.path}: {moves}"
+        if self.merged:
+            return f"wrote what is new in build_pipeline into {self.path}; its edits stay"
         checked = f"; the first {self.compared} items are the same there" if self.compared else ""
         return f"wrote {self.path}{checked}"
 
@@ -567,9 +571,17 @@ def _tried(
         items=items,
         check_items=count,
         files=files,
-        notes=collector.found.notes,
+        notes=[_with_cell(note, collector.found) for note in collector.found.notes],
     )
     return text, files, report
+
+
+def _with_cell(note: str, found: Found) -> str:
+    """Add the cell to run again to a note on state."""
+    named = re.match(r"'(\w+)' ", note)
+    piece = found.pieces.get(named[1]) if named and "its first value" in note else None
+    cell = re.search(r"In\[\d+\]", piece.words) if piece else None
+    return note if cell is None else f"{note}; run {cell[0]} again, then export"
 
 
 def _proved(
@@ -605,9 +617,14 @@ def _proved(
         expected_graph=graph(chain),
         process_stages=elsewhere,
         items=items if in_order else None,
-        hint="\n".join(f"  it may come from this: {one}" for one in notes if "side effect" in one),
+        hint="\n".join(f"  it may come from this: {one}" for one in notes if _differs_by(one)),
         **more,
     )
+
+
+def _differs_by(note: str) -> bool:
+    """Tell whether what a note says may give other items."""
+    return "side effect" in note or "begins with its first value" in note
 
 
 def _home(chain: Chain) -> dict[str, Any]:
@@ -667,4 +684,5 @@ def _reported(written: Written, report: Report, notes: tuple[str, ...]) -> Expor
         words.append("importing it reads files relative to the working folder")
     path = Path(os.path.abspath(written.path))  # noqa: PTH100  a link keeps its name
     told = tuple(map(scrubbed, (*notes, *words)))
-    return Exported(path, report.compared, told, written.changed, written.patched)
+    changed, patched = written.changed, written.patched
+    return Exported(path, report.compared, told, changed, patched, written.merged)

@@ -343,6 +343,44 @@ def patch_defaults(old_text: str, new_text: str, disk_text: str) -> str | None:
     return mark + replaced(disk_text.removeprefix(_MARK), parts)
 
 
+def merged(old_text: str, new_text: str, disk_text: str) -> str | None:
+    """Write what changed in `build_pipeline` between two texts into a third, which was edited.
+
+    Args:
+        old_text: what export wrote last.
+        new_text: what it would write now.
+        disk_text: the file as it is.
+
+    Returns:
+        The third text with those lines. None where the first two differ elsewhere, or the user
+        edited the same lines or those beside them.
+    """
+    if _around(old_text) is None or _around(old_text) != _around(new_text):
+        return None
+    old, new, disk = (text.splitlines(keepends=True) for text in (old_text, new_text, disk_text))
+    ours, edits = _changes(old, new), _changes(old, disk)
+    if any(a <= d and c <= b for a, b, _ in ours for c, d, _ in edits):
+        return None
+    for first, last, lines in sorted([*ours, *edits], reverse=True):
+        old[first:last] = lines
+    whole = "".join(old)
+    return whole if tree_of(whole.removeprefix(_MARK)) is not None else None
+
+
+def _changes(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]:
+    """Return the lines of a text that another one replaces, and by what."""
+    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [(a, b, new[c:d]) for word, a, b, c, d in found if word != "equal"]
+
+
+def _around(text: str) -> tuple[list[str], list[str]] | None:
+    """Return the lines above and below `build_pipeline`; None where there is not one."""
+    lines, tree = text.splitlines(), tree_of(text)
+    nodes = [] if tree is None else tree.body
+    found = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == _BUILD]
+    return (lines[: found[0].lineno], lines[found[0].end_lineno :]) if len(found) == 1 else None
+
+
 def _without(text: str, defaults: dict[str, ast.expr]) -> str:
     """Return a text with its defaults blanked out."""
     return replaced(text, ((default, "") for default in defaults.values()))
@@ -389,11 +427,13 @@ class Written:
         path: the file.
         changed: it, or an asset, was written; else all was there to the last byte.
         patched: the parameters whose defaults were rewritten, where nothing else was.
+        merged: it was edited, and more than defaults was written into it; the edits are there.
     """
 
     path: Path
     changed: bool
     patched: tuple[Moved, ...] = ()
+    merged: bool = False
 
 
 def stored(
@@ -401,8 +441,8 @@ def stored(
 ) -> Written:
     """Write a module and its assets, all or none.
 
-    Where the file was edited since export wrote it and only defaults of `build_pipeline` moved,
-    these are rewritten in it and the edits stay.
+    Where the file was edited since export wrote it and only `build_pipeline` would be another, what
+    is new there is written into it and the edits stay.
 
     Args:
         path: the module, as "loader.py"; through a symbolic link its target is written.
@@ -447,7 +487,7 @@ def _stored(
     hashes = {name: _hash_of(content) for name, content in assets.items()}
     keep(target, Record(_hash_of(data), text, hashes))
     knobs = _knobs(disk, final) if target in changes else ()
-    return Written(module, bool(changes), knobs)
+    return Written(module, bool(changes), knobs, final not in (data, disk) and not knobs)
 
 
 def _as_ours(disk: bytes, data: bytes) -> bytes | None:
@@ -464,9 +504,12 @@ def _with_edits(disk: bytes, record: Record | None, text: str) -> bytes | None:
     if record is None or record.text is None:
         return None
     try:
-        found = patch_defaults(record.text, text, disk.decode("utf-8"))
+        known = disk.decode("utf-8")
     except UnicodeDecodeError:
         return None
+    found = patch_defaults(record.text, text, known)
+    if found is None:
+        found = merged(record.text, text, known)
     return None if found is None else found.encode("utf-8")
 
 

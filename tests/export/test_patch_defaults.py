@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbpipe.export.store import Moved, moved, patch_defaults
+from nbpipe.export.store import Moved, merged, moved, patch_defaults
 
 OLD = '''"""Loader."""
 
@@ -158,3 +158,39 @@ def test_any_order_and_spacing(values, space, data):
         for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     }
     assert found == {"é": "ü", **{name: value[1] for name, value in order}}
+
+
+TUNED = NEW.replace("    batch_size", "    decode_timeout: int = 3,\n    batch_size").replace(
+    "nbpipe.source([8, 32, 4])", "nbpipe.source([8, 32, 4], prefetch=decode_timeout)"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"""Loader."""', '"""Loader of mine."""\n\nimport os'),
+        ("SIZE = 8", "SIZE = 9  # by hand"),
+        ('    root: str = "data",\n', '    root: str = "elsewhere",\n'),
+        ("SIZE = 8\n", "SIZE = 8\n\n\ndef mine():\n    pass\n"),
+    ],
+)
+def test_a_new_knob_is_written_into_an_edited_file(before, after):
+    """The lines of the knob come in, and the edit stays."""
+    edited = OLD.replace(before, after)
+    assert merged(OLD, TUNED, edited) == TUNED.replace(before, after)
+
+
+@pytest.mark.parametrize(
+    ("new", "disk"),
+    [
+        (TUNED, OLD.replace("[8, 32, 4])", "[8, 32, 4, 5])")),  # the same line
+        (TUNED, OLD.replace("int = 32", "int = 33")),  # beside it
+        (TUNED.replace("SIZE = 8", "SIZE = 10"), OLD.replace("Loader", "Mine")),  # and elsewhere
+        (TUNED, "build_pipeline = 3\n"),
+        (TUNED, "def build_pipeline(:\n"),
+        ("build_pipeline = 3\n", OLD),
+    ],
+)
+def test_what_cannot_be_written_into_an_edited_file(new, disk):
+    """An edit of the same lines, and a change of more than `build_pipeline`, are left alone."""
+    assert merged(OLD, new, disk) is None

@@ -192,3 +192,17 @@ def test_from_a_script(notebook: Notebook, times: int):
     assert "def map_2(x):\n    return x + 1\n" in text
     assert "sys" not in text
     assert found["items"] == [["int", n % 3 + 1] for n in range(6)]
+
+
+def test_a_new_knob_and_an_edit(notebook: Notebook):
+    """A knob that was turned for the first time is written into an edited module."""
+    before = notebook.exported(TUNED).text
+    path = notebook.folder / "loader.py"
+    path.write_text(before.replace("# in pixels", "# in pixels, as agreed"))
+    notebook.kernel.run('pipe["decode"].prefetch = 5\nreport = pipe.export("loader.py")')
+    after = notebook.examined()
+    assert "# in pixels, as agreed\n" in after.text
+    assert (
+        after.parameters
+        == "*, decode_concurrency: int=2, decode_prefetch: int=5, batch_size: int=2"
+    )

@@ -169,3 +169,25 @@ def test_parameters_that_would_hide_functions(notebook: Notebook):
         """
     )
     assert exported.parameters == "*, step_concurrency_2: int=3, batch_size_2: int=2"
+
+
+def test_state_that_was_used(notebook: Notebook):
+    """Where items differ as a stage has seen some before, the refusal names the cell to run."""
+    words = notebook.refused(
+        """
+        import nbpipe
+        # ---- next cell
+        SEEN = set()
+
+        def is_new(x):
+            known = x in SEEN
+            SEEN.add(x)
+            return not known
+        # ---- next cell
+        pipe = nbpipe.source(range(4)).map(is_new)
+        kept = list(pipe)
+        # ---- next cell
+        pipe.export("loader.py")
+        """
+    )
+    assert "run In[2] again, then export" in words
