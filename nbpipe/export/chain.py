@@ -46,6 +46,7 @@ from .pieces import (
     as_given,
     as_marked,
     call_of,
+    comes_before,
     is_assignment,
     new_function,
     new_object,
@@ -365,6 +366,9 @@ def _followed(written: _Written | None, items: Any, place: Place) -> _Written | 
     name = place.scope.name_of(items)
     if written is not None and isinstance(written.node, ast.Name):
         given = written.node.id
+        earlier = _before_rebound(given, written.statement, place.scope)
+        if earlier is not None:
+            return earlier
         live = place.scope.namespace.get(given)
         if live is not items and not same_value(items, live):
             raise refusal(
@@ -375,7 +379,19 @@ def _followed(written: _Written | None, items: Any, place: Place) -> _Written | 
         name = given
     elif written is not None:
         return written
-    statement = None if name is None else place.scope.newest(name)
+    return _assigned(None if name is None else place.scope.newest(name))
+
+
+def _before_rebound(name: str, statement: Statement, scope: Scope) -> _Written | None:
+    """Return what a variable was, where the statement with the source binds it to the pipeline."""
+    if name not in statement.binds:
+        return None
+    earlier = (one for one in scope.cells.bindings(name) if comes_before(one, statement))
+    return _assigned(next(earlier, None))
+
+
+def _assigned(statement: Statement | None) -> _Written | None:
+    """Return the expression of an assignment to one variable."""
     value = getattr(None if statement is None else statement.node, "value", None)
     simple = statement is not None and isinstance(statement.node, ast.Assign | ast.AnnAssign)
     if statement is None or not simple or not isinstance(value, ast.expr):

@@ -425,7 +425,8 @@ def _statements(name: str, home: Scope) -> list[Statement]:
     wanted: list[tuple[str, Statement | None]] = [(name, None)]
     while wanted:
         one, reader = wanted.pop()
-        earlier = [made for made in home.cells.bindings(one) if _is_before(made, reader)]
+        bound = home.cells.bindings(one)
+        earlier = [made for made in bound if reader is None or _place(made) < _place(reader)]
         if not earlier or len(found) > _MOST or not _is_making(earlier[0]):
             return []
         if earlier[0] not in found:
@@ -435,12 +436,12 @@ def _statements(name: str, home: Scope) -> list[Statement]:
                 other for other in sorted(reads) if other in home and _holds(home, other, None)
             )
             wanted += [(other, earlier[0]) for other in pipes]
-    return sorted(found, key=lambda made: (made.cell.order, made.number))
+    return sorted(found, key=_place)
 
 
-def _is_before(statement: Statement, reader: Statement | None) -> bool:
-    place = (statement.cell.order, statement.number)
-    return reader is None or place < (reader.cell.order, reader.number)
+def _place(statement: Statement) -> tuple[int, int]:
+    """Tell when a statement was executed."""
+    return statement.cell.order, statement.number
 
 
 def _is_making(statement: Statement) -> bool:

@@ -44,12 +44,19 @@ def group(opening: str, items: Iterable[str], closing: str) -> str:
     return f"{opening}{', '.join(items)}{closing}"
 
 
-def _laid_out(text: str) -> str:
-    """Write an expression, which is one line, over several if it is long."""
-    node = ast.parse(text, mode="eval").body if len(text) > _FIRST else None
+def laid_out(text: str, label: str = "", first: int = _FIRST, room: int = _WIDTH) -> list[str]:
+    """Write an expression, which is one line, over several if it is long.
+
+    Args:
+        text: it.
+        label: what stands before it.
+        first: columns of one line.
+        room: columns of each of several.
+    """
+    node = ast.parse(text, mode="eval").body if len(label + text) > first else None
     if node is None or not _parts(node):
-        return text
-    return "\n".join(_opened(text.encode("utf-8"), "", node, ""))
+        return [label + text]
+    return list(_opened(text.encode("utf-8"), label, node, "", room))
 
 
 def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
@@ -64,10 +71,10 @@ def _parts(node: ast.expr) -> list[tuple[ast.expr | str, ast.expr]]:
     return [("", one) for one in getattr(node, "elts", ())]
 
 
-def _opened(data: bytes, label: str, node: ast.expr, indent: str) -> Iterator[str]:
+def _opened(data: bytes, label: str, node: ast.expr, indent: str, room: int) -> Iterator[str]:
     """Write an expression with each of its parts on a line."""
     if isinstance(node, ast.Subscript):
-        *lines, last = _opened(data, label, node.value, indent)
+        *lines, last = _opened(data, label, node.value, indent, room)
         yield from (
             *lines,
             f"{last}{_segment(data, node).removeprefix(_segment(data, node.value))}",
@@ -83,10 +90,10 @@ def _opened(data: bytes, label: str, node: ast.expr, indent: str) -> Iterator[st
     ]
     for name, part in parts:
         text = name + _segment(data, part)
-        if len(inner) + len(text) < _WIDTH or not _parts(part):
+        if len(inner) + len(text) < room or not _parts(part):
             yield f"{inner}{text},"
         else:
-            *lines, last = _opened(data, name, part, inner)
+            *lines, last = _opened(data, name, part, inner, room)
             yield from (*lines, f"{last},")
     yield indent + whole[-1]
 
@@ -286,7 +293,7 @@ def literal(value: object, spell: Callable[[object], str]) -> str:
         NoLiteral: it cannot be written, or is too large; its reason says why, and what to do.
     """
     writer = _LiteralWriter(spell, _words(value))
-    text = _laid_out(writer.item(value))
+    text = "\n".join(laid_out(writer.item(value)))
     if len(text) > _CHARACTERS:
         raise NoLiteral(
             f"{_words(value)}, which takes {len(text):,} characters "

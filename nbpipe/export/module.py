@@ -6,13 +6,15 @@ import ast
 import keyword
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ExportError
 from ..ops import stage as stages
+from .literals import laid_out
 from .source import indent_of, last_name, lines_of, replaced, root_of, span_of
 
 Kind = Literal["setup", "decision", "constant", "definition"]
@@ -240,6 +242,35 @@ def expression(text: str) -> Lines:
     return [first, *(lines if closes else indented(lines))]
 
 
+def _argument(text: str, label: str, room: int) -> Lines:
+    """Lay out an argument of the user's: in one line, or opened; one with comments is kept."""
+    line = _one_line(text)
+    if line is None:
+        return expression(label + text)
+    lines = laid_out(line, label, room, room + 1)
+    return (
+        lines
+        if len(lines) > 1 or "\n" not in text or _fits(lines[0], room)
+        else (expression(label + text))
+    )
+
+
+def _one_line(text: str) -> str | None:
+    """Write an expression in one line; None where it says, or has to, that it takes several."""
+    tokens = [one for one in lines_of(f"({text}\n)").tokens if one.type != tokenize.NL][1:-3]
+    apart = any(one.type == tokenize.COMMENT or one.start[0] < one.end[0] for one in tokens)
+    magic = any(a.string == "," and b.string in (")", "]", "}") for a, b in pairwise(tokens))
+    if "\n" in text and (apart or magic or "\\\n" in text):
+        return None
+    if "\n" not in text:
+        return None if magic else text
+    return re.sub(
+        r"([(\[{]?)\s*\n\s*([)\]}]?)",
+        lambda found: found[1] + ("" if found[1] or found[2] else " ") + found[2],
+        text,
+    )
+
+
 def _code_lines(text: str) -> Lines:
     """Split `text` at the line ends that are not inside a string."""
     inside = lines_of(f"({text}\n)").in_string
@@ -333,14 +364,16 @@ class _Layout:
         above = [line for one in known for line in one.above]
         above += [one.behind for one in known[:-1] if one.behind]
         heads = [prefix + self._base(calls), ""]
+        ways: list[tuple[bool, int, int, Lines]] = []
         for broken in product((False, True), repeat=len(calls)):
             lines, flat = [""], True
             for call, head, apart in zip(calls, heads, broken, strict=False):
                 more = self._call(call, room, head, apart=apart)
                 lines = [*lines[:-1], lines[-1] + more[0], *more[1:]]
                 flat = flat and (apart or "\n" not in more[0])
-            if flat and all(len(line.partition("\n")[0]) <= room for line in lines):
-                break
+            long = [line for line in lines if len(line.partition("\n")[0]) > room]
+            ways.append((not flat, len(long), len(ways), lines))
+        lines = min(ways)[-1]
         return _behind(lines, known[-1].behind, room, above)
 
     def _base(self, calls: list[ast.Call]) -> str:
@@ -361,7 +394,10 @@ class _Layout:
             for number, one in enumerate(call.args)
         ]
         items += [
-            _Item(expression(self._text(one)), comments.get(str(one.arg)))
+            _Item(
+                _argument(self._text(one.value), f"{one.arg}=", _inside(room)),
+                comments.get(str(one.arg)),
+            )
             for one in call.keywords
             if one.arg != _COMMENTS
         ]
@@ -385,7 +421,7 @@ class _Layout:
                 for key, value in zip(node.keys, node.values, strict=True)
             ]
             return _bracketed("{", items, "}", room, apart=len(items) > 1 or None)
-        return expression(self._text(node))
+        return _argument(self._text(node), "", room)
 
     def _branch(self, key: Any, value: Any, room: int) -> Lines:
         *above, last = expression(self._text(key))

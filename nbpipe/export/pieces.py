@@ -218,7 +218,8 @@ def _as_called(place: Place, name: str) -> Spelling | None:
     if call is None or not isinstance(node, ast.Call):
         return None
     text, cell = f"{name} = {place.text}", call.statement.cell
-    if any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
+    loops = not call.statement.binds.isdisjoint(names_in(node))  # by now it may be another value
+    if loops or any(isinstance(one, ast.Lambda) for one in ast.walk(node)) or secret_in_text(text):
         return None
     return place.written(text, node, cell)
 
@@ -387,14 +388,15 @@ def _is_lookup(collector: Collector, scope: Scope, statement: Statement) -> bool
         return True
     for name in sorted(names_read(statement.node, future=True).now):
         source = scope.newest(name)
-        if source is None or source is statement or not _comes_before(source, statement):
+        if source is None or source is statement or not comes_before(source, statement):
             continue
         if name in collector.found.lookups or _is_lookup(collector, scope, source):
             return True
     return False
 
 
-def _comes_before(one: Statement, other: Statement) -> bool:
+def comes_before(one: Statement, other: Statement) -> bool:
+    """Tell whether a statement was executed before another one."""
     return (one.cell.order, one.number) < (other.cell.order, other.number)
 
 

@@ -183,6 +183,48 @@ report = pipe.export("loader.py")
 """
 
 
+ARGUMENTS = """
+from functools import partial
+
+import nbpipe
+
+
+def collate(items, *, value, other, third):
+    return items
+
+
+# ---- next cell
+numbers = list(range(5))
+numbers = nbpipe.source(numbers, name="numbers")
+pipe = numbers.batch(
+    2,
+    collate=partial(
+        collate, value=[1, 2, 3], other="something that is rather long", third="and more of it"
+    ),
+)
+report = pipe.export("loader.py")
+"""
+ARGUMENTS_WRITTEN = """
+    numbers = nbpipe.source(list(range(5)), name="numbers")
+    return numbers.batch(
+        batch_size,
+        collate=partial(
+            collate,
+            value=[1, 2, 3],
+            other="something that is rather long",
+            third="and more of it",
+        ),
+    )
+"""
+
+
+def test_arguments_over_lines(notebook: Notebook):
+    """An argument over several lines is laid out anew; what the name of a pipeline was is found."""
+    exported = notebook.exported(ARGUMENTS)
+    assert ARGUMENTS_WRITTEN in exported.text
+    assert unformatted(notebook.folder / "loader.py") == ""
+
+
 def test_formatted_cells_give_a_formatted_module(notebook: Notebook):
     """Where the cells are as ruff formats them, so is the module, with all that it adds."""
     exported = notebook.exported(FORMATTED)
